@@ -10,7 +10,8 @@
 //! * [`task_sets`]: what a driver says of the rows of a run's sets;
 //! * [`image_name`]: names of images, and a pool's rewrites of them;
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
-//! * [`support`]: the fields that driver and trainer refuse.
+//! * [`support`]: the fields that driver and trainer refuse;
+//! * [`weights`]: which versions of the weights are kept, and in which form.
 
 pub mod access;
 pub mod exit;
@@ -22,5 +23,6 @@ pub mod run_config;
 pub mod support;
 pub mod task_sets;
 pub mod volumes;
+pub mod weights;
 
 pub use run_config::{ConfigMapMount, DatasetLocation, DatasetMount, ModelDownload, RemoteModel, RunConfig};

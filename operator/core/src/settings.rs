@@ -53,16 +53,23 @@ pub struct Settings {
     pub process_log: String,
 }
 
-#[cfg(test)]
 impl Settings {
-    /// The defaults, for tests.
-    pub fn for_tests() -> Self {
+    /// The defaults, and what the environment says, for a preview of what the operator makes.
+    pub fn defaults() -> Result<Self, clap::Error> {
         #[derive(clap::Parser)]
         struct Flags {
             #[command(flatten)]
             settings: Settings,
         }
-        <Flags as clap::Parser>::parse_from(["test"]).settings
+        Ok(<Flags as clap::Parser>::try_parse_from(["grpo-operator"])?.settings)
+    }
+}
+
+#[cfg(test)]
+impl Settings {
+    /// The defaults, for tests.
+    pub fn for_tests() -> Self {
+        Self::defaults().unwrap()
     }
 
     /// The same for an operator that admits what this version does not execute.

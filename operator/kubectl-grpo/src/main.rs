@@ -1,5 +1,5 @@
 //! kubectl-grpo: what kubectl starts for `kubectl grpo …`. Exit status 0: it is shown; 1: it could not be; 2: it was
-//! asked wrongly.
+//! asked wrongly; 3 and 4 of `wait`: the run failed, or has not ended.
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
@@ -10,7 +10,9 @@ use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks, validated};
+use kubectl_grpo::{
+    completion, copy, episodes, export, logs, output, plan, sandbox_pool, status, tasks, validated, wait,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,26 +30,27 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(Error::Interrupted) => ExitCode::from(130),
-        Err(error @ Error::Usage(_)) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
+        Err(Error::Interrupted) => ExitCode::from(Error::Interrupted.exit_code()),
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
 fn makes_a_pod(what: &What) -> bool {
-    !matches!(what, What::Status(_) | What::Logs(_))
+    let reads_only = matches!(what, What::Status(_) | What::Logs(_) | What::Plan(_) | What::Wait(_));
+    !reads_only && !matches!(what, What::Completion(_) | What::Complete(_))
 }
 
 async fn act(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.what {
         What::Status(wanted) => status::status(&Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Logs(wanted) => logs::logs(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Wait(wanted) => wait::wait(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Completion(wanted) => Ok(output::write(Path::new("-"), &completion::script(wanted.shell))?),
+        What::Complete(wanted) => Ok(output::write(Path::new("-"), &completion::candidates(&wanted.words))?),
+        What::Plan(wanted) => plan::plan(&arguments.cluster, wanted).await,
         What::Episodes(wanted) => {
             let opened = open(&arguments.cluster, wanted.run.as_deref(), &wanted.records).await?;
             with(opened, async |source| list(source, wanted).await).await

@@ -14,6 +14,8 @@ use grpo_records::{SCHEMA, Writer, fixture, paths};
 use jiff::Timestamp;
 use kubectl_grpo::arguments::tools::Form;
 use kubectl_grpo::arguments::{Arguments, Part, Wanted, What};
+use kubectl_grpo::plan::nodes::{self, Nodes};
+use kubectl_grpo::plan::{self, input};
 use kubectl_grpo::prepull::pulls::{self, State};
 use kubectl_grpo::prepull::report;
 use kubectl_grpo::records::Source;
@@ -368,6 +370,19 @@ async fn a_copy_says_what_it_brought_and_what_was_there() {
     let done = copy::copy(&mut source, &asked).await.unwrap();
     assert_eq!(done.kept, 0);
     shown_as("copy", &done.in_words(Path::new("out/demo")));
+}
+
+#[test]
+fn a_plan_names_pods_memory_downloads_disk_and_nodes() {
+    let documents = input::read(&[root().join("docs/examples/3-remote-pool-8b.yaml")]).unwrap();
+    let nodes = nodes::of_file(&screens().join("../nodes/h100.yaml")).unwrap();
+    let nodes = Nodes {
+        from: "nodes.yaml".to_owned(),
+        ..nodes
+    };
+    let (mut report, _) = plan::report_of(&documents, Some(&nodes), "team").unwrap();
+    report.manifests[0].file = "docs/examples/3-remote-pool-8b.yaml".to_owned();
+    shown_as("plan", &plan::text::text(&report));
 }
 
 #[test]

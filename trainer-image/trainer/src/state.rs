@@ -12,4 +12,4 @@ mod versions;
 
 pub use self::checkpoints::{CheckpointManifest, Snapshot, Written};
 pub use self::store::{Epoch, TrainerStore, json, lineage_number, sha256};
-pub use self::versions::{Form, Publication, WEIGHTS_KEPT};
+pub use self::versions::{Form, Publication};

@@ -198,6 +198,17 @@ impl PodNeeds {
     }
 }
 
+impl PodNeeds {
+    /// A pod that is planned, which needs a place also where no run admits it.
+    pub fn planned(pod: &Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        Self {
+            member: Some(Box::new(Member::of("", &spec, pod.labels(), false))),
+            ..Self::of(pod)
+        }
+    }
+}
+
 /// The run that a pod is admitted with, and the pool that controls it where that is not the run itself. Anybody may
 /// write an annotation, so the controller has to agree with it; whether it is a pool of this run, [`Candidate::has`]
 /// knows.

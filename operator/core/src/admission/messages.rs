@@ -96,6 +96,9 @@ pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
     )
 }
 
+/// The reason of a run that the nodes could not hold even if nothing else ran.
+pub const NEVER_FITS: &str = "NeverFits";
+
 /// Why these pods of a run do not fit.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
@@ -133,7 +136,7 @@ pub fn does_not_fit(
         ""
     };
     waits(
-        "NeverFits",
+        NEVER_FITS,
         format!(
             "wants {wants}{one_node}{volume}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
         ),

@@ -14,7 +14,7 @@ use super::{
     verdict::Verdict,
 };
 
-fn node(name: &str, gpus: u32) -> NodeFacts {
+pub fn node(name: &str, gpus: u32) -> NodeFacts {
     node_from(
         json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()},
@@ -26,11 +26,11 @@ fn node_from(node: serde_json::Value) -> NodeFacts {
     NodeFacts::of(&serde_json::from_value::<Node>(node).unwrap())
 }
 
-fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
+pub fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
     pod_from(run, role, rank, gpus, json!({}))
 }
 
-fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
+pub fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
     PodNeeds::of(&serde_json::from_value::<Pod>(manifest(run, role, rank, gpus, more)).unwrap())
 }
 

@@ -6,7 +6,7 @@ mod screens;
 use grpo_contracts::RunConfig;
 use grpo_crds::{
     AttemptStatus, GrpoRun, InferencePool, SandboxPool,
-    grpo_run::{Attempts, GrpoRunStatus, Phase},
+    grpo_run::{Attempts, Phase},
 };
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     admission::Verdict,
-    desired_object::{DesiredObject, Owner},
+    desired_object::Owner,
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -42,18 +42,6 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         missing: Vec::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a run that was accepted just now, its status included.
-pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<DesiredObject>) {
-    let seen = seen(run);
-    let store = match &seen.run.spec.store.volume_claim_template {
-        Some(_) => StoreVolume::OneNode,
-        None => StoreVolume::Shared,
-    };
-    let decision = decide(&RunObservation { store, ..seen }, &Settings::admitting_unsupported());
-    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
-    (decision.status, decision.objects.into_iter().chain(pods).collect())
 }
 
 pub(super) fn new_demo() -> RunObservation {

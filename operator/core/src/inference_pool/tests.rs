@@ -13,7 +13,7 @@ use super::{
     template::template,
 };
 use crate::{
-    desired_object::{DesiredObject, Owner},
+    desired_object::Owner,
     fixtures::{assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     quota::QuotaWait,
@@ -33,18 +33,6 @@ pub fn seeing(yaml: &str) -> InferencePoolObservation {
         quota: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a pool that was accepted just now.
-pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<DesiredObject> {
-    let decision = decided(&InferencePoolObservation {
-        owner: Owner::of(&pool).unwrap(),
-        pool,
-        run,
-        ..with_engine("{embedded: {}}", 1)
-    });
-    let pods = decision.create.into_iter().map(|(pod, _)| pod);
-    decision.objects.into_iter().chain(pods).collect()
 }
 
 fn with_engine(engine: &str, replicas: u32) -> InferencePoolObservation {

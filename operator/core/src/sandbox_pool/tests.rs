@@ -9,7 +9,7 @@ use super::{
     observation::SandboxPoolObservation,
 };
 use crate::{
-    desired_object::{DesiredObject, Keep, Owner},
+    desired_object::{Keep, Owner},
     fixtures::{assert_understood, find, names, object, pod, running},
     pods::PodState,
     settings::Settings,
@@ -29,17 +29,6 @@ fn seen(spec: &str) -> SandboxPoolObservation {
         run: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a pool that was accepted just now.
-pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<DesiredObject> {
-    let seen = SandboxPoolObservation {
-        owner: Owner::of(&pool).unwrap(),
-        pool,
-        run,
-        ..seen("{max: 1}")
-    };
-    decide(&seen, &Settings::admitting_unsupported()).objects
 }
 
 fn decided(seen: &SandboxPoolObservation) -> Decision {

@@ -1,5 +1,4 @@
-//! What a run's spec makes of the model: an adapter beside it, a base to measure from, the form in which versions are
-//! published.
+//! What a run's spec makes of the model: an adapter beside it, a base to measure from.
 
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
@@ -67,11 +66,4 @@ pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Re
         false => spec.target_modules.clone(),
     };
     Ok(Lora::new(spec.rank as usize, alpha, &targets)?.with_dropout(spec.dropout))
-}
-
-/// Whether versions are published as adapters: to engines that load them beside the model. The embedded one takes whole
-/// weights, and a pool that is referred to serves this run's adapters.
-pub(super) fn publishes_adapters(spec: &GrpoRunSpec) -> bool {
-    let engine = spec.inference.pool.as_ref().map(|pool| &pool.engine);
-    spec.model.lora.is_some() && engine.is_none_or(|engine| engine.vllm.is_some() || engine.sglang.is_some())
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use grpo_contracts::weights::WEIGHTS_KEPT;
 use grpo_model::weights::TensorsDigest;
 use grpo_model::weights::export::{COMPANIONS, Named, Precision, header};
 use grpo_records::paths;
@@ -11,9 +12,6 @@ use grpo_records::weights::{WeightsFile, WeightsManifest};
 
 use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
-
-/// Weights versions kept beside the initial one: what a replica that boots may still ask for.
-pub const WEIGHTS_KEPT: usize = 8;
 
 /// What a version's folder is to those who load it.
 pub enum Form<'a> {
