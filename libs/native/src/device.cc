@@ -62,10 +62,10 @@ int grpo_gpu_name(int index, char* name, size_t name_room, char* error, size_t r
   });
 }
 
-// Operations that sum in an order of their own choice have one that is always the same, or fail. What is not written yet is not filled: everything
-// here is written before it is read.
+// Operations that sum in an order of their own choice take one that is always the same. One that has none warns once: a run that ends for it would
+// be worse than a replay with other last bits. What is not written yet is not filled: everything here is written before it is read.
 void grpo_compute_deterministically() {
-  at::globalContext().setDeterministicAlgorithms(true, false);
+  at::globalContext().setDeterministicAlgorithms(true, true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 

@@ -16,6 +16,8 @@ use tch::{Device, Tensor};
 use crate::common::{config_json, family_json, flat, steps};
 use crate::precision::{Found, GRADIENTS, LOSS, apart, gradients};
 
+const FAMILIES: [&str; 3] = ["qwen3", "qwen2", "qwen3_moe"];
+
 /// Order of sums alone.
 const FP32: f64 = 1e-4;
 
@@ -43,6 +45,9 @@ fn config(family: &str) -> Config {
         family => family_json(family),
     };
     json["head_dim"] = 16.into();
+    if family != "qwen3" {
+        json["hidden_size"] = 48.into();
+    }
     Config::parse(json.to_string().as_bytes(), "config.json").unwrap()
 }
 
@@ -73,9 +78,16 @@ fn near(what: &str, got: &Found, wanted: &Found, bounds: [f64; 2]) {
 }
 
 #[test]
+fn the_geometries_of_these_tests_are_the_families() {
+    for family in FAMILIES {
+        assert_eq!(config(family).head_dim(), 16, "{family}");
+    }
+}
+
+#[test]
 #[ignore = "needs a GPU: make test-gpu"]
 fn loss_and_gradients_of_every_family_are_near_the_cpus() {
-    for family in ["qwen3", "qwen2", "qwen3_moe"] {
+    for family in FAMILIES {
         let wanted = found(&fresh(family));
         for (precision, bounds) in [(Precision::F32, [FP32, 1e-5]), (Precision::Bf16, [GRADIENTS, LOSS])] {
             // A mixture's router chooses other experts in bf16 where two are near each other.
