@@ -29,7 +29,11 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
         ),
         (json!({"image": "x"}), "''", "'image' not allowed"),
         (json!({"images": {"drivr": "x"}}), "/images", "'drivr' not allowed"),
-        (json!({"images": {"operator": "two words"}}), "/images/operator", "pattern"),
+        (
+            json!({"images": {"operator": "two words"}}),
+            "/images/operator",
+            "pattern",
+        ),
         (
             json!({"images": {"registry": "https://registry.example.com"}}),
             "/images/registry",

@@ -31,7 +31,10 @@ async fn a_run_with_the_registrys_images_alone_succeeds() -> Result<()> {
     scene
         .until_pods("", SOON, &what, |pods| {
             seen.extend(pods.values().flat_map(images_of));
-            let there = |name: &&str| seen.iter().any(|image| image.starts_with(&format!("{registry}{name}:")));
+            let there = |name: &&str| {
+                seen.iter()
+                    .any(|image| image.starts_with(&format!("{registry}{name}:")))
+            };
             OURS.iter().all(there).then_some(())
         })
         .await?;

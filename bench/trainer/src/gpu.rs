@@ -130,7 +130,10 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         }
         let step = median(seconds);
         let row = |what: &str, value: f64, unit: &str| {
-            let figure = format!("Qwen3-0.6B's geometry, {} layers, on {name}: {case}: {what}", flags.layers);
+            let figure = format!(
+                "Qwen3-0.6B's geometry, {} layers, on {name}: {case}: {what}",
+                flags.layers
+            );
             Row::significant(figure, value, unit, None)
         };
         figures.push(row("seconds of a step", step, "s"));

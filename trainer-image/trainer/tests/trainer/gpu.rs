@@ -95,9 +95,19 @@ fn loss_and_gradients_of_every_family_are_near_the_cpus() {
                 continue;
             }
             let mut model = fresh(family).compute_as(on_gpu(precision));
-            near(&format!("{family}, {precision:?}, kept"), &found(&model), &wanted, bounds);
+            near(
+                &format!("{family}, {precision:?}, kept"),
+                &found(&model),
+                &wanted,
+                bounds,
+            );
             model.activation_bytes = 0;
-            near(&format!("{family}, {precision:?}, streamed"), &found(&model), &wanted, bounds);
+            near(
+                &format!("{family}, {precision:?}, streamed"),
+                &found(&model),
+                &wanted,
+                bounds,
+            );
         }
     }
 }
@@ -136,7 +146,10 @@ fn steps_on_a_gpu_are_near_the_cpus_and_repeat_their_bits() {
         let apart = apart(&(&got - &begun), &(&wanted - &begun));
         println!("three steps, {precision:?}: {apart:e} apart");
         assert!(apart < bound, "{precision:?}: {apart:e} apart");
-        assert!(got.equal(&after_steps(&compute, false)), "{precision:?}: other bits the second time");
+        assert!(
+            got.equal(&after_steps(&compute, false)),
+            "{precision:?}: other bits the second time"
+        );
     }
 }
 
@@ -147,12 +160,27 @@ fn what_stays_in_the_pods_memory_changes_no_bit_of_a_step() {
     let wanted = after_steps(&compute, true);
     let none = Offload::default();
     let aside = [
-        Offload { optimizer: true, ..none.clone() },
-        Offload { parameters: true, ..none.clone() },
-        Offload { activations: true, ..none },
+        Offload {
+            optimizer: true,
+            ..none.clone()
+        },
+        Offload {
+            parameters: true,
+            ..none.clone()
+        },
+        Offload {
+            activations: true,
+            ..none
+        },
     ];
     for offload in aside {
-        let got = after_steps(&Compute { offload: offload.clone(), ..compute.clone() }, true);
+        let got = after_steps(
+            &Compute {
+                offload: offload.clone(),
+                ..compute.clone()
+            },
+            true,
+        );
         assert!(got.equal(&wanted), "{offload:?}");
     }
 }

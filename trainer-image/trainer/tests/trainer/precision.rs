@@ -37,9 +37,7 @@ pub fn rows() -> Vec<TrainRow> {
 fn batches(model: &Sharded, rows: &[TrainRow]) -> Vec<MicroBatch> {
     let packing = pack(rows, 60, model.group.world() as usize, &Cost::of(&model.config));
     let mine = &packing.ranks[model.group.rank() as usize];
-    mine.iter()
-        .map(|pack| model.micro_batch(pack, rows).unwrap())
-        .collect()
+    mine.iter().map(|pack| model.micro_batch(pack, rows).unwrap()).collect()
 }
 
 /// This rank's gradients of every unit, and its loss.
