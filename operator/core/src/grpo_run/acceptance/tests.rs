@@ -30,6 +30,9 @@ fn merge(target: &mut Value, patch: &Value) {
         *target = patch.clone();
         return;
     };
+    if !target.is_object() {
+        *target = json!({});
+    }
     for (name, value) in fields {
         match (value, target.as_object_mut()) {
             (Value::Null, Some(known)) => drop(known.remove(name)),
