@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
-use grpo_contracts::weights::publishes_adapters;
 use grpo_crds::algorithm::Algorithm;
 use grpo_crds::grpo_run::Mode;
 use grpo_memory::{Facts, ParallelDims};

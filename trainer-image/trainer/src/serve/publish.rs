@@ -5,9 +5,9 @@ use grpo_records::paths;
 use grpo_records::weights::WeightsManifest;
 
 use super::Rank;
-use super::model::publishes_adapters;
 use crate::error::TrainError;
 use crate::state::{Form, lineage_number};
+use grpo_contracts::weights::publishes_adapters;
 
 const PUBLISHING: &str = "publishing weights";
 

@@ -13,9 +13,9 @@ use grpo_records::weights::WeightsManifest;
 use serde::{Deserialize, Serialize};
 
 use super::Rank;
-use super::model::publishes_adapters;
 use crate::error::TrainError;
 use crate::state::{CheckpointManifest, json, lineage_number, sha256};
+use grpo_contracts::weights::publishes_adapters;
 
 /// What the store holds, as rank 0 sees it.
 #[derive(Serialize, Deserialize)]
