@@ -60,18 +60,18 @@ pub fn parse(text: &str, file: &Path) -> Result<Vec<Document>, PlanError> {
 /// A list is its items, and an empty document is nothing.
 fn unfold(mut value: Value, file: &Path, documents: &mut Vec<Document>) {
     let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    let items = value.get_mut("items").and_then(Value::as_array_mut);
-    match items.filter(|_| is_list) {
-        Some(items) => documents.extend(items.drain(..).map(|value| Document {
-            file: file.to_owned(),
-            value,
-        })),
-        None if value.is_null() => {}
-        None => documents.push(Document {
-            file: file.to_owned(),
-            value,
-        }),
+    if value.is_null() {
+        return;
     }
+    let document = |value| Document {
+        file: file.to_owned(),
+        value,
+    };
+    if is_list && let Some(items) = value.get_mut("items").and_then(Value::as_array_mut) {
+        documents.extend(items.drain(..).map(document));
+        return;
+    }
+    documents.push(document(value));
 }
 
 fn files_of(given: &Path) -> Result<Vec<PathBuf>, PlanError> {

@@ -6,7 +6,6 @@ use super::made::Made;
 use grpo_crds::GrpoRun;
 use grpo_operator_core::grpo_run::references::references;
 use k8s_openapi::api::core::v1::Volume;
-use kube::ResourceExt;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
