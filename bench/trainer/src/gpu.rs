@@ -1,8 +1,8 @@
 //! Steps of Qwen3-0.6B's geometry on a GPU, in bf16 over fp32 masters: seconds of a step, tokens a second and the share
 //! of the GPU's peak. One warm-up step, then medians.
 //!
-//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights are random: what is computed
-//! does not depend on them.
+//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights are random: what is
+//! computed does not depend on them.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -4,7 +4,8 @@
 //! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of
 //! a directory's tensors, so that a rank takes no more than its shard; [`export`] writes directories that others read.
 //! [`checksum`] speaks of names, shapes and values, not of how they lie in a file: it is what a weights manifest calls
-//! `tensorsSha256` and what an engine reports after loading. [`TensorsDigest`] makes it of tensors that come one by one.
+//! `tensorsSha256` and what an engine reports after loading. [`TensorsDigest`] makes it of tensors that come one by
+//! one.
 
 pub mod export;
 mod source;

@@ -1,5 +1,6 @@
 //! What a verdict is about: the columns of a task's row that its grading follows from, its image, and the time that
-//! its tests have. A verdict counts for another task only where all of these are the same. The task's name does not suffice.
+//! its tests have. A verdict counts for another task only where all of these are the same. The task's name does not
+//! suffice.
 
 use crate::store::sha256_hex;
 use serde::{Deserialize, Serialize};

@@ -4,7 +4,8 @@
 //! long as there is patience: the patch is durable, and only grading is done again. Doubt means once more, and then the
 //! empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts).
 //! Within a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its
-//! source. Two tasks are the same where all that grading reads is ([`grpo_records::graded`]), not where their names are.
+//! source. Two tasks are the same where all that grading reads is ([`grpo_records::graded`]), not where their names
+//! are.
 
 mod control;
 mod known;

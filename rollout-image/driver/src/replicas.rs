@@ -3,8 +3,9 @@
 //! The replicas are the addresses that the pool's headless service resolves to, looked up every second. One is eligible
 //! if it said that it serves the weights that are asked for and has not failed a moment ago. Of the eligible ones an
 //! episode takes the one that answered it before, which has its prefix in its cache, unless that one is much busier
-//! than others; else the least busy. A replica of which nothing is known yet, or that boots and serves nothing, is not eligible: it
-//! has the fewest requests of all and would be given every one of them. Failures in a row make it rest longer.
+//! than others; else the least busy. A replica of which nothing is known yet, or that boots and serves nothing, is not
+//! eligible: it has the fewest requests of all and would be given every one of them. Failures in a row make it rest
+//! longer.
 
 mod gate;
 pub mod switch;

@@ -71,8 +71,8 @@ impl Tally {
         })
     }
 
-    /// `updates`: optimizer steps that this was summed over. `not_computed`: trained tokens whose loss is 0 in any case;
-    /// none of them is clipped.
+    /// `updates`: optimizer steps that this was summed over. `not_computed`: trained tokens whose loss is 0 in any
+    /// case; none of them is clipped.
     pub fn tell(&self, metrics: &mut StepMetrics, algorithm: &Algorithm, updates: u32, not_computed: u64) {
         let (tokens, updates) = (self.tokens.max(1.0), f64::from(updates.max(1)));
         let all = (self.tokens + not_computed as f64).max(1.0);

@@ -113,8 +113,8 @@ fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a pool with a
-/// package index it also labels the pods of graders.
+/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a
+/// pool with a package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
     let owner = &seen.owner;

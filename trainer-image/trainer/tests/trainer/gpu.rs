@@ -1,8 +1,8 @@
-//! Steps on a GPU beside the same steps on the CPU: `make test-gpu`, on a machine that has one. `GRPO_TEST_DEVICE` names
-//! the GPU, such as `cuda:0`.
+//! Steps on a GPU beside the same steps on the CPU: `make test-gpu`, on a machine that has one. `GRPO_TEST_DEVICE`
+//! names the GPU, such as `cuda:0`.
 //!
-//! What must hold: in fp32 a GPU differs from the CPU by the order of its sums, in bf16 by bf16's rounding; what stays in
-//! the pod's memory changes no bit; a step repeated on a GPU has the same bits.
+//! What must hold: in fp32 a GPU differs from the CPU by the order of its sums, in bf16 by bf16's rounding; what stays
+//! in the pod's memory changes no bit; a step repeated on a GPU has the same bits.
 
 use grpo_crds::grpo_run::Offload;
 use grpo_model::Config;
