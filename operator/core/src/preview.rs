@@ -155,7 +155,7 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
         judge: None,
         sandboxes: None,
         store,
-        store_node: None,
+        store_terms: Vec::new(),
         gpu_memory: around.gpu_memory,
         verdict: None,
         quota: None,

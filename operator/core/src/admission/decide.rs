@@ -219,7 +219,7 @@ fn begin(
         // Without nodes to look at everything fits, so there is capacity here.
         return messages::does_not_fit(
             &run.gated,
-            run.run.store_node.as_deref(),
+            &run.run.store_terms,
             capacity,
             snapshot.nodes.unwrap_or_default(),
             budget,
@@ -274,7 +274,7 @@ fn complete_again(
     }
     messages::does_not_fit(
         &left,
-        run.run.store_node.as_deref(),
+        &run.run.store_terms,
         capacity.as_ref(),
         snapshot.nodes.unwrap_or_default(),
         budget,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
 use super::{
     facts::{Candidate, NodeFacts, PodNeeds},
@@ -99,10 +100,10 @@ pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
 /// The reason of a run that the nodes could not hold even if nothing else ran.
 pub const NEVER_FITS: &str = "NeverFits";
 
-/// Why these pods of a run do not fit.
+/// Why these pods of a run do not fit. `store_terms`: what the volume of its store asks of nodes.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
-    run: &Candidate,
+    store_terms: &[NodeSelectorTerm],
     capacity: Option<&Capacity<'_>>,
     nodes: &[NodeFacts],
     budget: &mut Budget,
@@ -113,7 +114,7 @@ pub fn does_not_fit(
     };
     let store = StorePlace {
         node: None,
-        terms: &run.store_terms,
+        terms: store_terms,
     };
     let ever = place(&Capacity::total(nodes), pods, store, budget).is_some();
     let scarce = scarce(pods, capacity);
@@ -126,7 +127,7 @@ pub fn does_not_fit(
             ),
         );
     }
-    let volume = match run.store_terms.is_empty() {
+    let volume = match store_terms.is_empty() {
         true => "",
         false => ", those of driver and trainer where the volume of its store can be reached",
     };

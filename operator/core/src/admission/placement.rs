@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     facts::{NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, place},
+    fit::{Budget, Capacity, StorePlace, place},
     messages,
 };
 
@@ -21,10 +21,10 @@ pub fn placement(
 ) -> Result<Vec<Arc<str>>, (&'static str, String)> {
     let mut budget = Budget::default();
     let capacity = Capacity::free(nodes, bound);
-    if let Some(places) = place(&capacity, pods, None, &mut budget) {
+    if let Some(places) = place(&capacity, pods, StorePlace::default(), &mut budget) {
         return Ok(places);
     }
-    let verdict = messages::does_not_fit(pods, None, Some(&capacity), nodes, &mut budget);
+    let verdict = messages::does_not_fit(pods, &[], Some(&capacity), nodes, &mut budget);
     Err((verdict.reason, verdict.message))
 }
 
