@@ -421,12 +421,9 @@ async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_on
     let versions: Vec<&str> = measured.keys().map(|(_, weights)| weights.as_str()).collect();
     assert_eq!(versions, ["a-v0", "b-v1"]);
     assert!(measured.values().all(|set| set.episodes == 3));
-    let mut begun = 0;
     for meta in world.metas().await {
         if let EpisodeScope::Evaluation { weights, .. } = &meta.key.scope {
             assert_eq!(&meta.weights, std::slice::from_ref(weights));
-            begun += u32::from(weights == "a-v1");
         }
     }
-    assert_eq!(begun, 1, "one episode of the evaluation that was given up");
 }
