@@ -24,7 +24,6 @@ impl Store {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, bytes).unwrap();
         };
-        write("journal/0000000001.json", b"{}");
         write("tasks/train.json", b"{\"set\":\"train\"}");
         for step in [1, 2] {
             let weights = format!("weights of step {step}");
