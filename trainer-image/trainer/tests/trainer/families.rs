@@ -143,7 +143,12 @@ fn every_token_of_a_mixture_is_counted_at_its_experts() {
         .filter(|row| row.group < 2)
         .filter_map(|row| row.mask.iter().rposition(|mask| *mask == 1))
         .sum();
-    assert!(one[1].iter().sum::<u64>() as usize >= 2 * tokens, "{one:?}");
+    // Rows may begin with the same token, which is computed once.
+    let counted = one[1].iter().sum::<u64>() as usize;
+    assert!(
+        (2 * (tokens - rows.len())..=2 * tokens).contains(&counted),
+        "{one:?}, {tokens} tokens"
+    );
 }
 
 #[test]
