@@ -19,7 +19,7 @@ use tch::{Kind, Tensor};
 pub const GRADIENTS: f64 = 4e-2;
 pub const LOSS: f64 = 2e-3;
 
-pub fn rows() -> Vec<TrainRow> {
+fn rows() -> Vec<TrainRow> {
     let token = |row: u32, i: u32| (3 + row * 11 + i * i * (1 + row % 3)) % 40;
     (0..5)
         .map(|row| {
