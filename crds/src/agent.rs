@@ -219,12 +219,13 @@ pub enum CliPreset {
 pub struct Context {
     /// Reasoning of earlier turns. Keep: it stays in the history. Strip: later turns do not see it. Off: the chat
     /// template is told to switch reasoning off (`enable_thinking=false`); a run whose model's template has no such
-    /// switch ends when it begins.
+    /// switch ends when it begins. Refused: Strip with `cli`; use Keep or Off: a command-line agent keeps its own
+    /// history.
     #[serde(default)]
     pub thinking: Thinking,
     /// Leaves out turns in the middle where history and answer do not fit together; the newest turn always stays. A
-    /// user message says how many are missing. Not for `cli`, which keeps its own history. Left out: the episode ends
-    /// there.
+    /// user message says how many are missing. Left out: the episode ends there. Refused: with `cli`; leave it out: a
+    /// command-line agent keeps its own history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trim: Option<Trim>,
     /// PerEpisode: turns whose history only grows are one row. PerTurn: each turn is a row of its own, with the history
@@ -283,7 +284,7 @@ pub struct Limits {
     #[serde(default = "default_turns")]
     #[schemars(range(min = 1, max = 10000))]
     pub turns: u32,
-    /// Time of one command; its processes are killed then and the episode goes on.
+    /// Time limit of one command. At the limit, its processes are killed and the episode continues.
     #[serde(default = "default_command_timeout")]
     pub command_timeout: Period,
     /// Time of one episode, without grading.
@@ -294,7 +295,8 @@ pub struct Limits {
     #[schemars(range(min = 64, max = 10000000))]
     pub context_tokens: Option<u32>,
     /// Tokens of the first prompt. A selected task whose prompt is longer is left out of its set, and the run's message
-    /// counts it. Default: no limit but the context's.
+    /// counts it. Default: no limit but the context's. Refused: with `cli`; use `contextTokens`: what a command-line
+    /// agent asks first is known when it asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10000000))]
     pub prompt_tokens: Option<u32>,

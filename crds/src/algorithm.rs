@@ -41,10 +41,12 @@ pub struct Algorithm {
     /// Clipping of the probability ratio.
     #[serde(default)]
     pub clip: Clip,
-    /// A penalty on the distance from the base model. Left out: none, and no base model is held.
+    /// A penalty on the distance from the base model. Left out: none, and no base model is held. Refused: in mode
+    /// Finetune; leave it out: supervised training has no policy to stay close to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl: Option<Kl>,
-    /// Weight of the policy's entropy, which is added to the objective. 0: off.
+    /// Weight of the policy's entropy, which is added to the objective. 0: off. Refused: in mode Finetune; leave it
+    /// out: supervised training has no entropy bonus.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 100.0))]
     pub entropy_coefficient: f64,
@@ -67,7 +69,8 @@ pub struct Algorithm {
     /// Recompute: the trainer's own, under the version that sampled.
     #[serde(default)]
     pub old_logprobs: OldLogprobs,
-    /// Weighs or leaves out tokens whose probability differs between engine and trainer. Left out: none.
+    /// Weighs or leaves out tokens whose probability differs between engine and trainer. Left out: none. Refused: in
+    /// mode Finetune; leave it out: supervised training has no ratio.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction: Option<Correction>,
     /// Optimizer steps that one batch is divided into.
@@ -98,7 +101,8 @@ pub struct Algorithm {
     #[serde(default)]
     pub schedule: Schedule,
     /// Train although the engine cannot take new weights: every iteration then samples from the base. The run says so
-    /// in a condition.
+    /// in a condition. Refused: with other engines; describe the external server in `inference.pool`, or leave it out:
+    /// other engines take new weights.
     #[serde(default)]
     pub allow_frozen_sampler: bool,
     /// For a mixture of experts: the trainer sends each token through the experts that the engine chose. true: a pool
@@ -107,7 +111,8 @@ pub struct Algorithm {
     /// change the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub router_replay: Option<bool>,
-    /// For experiments only: a run that must not learn, to compare one that does with.
+    /// For experiments only: a run that must not learn, to compare one that does with. Refused: in mode Finetune; leave
+    /// it out: supervised training has no rewards to shuffle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control: Option<Control>,
 }
@@ -297,9 +302,9 @@ pub struct Kl {
     #[serde(default)]
     pub estimator: KlEstimator,
     /// How a term of the loss is differentiated. Estimator: as written; in expectation this is not the gradient of the
-    /// KL divergence, and for K1 it is none at all. StraightThrough: the value is the estimator's, the gradient K2's,
-    /// which in expectation is the divergence's while samples are the policy's own. ImportanceWeighted: the estimator
-    /// times the token's ratio of new to old probability, differentiated whole.
+    /// KL divergence, and for K1 it is zero. StraightThrough: the value of the estimator with the gradient of K2; in
+    /// expectation this is the divergence's gradient if the policy itself drew the samples. ImportanceWeighted: the
+    /// estimator times the token's ratio of new to old probability; the whole product is differentiated.
     #[serde(default)]
     pub gradient: KlGradient,
     /// Loss: added to the loss. Reward: taken from the reward before advantages are computed.

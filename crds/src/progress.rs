@@ -17,7 +17,7 @@ pub struct Progress {
     /// The foremost of `stages`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
-    /// Everything that goes on at the same time.
+    /// All stages that are active at the same time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub stages: Vec<Stage>,

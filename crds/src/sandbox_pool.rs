@@ -65,7 +65,7 @@ pub struct SandboxPoolSpec {
     /// either, and tasks whose grading scripts install packages are named when a run begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_index: Option<PackageIndex>,
-    /// Lease sandboxes although nobody has shown that the cluster enforces `network`. The pool then says so.
+    /// Lease sandboxes even if no probe has shown that the cluster enforces `network`. The pool's conditions report it.
     #[serde(default)]
     pub allow_unenforced: bool,
     /// How image names of tasks are rewritten; the first that fits.
@@ -81,8 +81,8 @@ pub struct SandboxPoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub allowed_namespaces: Vec<String>,
-    /// Root inside a sandbox is nobody outside (`hostUsers: false`). False where nodes cannot do that: root is then
-    /// root, within the bounds of the baseline Pod Security level.
+    /// Root inside a sandbox is an unprivileged user outside (`hostUsers: false`). Set false where nodes do not support
+    /// this: root inside is then root outside, within the bounds of the baseline Pod Security level.
     #[serde(default = "yes")]
     pub user_namespaces: bool,
     /// What becomes of a sandbox that is given back. Never: its pod is deleted. ContainerRestart: its container begins
@@ -115,17 +115,17 @@ pub struct Warm {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub ahead: Option<u32>,
-    /// Sandboxes that are kept warm though no run asks for them. None: the pool holds no sandbox when nobody uses it.
+    /// Sandboxes that are kept warm even if no run asks for them. None: an unused pool holds no sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub min: Vec<WarmImage>,
-    /// At most so many that nobody has leased. 0 keeps none warm. Default: as many as `max` leaves room for.
+    /// Maximum number of warm sandboxes without a lease. 0 keeps none warm. Default: as many as `max` leaves room for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10000))]
     pub max: Option<u32>,
-    /// Images that nodes pull and keep for sandboxes to come, while the pool has no room for the sandboxes themselves;
-    /// at most so many at a time. What nobody wants any more is the kubelet's to remove, as its image garbage
-    /// collection is set. 0: an image is pulled by its first sandbox.
+    /// Maximum number of images that nodes pull and keep at a time for future sandboxes, while the pool has no room
+    /// for the sandboxes themselves. The kubelet's image garbage collection removes images that are no longer wanted.
+    /// 0: the first sandbox of an image pulls it.
     #[serde(default = "default_images")]
     #[schemars(range(min = 0, max = 1000))]
     pub images: u32,
@@ -233,7 +233,7 @@ pub struct SandboxPoolStatus {
     /// The generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, EgressBlocked, LimitsEnforced, ImagesAvailable.
+    /// Ready, EgressBlocked, LimitsEnforced, ImagesAvailable, SandboxesStart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

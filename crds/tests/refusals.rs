@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::support::{
     Case, bases, bounds,
     judge::{Broken, Judge},
-    rules, schema_of,
+    merged, rules, schema_of,
 };
 use serde_json::Value;
 
@@ -14,6 +14,20 @@ fn the_bases_are_accepted() {
     let judge = Judge::new();
     for (name, base) in bases() {
         assert_eq!(judge.refusal(&base, None), Ok(()), "{name}");
+    }
+}
+
+/// The cases of fields that no process executes say who refuses them: the operator refuses what the rules accept.
+#[test]
+fn the_rules_refuse_of_what_is_not_executed_what_its_cases_say_and_accept_the_rest() {
+    let cases: Vec<Value> =
+        serde_yaml_ng::from_str(include_str!("../../libs/contracts/tests/unsupported.yaml")).unwrap();
+    let (judge, bases) = (Judge::new(), bases());
+    for case in cases {
+        let base = &bases[case["base"].as_str().unwrap()];
+        let run = merged(base, &serde_json::json!({"spec": case["patch"]}));
+        let refused = judge.refusal(&run, None).is_err();
+        assert_eq!(refused, case["by"] == "ApiServer", "{}", case["what"]);
     }
 }
 

@@ -106,7 +106,7 @@ pub struct GrpoRunSpec {
     /// supervised training on the conversations of `finetune.dataset`.
     #[serde(default)]
     pub mode: Mode,
-    /// True ends the run's pods and frees its GPUs; what is finished stays in the store, and false goes on from there.
+    /// True ends the run's pods and frees its GPUs. Finished work stays in the store; false resumes the run from there.
     #[serde(default)]
     pub suspend: bool,
     /// So many seconds after the run has ended it is deleted, and with it a volume of its own that is not retained.
@@ -167,8 +167,8 @@ pub struct GrpoRunSpec {
     pub sandboxes: SandboxSource,
     /// Where everything that is finished is kept.
     pub store: Store,
-    /// What a run finds in its store when it starts. Auto: goes on after the last finished thing. Never: refuses a
-    /// store that is not empty.
+    /// What a run does when its store already has content at the start. Auto: it continues after the last finished
+    /// work. Never: it refuses a store that is not empty.
     #[serde(default)]
     pub resume: Resume,
     /// Begin with a checkpoint of another run instead of `model`'s weights. Left out: with the model.

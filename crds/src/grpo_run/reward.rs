@@ -29,7 +29,8 @@ pub struct Reward {
     /// A service of your own that says what an episode is worth, in place of all of that. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<HttpReward>,
-    /// A judge of single turns, whose scores are added to the episode's reward. Left out: none.
+    /// A judge of single turns, whose scores are added to the episode's reward. Left out: none. Refused: with
+    /// `agent.cli`; leave it out: what came of a command-line agent's calls is not known turn by turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessReward>,
 }

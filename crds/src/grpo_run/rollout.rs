@@ -10,7 +10,7 @@ use crate::cel;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = cel::rule("self.onSync != 'Continue' || self.maxStaleness > 0", "rollout.onSync is Continue, but maxStaleness 0: an episode that goes on under new weights is one step stale; set maxStaleness: 1 or onSync: Drain"),
+    validation = cel::rule("self.onSync != 'Continue' || self.maxStaleness > 0", "rollout.onSync is Continue, but maxStaleness 0: an episode that continues under new weights is one step stale; set maxStaleness: 1 or onSync: Drain"),
     validation = cel::immutable(&["prompts", "samples", "maxStaleness", "dynamic?", "onSync"], "of rollout, prompts, samples, maxStaleness, dynamic and onSync are immutable: make another run")
 )]
 pub struct Rollout {
@@ -152,29 +152,37 @@ pub struct Sampling {
     #[serde(default = "default_max_tokens_per_call")]
     #[schemars(range(min = 1, max = 1000000))]
     pub max_tokens_per_call: u32,
-    /// Nucleus; 1 is off. This, `topK`, `minP` and the penalties are for Evaluate and for judges: the trainer computes
-    /// no such distribution, and mode Train refuses them.
+    /// Nucleus; 1 is off. Refused: in `rollout.sampling` of mode Train; leave it out: the trainer computes no such
+    /// distribution; mode Evaluate takes it.
     #[serde(default = "default_top_p")]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub top_p: f64,
-    /// Number of likeliest tokens; 0 is off.
+    /// Number of likeliest tokens; 0 is off. Refused: in `rollout.sampling` of mode Train; leave it out: the trainer
+    /// computes no such distribution; mode Evaluate takes it.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000000))]
     pub top_k: u32,
-    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 is off.
+    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 is off. Refused:
+    /// in `rollout.sampling` of mode Train; leave it out: the trainer computes no such distribution; mode Evaluate
+    /// takes it.
     #[serde(default)]
     #[schemars(range(min = 0.0, max = 1.0))]
     pub min_p: f64,
-    /// Taken from the logit of every token that was sampled before in the answer; 0 is off.
+    /// Taken from the logit of every token that was sampled before in the answer; 0 is off. Refused: in
+    /// `rollout.sampling` of mode Train; leave it out: the trainer computes no such distribution; mode Evaluate takes
+    /// it.
     #[serde(default)]
     #[schemars(range(min = -2.0, max = 2.0))]
     pub presence_penalty: f64,
-    /// Taken from the logit of a token once for every time it was sampled before in the answer; 0 is off.
+    /// Taken from the logit of a token once for every time it was sampled before in the answer; 0 is off. Refused: in
+    /// `rollout.sampling` of mode Train; leave it out: the trainer computes no such distribution; mode Evaluate takes
+    /// it.
     #[serde(default)]
     #[schemars(range(min = -2.0, max = 2.0))]
     pub frequency_penalty: f64,
     /// Divides the logit of every token of prompt and answer where it is positive, and multiplies it where it is
-    /// negative; 1 is off.
+    /// negative; 1 is off. Refused: in `rollout.sampling` of mode Train; leave it out: the trainer computes no such
+    /// distribution; mode Evaluate takes it.
     #[serde(default = "default_repetition_penalty")]
     #[schemars(range(min = 0.01, max = 10.0))]
     pub repetition_penalty: f64,

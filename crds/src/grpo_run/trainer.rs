@@ -50,7 +50,7 @@ pub struct Trainer {
     #[serde(default)]
     pub shard: Shard,
     /// Trainer and engines take turns on the same GPUs, in one pod: the engine sleeps while the trainer steps. Needs an
-    /// `inference.pool`.
+    /// `inference.pool`. Refused: true; leave it out.
     #[serde(default)]
     pub colocate: bool,
     /// How ranks of different nodes talk.

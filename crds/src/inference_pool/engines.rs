@@ -119,8 +119,8 @@ pub struct VllmEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new
-    /// weights cannot be brought to them yet. Default: 1.
+    /// Pods of a replica. Default: 1. They start, fail and end together. More than one serve the model they booted
+    /// with. Refused: more than 1 in mode Train; use 1: new weights reach the disk of a replica's first pod only.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -218,8 +218,8 @@ pub struct SglangEngine {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub data_parallel: Option<u32>,
-    /// Pods of a replica. They start, fail and end together. More than one serve the model they booted with: new
-    /// weights cannot be brought to them yet. Default: 1.
+    /// Pods of a replica. Default: 1. They start, fail and end together. More than one serve the model they booted
+    /// with. Refused: more than 1 in mode Train; use 1: new weights reach the disk of a replica's first pod only.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,

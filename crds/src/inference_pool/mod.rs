@@ -356,6 +356,9 @@ pub struct InferencePoolStatus {
     /// The GrpoRun whose weights the pool follows, until that run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_by: Option<Claim>,
+    /// The GrpoRun that ordered the weights it serves, also after that run's claim. Left out: it serves its own model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_of: Option<Claim>,
 }
 
 /// The GrpoRun whose weights a pool follows.

@@ -15,6 +15,15 @@ pub const HUNG_CODE: i32 = 43;
 /// Exit code of a rank that ended because another one had ended: somebody else's end is the cause.
 pub const PEER_LOST_CODE: i32 = 44;
 
+/// Exit code of a process that SIGABRT has ended, as a shell has it. NCCL ends a rank so, in a thread of its own, when
+/// a collective of GPUs fails or is past its deadline.
+pub const ABORTED_CODE: i32 = 134;
+
+/// Whether the end of another rank may be the cause of an end with this code.
+pub fn is_of_lost_peer(code: i32) -> bool {
+    [PEER_LOST_CODE, ABORTED_CODE].contains(&code)
+}
+
 /// Somebody did not come to where the others are.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

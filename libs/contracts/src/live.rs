@@ -1,14 +1,14 @@
 //! What may change under a running driver, and taking it over from a newer `run.json`.
 //!
-//! The API server refuses most changes while a run runs; whatever reaches the file is judged here once more, because
-//! the file may be that of a namesake, or a change may have overtaken the run's phase. What is not the driver's
-//! business is not named.
+//! The API server refuses most changes while a run runs. This module checks every change in the file again: the file
+//! may belong to another run of the same name, or the API server may have seen the change before it saw the run's new
+//! phase. It does not report fields that other components apply.
 
 use serde_json::Value;
 
 use crate::RunConfig;
 
-/// Changes of these are executed by others, or by nobody before the next start.
+/// Other components apply changes of these fields, or the changes wait for the next start.
 const OF_OTHERS: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "inference.pool", "sandboxes.pool"];
 
 /// The configuration after the live changes of a newer `run.json`.

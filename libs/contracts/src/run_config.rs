@@ -218,7 +218,7 @@ impl RunConfig {
     pub const CONFIG_MAPS_MOUNT: &'static str = "/config-maps";
 
     pub const DRIVER_PORT: u16 = 8070;
-    /// Where the driver shows the run's records. On loopback only: whoever gets there came through the API server.
+    /// Where the driver shows the run's records. On loopback only: clients reach it through the API server.
     pub const RECORDS_PORT: u16 = 8071;
     pub const TRAINER_PORT: u16 = 8090;
     pub const AGENT_PORT: u16 = 8000;

@@ -1,8 +1,8 @@
 //! What a GrpoRun may ask for and the driver and trainer of this version do not execute yet.
 //!
-//! Both call [`unsupported`] before anything else and end the run with a fault that names field, value and remedy: a
-//! field is executed or refused, never ignored. Whoever teaches a process one of them removes its line here and its
-//! case in the tests.
+//! The operator calls [`unsupported`] before it makes anything, driver and trainer before anything else. The refusal
+//! names field, value and remedy: a field is executed or refused, never ignored. A change that executes one of them
+//! removes its line here, its case in `tests/unsupported.yaml`, and the word `Refused:` of its description in the CRD.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,7 +14,7 @@ use grpo_crds::{
     inference_pool::ExternalWeights,
 };
 
-/// A field that nobody executes.
+/// A field that no component implements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
     /// Below `spec`.
@@ -28,7 +28,7 @@ pub struct Unsupported {
 /// The reason of the fault that ends such a run.
 pub const REASON: &str = "NotSupported";
 
-/// Everything that a run asks for and nobody executes, in the order of the spec.
+/// Everything that a run asks for and no component implements, in the order of the spec.
 pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     let mut found = Found::default();
     agent(&mut found, &spec.agent);
@@ -47,6 +47,7 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     if let Some(spec) = &spec.trainer {
         trainer(&mut found, spec);
     }
+    engines(&mut found, spec);
     if let Some(bucket) = &spec.store.object_store {
         // An upload to Azure that was aborted can be completed: an attempt that was replaced could still write.
         found.unless(
@@ -154,6 +155,25 @@ fn supervised(found: &mut Found, algorithm: &Algorithm) {
 
 fn trainer(found: &mut Found, trainer: &Trainer) {
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
+}
+
+/// The engine agent brings new weights to the disk of its own pod.
+fn engines(found: &mut Found, spec: &GrpoRunSpec) {
+    let Some(pool) = spec.inference.pool.as_ref().filter(|_| spec.mode == Mode::Train) else {
+        return;
+    };
+    let remedy = "use 1: new weights reach the disk of a replica's first pod only";
+    let engine = &pool.engine;
+    let vllm = engine.vllm.as_ref().map(|vllm| ("vllm", vllm.nodes));
+    let sglang = engine.sglang.as_ref().map(|sglang| ("sglang", sglang.nodes));
+    for (name, nodes) in vllm.into_iter().chain(sglang) {
+        found.unless(
+            nodes == 1,
+            &format!("inference.pool.engine.{name}.nodes"),
+            &nodes,
+            remedy,
+        );
+    }
 }
 
 /// What was found so far.

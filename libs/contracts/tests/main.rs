@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod listen;
 mod run_config;
 #[path = "../../../crds/tests/support/bases.rs"]
 #[allow(dead_code, reason = "the API's tests use all of it")]

@@ -1,5 +1,7 @@
 //! What no process executes yet is named with field, value and remedy; what the demo asks for is executed.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::support::{bases, merged};
 use grpo_contracts::support::{in_words, unsupported};
 use grpo_crds::GrpoRun;
@@ -40,80 +42,102 @@ fn what_is_executed_is_not_named() {
     }
 }
 
-/// A patch over the base `train`, and every field it makes the driver refuse, with its value.
-const CASES: &[(&str, &[(&str, &str)])] = &[
-    (
-        "{agent: {bash: null, cli: {command: [a], image: i}, limits: {promptTokens: 9}}}",
-        &[("agent.limits.promptTokens", "9")],
-    ),
-    (
-        "{agent: {bash: null, cli: {command: [a], image: i}, context: {thinking: Strip, trim: {}, rows: PerTurn}}}",
-        &[
-            ("agent.context.thinking", r#""Strip""#),
-            ("agent.context.trim", r#"{"head":0.3,"tail":0.7}"#),
-        ],
-    ),
-    (
-        "{rollout: {sampling: {topP: 0.9}}}",
-        &[("rollout.sampling.topP", "0.9")],
-    ),
-    (
-        "{rollout: {sampling: {topK: 40, repetitionPenalty: 1.5, topP: 0.5}}}",
-        &[
-            ("rollout.sampling.topP", "0.5"),
-            ("rollout.sampling.topK", "40"),
-            ("rollout.sampling.repetitionPenalty", "1.5"),
-        ],
-    ),
-    (
-        "{rollout: {sampling: {minP: 0.5, presencePenalty: 1, frequencyPenalty: 1, repetitionPenalty: 2}}}",
-        &[
-            ("rollout.sampling.minP", "0.5"),
-            ("rollout.sampling.presencePenalty", "1.0"),
-            ("rollout.sampling.frequencyPenalty", "1.0"),
-            ("rollout.sampling.repetitionPenalty", "2.0"),
-        ],
-    ),
-    (
-        "{algorithm: {allowFrozenSampler: true}}",
-        &[("algorithm.allowFrozenSampler", "true")],
-    ),
-    (
-        "{trainer: {gpusPerNode: 8, colocate: true}}",
-        &[("trainer.colocate", "true")],
-    ),
-    (
-        "{store: {volumeClaimTemplate: null, persistentVolumeClaim: null, objectStore: {url: 'az://a/b'}}}",
-        &[("store.objectStore.url", r#""az://a/b""#)],
-    ),
-];
+/// A case of `unsupported.yaml`.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    what: String,
+    base: String,
+    #[serde(default, rename = "by")]
+    _by: Option<String>,
+    patch: Value,
+    /// Path and value; a value that is left out is any.
+    finds: Vec<(String, Option<String>)>,
+}
 
-#[test]
-fn what_is_not_executed_is_named_with_its_value() {
-    let base = &bases()["train"];
-    for (patch, wanted) in CASES {
-        let patch: Value = serde_yaml_ng::from_str(&format!("{{spec: {patch}}}")).unwrap();
-        let wanted: Vec<(String, String)> = wanted
-            .iter()
-            .map(|(path, value)| ((*path).into(), (*value).into()))
-            .collect();
-        assert_eq!(found(merged(base, &patch)), wanted, "{patch}");
-    }
+fn cases() -> Vec<(String, GrpoRun, Vec<(String, Option<String>)>)> {
+    let (cases, bases): (Vec<Case>, _) = (
+        serde_yaml_ng::from_str(include_str!("unsupported.yaml")).unwrap(),
+        bases(),
+    );
+    let made = |case: Case| {
+        let patch = serde_json::json!({"spec": case.patch});
+        let run = serde_json::from_value(merged(&bases[&case.base], &patch)).unwrap();
+        (case.what, run, case.finds)
+    };
+    cases.into_iter().map(made).collect()
 }
 
 #[test]
-fn supervised_training_has_a_loss_and_nothing_beside_it() {
-    let patch = "{spec: {algorithm: {kl: {coefficient: 0.1}, correction: {sequenceMask: 1}, entropyCoefficient: 0.1, control: ShuffledRewards}}}";
-    let patch: Value = serde_yaml_ng::from_str(patch).unwrap();
-    let found = found(merged(&bases()["finetune"], &patch));
-    let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
-    let wanted = [
-        "algorithm.kl",
-        "algorithm.correction",
-        "algorithm.entropyCoefficient",
-        "algorithm.control",
-    ];
-    assert_eq!(paths, wanted);
+fn what_is_not_executed_is_named_with_its_value() {
+    for (what, run, finds) in cases() {
+        let found = unsupported(&run.spec);
+        let paths: Vec<&str> = found.iter().map(|one| one.path.as_str()).collect();
+        let wanted: Vec<&str> = finds.iter().map(|(path, _)| path.as_str()).collect();
+        assert_eq!(paths, wanted, "{what}");
+        for (one, (path, value)) in found.iter().zip(&finds) {
+            assert!(!one.remedy.is_empty(), "{path}");
+            assert!(
+                value.is_none() || value.as_ref() == Some(&one.value),
+                "{path}: {}",
+                one.value
+            );
+        }
+    }
+}
+
+/// The fields of a schema whose descriptions say that they are refused, with what they say.
+fn refused_in(schema: &Value, path: &str, found: &mut BTreeMap<String, String>) {
+    if let Some(description) = schema["description"].as_str() {
+        let words: String = description.replace('`', "");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        if let Some((_, refusal)) = words.join(" ").split_once("Refused: ") {
+            found.insert(path.to_owned(), refusal.to_owned());
+        }
+    }
+    if schema["items"].is_object() {
+        refused_in(&schema["items"], path, found);
+    }
+    for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+        let path = match path.is_empty() {
+            true => name.clone(),
+            false => format!("{path}.{name}"),
+        };
+        refused_in(field, &path, found);
+    }
+}
+
+/// The field and what it is in: types that several fields share have one description.
+fn ending(path: &str) -> String {
+    let parts: Vec<&str> = path.split('.').collect();
+    parts[parts.len().saturating_sub(2)..].join(".")
+}
+
+#[test]
+fn descriptions_in_the_crd_say_what_is_refused_and_what_to_do_and_say_it_of_nothing_else() {
+    let crds = grpo_crds::crd::all();
+    let crd = crds.iter().find(|crd| crd.spec.names.kind == "GrpoRun").unwrap();
+    let schema = grpo_crds::crd::schema(crd).unwrap();
+    let mut described = BTreeMap::new();
+    refused_in(&schema["properties"]["spec"], "", &mut described);
+    let mut refused = BTreeSet::new();
+    for (what, run, _) in cases() {
+        for one in unsupported(&run.spec) {
+            let words = described.get(&one.path).cloned().unwrap_or_default();
+            let remedy = one.remedy.replace('`', "");
+            assert!(
+                words.contains(&remedy),
+                "{what}: spec.{} is described: {words:?}, refused: {remedy}",
+                one.path
+            );
+            refused.insert(ending(&one.path));
+        }
+    }
+    let others: Vec<&String> = described
+        .keys()
+        .filter(|path| !refused.contains(&ending(path)))
+        .collect();
+    assert!(others.is_empty(), "no case refuses {others:?}");
 }
 
 #[test]

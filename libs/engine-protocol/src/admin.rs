@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct LoadRequest {
     pub dir: String,
     pub version: String,
-    /// What the tensors' checksum must be. Otherwise the load is refused and the earlier version goes on serving.
+    /// The required checksum of the tensors. On a mismatch the engine refuses the load and keeps the earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }

@@ -34,7 +34,7 @@ pub enum ErrorCode {
     EngineUnavailable,
     /// The engine answered something that is not an answer.
     EngineMisbehaved,
-    /// A weights directory could not be loaded; the earlier version goes on serving.
+    /// The engine could not load a weights directory; it continues to serve the earlier version.
     LoadFailed,
     /// The weights give logits that are not finite.
     NonFiniteLogits,

@@ -50,8 +50,8 @@ use crate::{
 
 /// Changes within this time are decided on together.
 const GATHER: Duration = Duration::from_millis(20);
-/// A run that goes on waiting for the same reason is told new numbers this often: every pod that comes or goes changes
-/// them, and each telling is a write.
+/// A run that still waits for the same reason gets new numbers at most this often: every pod that comes or goes changes
+/// them, and each update is a write.
 const RETELL: SignedDuration = SignedDuration::from_secs(30);
 /// A step that the API server refused is tried again after this time.
 const RETRY: Duration = Duration::from_secs(1);
@@ -119,6 +119,11 @@ impl Admission {
     /// How a run stands; None before it has been looked at.
     pub fn verdict(&self, run: &str) -> Option<Verdict> {
         self.locked().verdicts.get(run).map(|told| told.verdict.clone())
+    }
+
+    /// The operator may look at nodes, and at other things of the cluster.
+    pub fn sees_nodes(&self) -> bool {
+        self.locked().nodes.is_some()
     }
 
     /// What the largest GPU of any node holds, in MiB, by the label that NVIDIA's feature discovery sets.
@@ -314,7 +319,7 @@ async fn lift(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     };
     match pods.patch(&pod.name, &params, &Patch::Merge(&patch)).await {
         Ok(lifted) => {
-            // Until the watch shows it, nobody else may be admitted.
+            // Recorded now: no other run may be admitted before the watch shows it.
             admission.saw_pod(&lifted);
             true
         }

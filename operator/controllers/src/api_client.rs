@@ -1,10 +1,10 @@
 //! The way to the API server: every request is counted, writes leave only while this replica's write window is open,
 //! and no answer holds a time that cannot be read.
 //!
-//! Whoever may write an object may write a time into its `metadata.managedFields`, and the API server takes the last
-//! two days of the year 9999, which jiff does not. One such object in a list would make the whole list unreadable, and
-//! so blind the operator for everybody. What is a time by the name of its field is moved by ten days as it passes by,
-//! if it is one of these.
+//! Every client that may write an object may write a time into its `metadata.managedFields`. The API server accepts the
+//! last two days of the year 9999; jiff does not. One such object would make a whole list unreadable, and the operator
+//! could serve no user. Times of these two days are therefore moved back by ten days as they pass by; a field holds a
+//! time if its name says so.
 
 use std::{
     pin::Pin,
@@ -30,6 +30,12 @@ use crate::{lease::WriteWindow, metrics::Metrics};
 /// A client from the environment: the kubeconfig, or the service account of the pod.
 pub async fn connect(metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
+    client(config, metrics, window)
+}
+
+fn client(mut config: Config, metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
+    // A repetition would leave below the doorkeeper, perhaps when the window has closed. Reconciles try again.
+    config.default_retry = false;
     let doorkeeper = Doorkeeper {
         metrics: metrics.clone(),
         window: window.clone(),

@@ -1,6 +1,6 @@
 //! What this process has applied, so that an object that is as wanted costs no request.
 //!
-//! An entry says: this content, and the resource version it has had since. Watches of the children report every other
+//! An entry says: this content, and the [`version`] it has had since. Watches of the children report every other
 //! version and every deletion here, also what is missing from a fresh list; the entry is dropped then, and the next
 //! reconcile applies again.
 
@@ -9,9 +9,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use kube::core::ObjectMeta;
 use sha2::{Digest, Sha256};
 
-use crate::parent::Parent;
+use crate::parent::{Controlled, Parent};
 
 /// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names
 /// alone are megabytes.
@@ -54,6 +55,15 @@ struct Entries {
     owners: HashSet<Arc<Parent>>,
 }
 
+/// What changes with every change of an object that concerns its owner. The status of our own kinds is written all the
+/// time; their generation changes with the spec alone.
+pub fn version(kind: &str, metadata: &ObjectMeta) -> Option<String> {
+    match Controlled::named(kind) {
+        Some(_) => metadata.generation.map(|generation| generation.to_string()),
+        None => metadata.resource_version.clone(),
+    }
+}
+
 #[derive(Default)]
 pub struct Applied {
     entries: Mutex<Entries>,
@@ -67,7 +77,7 @@ pub enum Sighting<'a> {
 }
 
 impl Applied {
-    /// Whether exactly this has been applied and nobody has changed it since.
+    /// Whether exactly this content has been applied and has not been changed since.
     pub fn is_current(&self, key: &Key, content: u64) -> bool {
         self.locked()
             .by_key

@@ -3,7 +3,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use grpo_operator_core::{desired_object::Owner, names, ownership::is_owned_by};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::{
+    api::core::v1::{NodeSelectorTerm, PersistentVolume},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
@@ -61,7 +64,7 @@ impl Cluster {
         Api::namespaced_with(self.client.clone(), namespace, resource)
     }
 
-    /// Deletes an object; it is fine when there is none.
+    /// Deletes an object; a missing object is no error.
     pub async fn delete<K>(&self, namespace: &str, name: &str, uid: Option<&str>) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -152,6 +155,19 @@ impl Cluster {
         })
     }
 
+    /// What a PersistentVolume asks of nodes: any of these terms. Empty: nothing, or there is no such volume.
+    pub async fn volume_terms(&self, name: &str) -> Result<Vec<NodeSelectorTerm>, Error> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let found = volumes.get_opt(name).await.map_err(|source| Error::Read {
+            what: format!("PersistentVolume {name}"),
+            source: Box::new(source),
+        })?;
+        let affinity = found.and_then(|volume| volume.spec?.node_affinity?.required);
+        Ok(affinity
+            .map(|required| required.node_selector_terms)
+            .unwrap_or_default())
+    }
+
     /// Writes the operator's part of a status. Fields of other managers stay as they are.
     pub async fn write_status<K>(
         &self,
@@ -194,7 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Writes the conditions of an object whose other fields cannot be read, whoever owns them.
+    /// Writes the conditions of an object whose other fields cannot be read, regardless of their field manager.
     pub async fn overwrite_conditions<K>(
         &self,
         namespace: &str,

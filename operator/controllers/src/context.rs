@@ -78,6 +78,25 @@ impl Context {
         self.quotas.forget(uid);
         self.store_volumes.forget(uid);
         self.attempts.forget(uid);
+        self.admission.forget(uid);
+        self.succeeded(uid);
+        let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreadable.remove(uid);
+    }
+
+    /// Forgets objects of our kinds when they are gone: without finalizers most of them go without a last reconcile.
+    pub fn forget_what_is_gone(self: &Arc<Self>) {
+        let forget = || {
+            let context = Arc::downgrade(self);
+            move |uid: &str| {
+                if let Some(context) = context.upgrade() {
+                    context.forget(uid);
+                }
+            }
+        };
+        self.watched.runs.on_gone(forget());
+        self.watched.inference_pools.on_gone(forget());
+        self.watched.sandbox_pools.on_gone(forget());
     }
 
     pub fn succeeded(&self, uid: &str) {

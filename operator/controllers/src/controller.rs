@@ -56,6 +56,9 @@ pub trait Kind:
     /// How it is, in one word of a fixed list.
     fn state(&self) -> &'static str;
 
+    /// What is watched of it.
+    fn watched(context: &Context) -> &WatchedStore<Self>;
+
     /// Brings the cluster closer to what the object says. Some: look again after that time even if nothing happens.
     fn reconcile(&self, context: &Context) -> impl Future<Output = Result<Option<Duration>, Error>> + Send;
 
@@ -126,6 +129,11 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
         .metrics
         .reconciled(&kind, begun.elapsed(), result.as_ref().err().map(Error::reason));
     let uid = object.uid().unwrap_or_default();
+    if !K::watched(&context).holds(&namespace, &name, &uid) {
+        // It went meanwhile, and what this reconcile has noted down came after that.
+        context.forget(&uid);
+        return Ok(Action::await_change());
+    }
     match result {
         Ok(again) => {
             context.succeeded(&uid);

@@ -60,8 +60,8 @@ impl Error {
         }
     }
 
-    /// Whether a person can read about it in a condition: what the API server refused or nobody can read, not that it
-    /// could not be reached.
+    /// Whether a condition shows this error to users: a request that the API server refused or an object that cannot be
+    /// read, but not an API server that could not be reached.
     pub fn is_for_people(&self) -> bool {
         match self {
             Self::Apply { source, .. } | Self::Create { source, .. } | Self::Delete { source, .. } => {

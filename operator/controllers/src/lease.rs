@@ -44,7 +44,7 @@ const RENEWAL: Duration = Duration::from_secs(5);
 /// Writes are let through for so long after a renewal began. What is between this and the Lease's time is for requests
 /// under way.
 const WINDOW: Duration = Duration::from_secs(10);
-/// After a request that failed, and for a request that nobody answers.
+/// The pause after a failed request, and the timeout of a request.
 const RETRY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -151,8 +151,8 @@ impl Elector {
     pub async fn hold(&self, mut lease: Lease) -> String {
         loop {
             sleep(RENEWAL).await;
-            // Whatever is in the way, it is tried until it is known whose the Lease is: the write window stops writes
-            // meanwhile.
+            // After any error, this is tried again until the Lease's holder is known. Meanwhile the write window stops
+            // writes.
             lease = loop {
                 let begun = Instant::now();
                 let wanted = self.held(Some(&lease));
@@ -164,10 +164,10 @@ impl Elector {
                     Ok(Err(error)) if is_about_its_version(&error) => {
                         match timeout(PATIENCE, self.leases.get_opt(&self.name)).await {
                             Ok(Ok(Some(there))) if holder(&there) == Some(&self.identity) => lease = there,
-                            // Also when it is nobody's: another may have had it, worked, and given it back.
+                            // Also without a holder: another replica may have had the Lease, worked, and given it back.
                             Ok(Ok(there)) => {
                                 self.window.close();
-                                return there.as_ref().and_then(holder).unwrap_or("nobody").to_owned();
+                                return there.as_ref().and_then(holder).unwrap_or("no replica").to_owned();
                             }
                             Ok(Err(error)) => self.warn("read", &error),
                             Err(late) => self.warn("read", &late),
@@ -241,8 +241,8 @@ impl Elector {
         }
     }
 
-    /// When a Lease that does not change any more may be taken: at once if it is nobody's, or this replica's from
-    /// before it was restarted.
+    /// When a Lease that no longer changes may be taken: at once if it has no holder, or if this replica held it before
+    /// a restart.
     fn free_at(&self, lease: Option<&Lease>, since: Instant) -> Instant {
         match lease.and_then(holder) {
             Some(other) if other != self.identity => {
@@ -262,7 +262,7 @@ impl Elector {
     }
 }
 
-/// Who holds it; an empty name is nobody's, as client-go leaves it.
+/// The Lease's holder. An empty name means no holder: client-go leaves it when it gives a Lease back.
 fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref();
     holder.filter(|holder| !holder.is_empty())

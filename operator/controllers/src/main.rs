@@ -32,6 +32,8 @@ mod watches;
 use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc};
 
 use clap::Parser;
+use grpo_contracts::listen::everywhere;
+use grpo_crds::{InferencePool, SandboxPool};
 use grpo_operator_core::settings::Settings;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -82,7 +84,7 @@ struct Flags {
     #[arg(long, env = "POD_NAME")]
     identity: Option<String>,
     /// Where /healthz, /readyz and /metrics are served.
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, default_value_t = everywhere(8080))]
     listen: SocketAddr,
     /// What is logged, as RUST_LOG.
     #[arg(long, env = "RUST_LOG", default_value = "info")]
@@ -261,7 +263,9 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         Role,
         RoleBinding,
         Deployment,
-        NetworkPolicy
+        NetworkPolicy,
+        InferencePool,
+        SandboxPool
     );
 
     let (runs, shown_runs) = WatchedStore::of(api(client, scope), triggers.clone());
@@ -281,6 +285,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         admission,
         watched,
     ));
+    context.forget_what_is_gone();
     let client = client.clone();
     forever(
         "the controllers",

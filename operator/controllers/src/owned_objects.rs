@@ -12,14 +12,19 @@ use grpo_operator_core::{
 };
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
-    Api, ResourceExt,
+    Api,
     api::{DynamicObject, Patch, PatchParams, PostParams},
     core::{ObjectMeta, PartialObjectMeta},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::{applied::Key, cluster::Cluster, error::Error, parent::Parent};
+use crate::{
+    applied::{Key, version},
+    cluster::Cluster,
+    error::Error,
+    parent::Parent,
+};
 
 /// A write that meets another writer is decided anew, so often in all.
 const TRIES: usize = 3;
@@ -78,13 +83,13 @@ async fn make(api: &Api<DynamicObject>, desired: &DesiredObject) -> Result<Optio
         let existing = metadata(api, desired).await?.map(|existing| existing.metadata);
         let written = match (ownership::write(existing.as_ref(), desired)?, existing) {
             (Write::Apply { .. }, Some(existing)) if desired.keep == Keep::CreatedOnce => {
-                return Ok(existing.resource_version);
+                return Ok(version(desired.kind(), &existing));
             }
             (Write::Apply { uid }, Some(existing)) => apply_to(api, desired, &existing, &uid).await,
             _ => api.create(&creation(), &parsed(desired)?).await,
         };
         match written {
-            Ok(object) => return Ok(object.resource_version()),
+            Ok(object) => return Ok(version(desired.kind(), &object.metadata)),
             Err(kube::Error::Api(status)) if left > 0 && is_of_another_writer(&status) => {}
             Err(source) => {
                 return Err(Error::Apply {

@@ -1,7 +1,10 @@
 //! Objects of ours, and which of them a pod or a child object belongs to.
 
 use grpo_crds::GrpoRun;
-use grpo_operator_core::names::{self, role};
+use grpo_operator_core::{
+    desired_object::Owner,
+    names::{self, role},
+};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt, core::ObjectMeta};
 
@@ -38,6 +41,26 @@ pub struct Parent {
 }
 
 impl Parent {
+    pub fn run(run: &Owner) -> Self {
+        Self::of_kind(Controlled::Run, run)
+    }
+
+    pub fn inference_pool(pool: &Owner) -> Self {
+        Self::of_kind(Controlled::InferencePool, pool)
+    }
+
+    pub fn sandbox_pool(pool: &Owner) -> Self {
+        Self::of_kind(Controlled::SandboxPool, pool)
+    }
+
+    fn of_kind(kind: Controlled, owner: &Owner) -> Self {
+        Self {
+            kind,
+            namespace: owner.namespace.clone(),
+            name: owner.name.clone(),
+        }
+    }
+
     /// Whom a pod belongs to, by its labels.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();

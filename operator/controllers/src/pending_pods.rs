@@ -56,9 +56,10 @@ impl PendingPods {
         }
     }
 
-    /// Nothing needs to be known of this owner any more.
+    /// Nothing needs to be known of this owner any more, nor of its groups (`<uid>/<role>`).
     pub fn forget(&self, owner: &str) {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.retain(|key, _| key.split('/').next() != Some(owner));
     }
 }
 

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! watch ─► store ─► controller of the kind
-//!            └────► whoever has read the object that changed (or did not exist), once
+//!            └────► every reader of the object that changed (or did not exist), once
 //! ```
 //!
 //! A reconcile that reads another object here costs no request, and is triggered when that object is not any more what
 //! it has read: also when it did not exist, and also when its deletion was missed while the watch was interrupted. A
-//! reader is told once; it reads again, and is told again.
+//! reader is told once; it reads again, and is told again. An object that is gone can be forgotten by others: most are
+//! deleted without a reconcile that sees it.
 
 use std::{
     collections::{HashMap, HashSet},
     fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use futures::{Stream, StreamExt};
@@ -62,7 +63,13 @@ pub struct WatchedStore<K: Watched> {
     /// Everything that exists has been seen. Not the store's own word for it, which wakes only one of several who wait.
     filled: watch::Sender<bool>,
     readers: Mutex<Readers>,
+    /// Uids of what existed when a list began.
+    before_list: Mutex<HashSet<String>>,
+    forget: OnceLock<Forget>,
 }
+
+/// Called with the uid of an object that is gone.
+type Forget = Box<dyn Fn(&str) + Send + Sync>;
 
 impl<K: Watched> WatchedStore<K> {
     /// An empty store, and the stream that fills it: it has to be polled, by the controller of the kind.
@@ -78,11 +85,13 @@ impl<K: Watched> WatchedStore<K> {
             store,
             filled: watch::Sender::new(false),
             readers: Mutex::default(),
+            before_list: Mutex::default(),
+            forget: OnceLock::new(),
         });
         let reflected = watched.clone();
         let stream = watcher(api, every_object())
             .backoff(Pauses::default())
-            // Who wrote which field, and what kubectl applied, is longer than the object, and nobody here asks.
+            // Field managers and kubectl's last-applied copy are longer than the object, and no code here reads them.
             .modify(|object| {
                 object.managed_fields_mut().clear();
                 object.annotations_mut().remove(LAST_APPLIED);
@@ -93,6 +102,9 @@ impl<K: Watched> WatchedStore<K> {
                     .as_ref()
                     .map(|event| reflected.concerned(event))
                     .unwrap_or_default();
+                if let (Ok(event), Some(forget)) = (&event, reflected.forget.get()) {
+                    reflected.gone(event).iter().for_each(|uid| forget(uid));
+                }
                 let triggers = triggers.clone();
                 async move {
                     for reader in concerned {
@@ -103,6 +115,12 @@ impl<K: Watched> WatchedStore<K> {
             })
             .applied_objects();
         (watched, stream)
+    }
+
+    /// From now on `forget` is called with the uid of each object that is gone, also where its deletion was missed. The
+    /// first call counts.
+    pub fn on_gone(&self, forget: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.forget.set(Box::new(forget));
     }
 
     pub fn store(&self) -> Store<DeserializeGuard<K>> {
@@ -123,6 +141,12 @@ impl<K: Watched> WatchedStore<K> {
             .and_then(|object| object.meta().resource_version.clone());
         readers.entry(key).or_default().insert(reader.clone(), version);
         object.and_then(|object| object.0.as_ref().ok().cloned())
+    }
+
+    /// Whether the watch shows an object of this uid.
+    pub fn holds(&self, namespace: &str, name: &str, uid: &str) -> bool {
+        let object = self.current(&(namespace.to_owned(), name.to_owned()));
+        object.is_some_and(|object| object.meta().uid.as_deref() == Some(uid))
     }
 
     /// The same for somebody who does not want to be told, also when it cannot be read.
@@ -164,6 +188,28 @@ impl<K: Watched> WatchedStore<K> {
                 concerned
             }
             Event::Init | Event::InitApply(_) => HashSet::new(),
+        }
+    }
+
+    /// Uids of what this event shows to be gone.
+    fn gone(&self, event: &Event<DeserializeGuard<K>>) -> HashSet<String> {
+        let uids = || self.store.state().iter().filter_map(|object| object.uid()).collect();
+        let mut before = self.before_list.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Delete(object) => object.uid().into_iter().collect(),
+            // What the store shows until the list is complete.
+            Event::Init => {
+                *before = uids();
+                HashSet::new()
+            }
+            Event::InitDone => {
+                let now: HashSet<String> = uids();
+                std::mem::take(&mut *before)
+                    .into_iter()
+                    .filter(|uid| !now.contains(uid))
+                    .collect()
+            }
+            Event::Apply(_) | Event::InitApply(_) => HashSet::new(),
         }
     }
 

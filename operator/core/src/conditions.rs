@@ -63,6 +63,13 @@ impl<'a> Conditions<'a> {
         self
     }
 
+    /// A condition as it was said before, if it was.
+    pub fn keep(mut self, type_: &str) -> Self {
+        let before = self.previous.iter().find(|condition| condition.type_ == type_);
+        self.built.extend(before.cloned());
+        self
+    }
+
     pub fn done(self) -> Vec<Condition> {
         self.built
     }

@@ -1,9 +1,12 @@
 //! Whether the trainer of a run fits into the cluster's GPUs: a run that cannot fit is told so before anything starts,
 //! with the sum.
 //!
+//! [`forecast`] says the same numbers of a run that fits, and of its engines and its store.
+//!
 //! The sum is the trainer's own ([`grpo_memory`]), over a geometry guessed from the model's name. A name that says
 //! nothing, and nodes that do not say how large their GPUs are, refuse nothing.
 
+pub mod forecast;
 mod geometry;
 mod size;
 

@@ -12,6 +12,8 @@ use serde_json::Value;
 use crate::{
     desired_object::DesiredObject,
     pods::{Failure, PodFacts, PodState},
+    preview::Surroundings,
+    settings::Settings,
 };
 
 pub const DEMO: &str = include_str!("../../../docs/examples/demo.yaml");
@@ -66,34 +68,49 @@ pub fn find<'a>(objects: &'a [DesiredObject], kind: &str, name: &str) -> &'a Val
         .object
 }
 
+/// A cluster of which nothing is known.
+pub fn surroundings<'a>(namespace: &'a str, settings: &'a Settings) -> Surroundings<'a> {
+    Surroundings {
+        namespace,
+        settings,
+        now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        gpu_memory: None,
+    }
+}
+
 /// Fails when an object has a field that Kubernetes' own type does not have.
 pub fn assert_understood(desired: &DesiredObject) {
-    let again = match desired.kind() {
-        "ConfigMap" => reread::<ConfigMap>(desired),
-        "Deployment" => reread::<Deployment>(desired),
-        "InferencePool" => reread::<grpo_crds::InferencePool>(desired),
-        "NetworkPolicy" => reread::<NetworkPolicy>(desired),
-        "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(desired),
-        "Pod" => reread::<Pod>(desired),
-        "Role" => reread::<Role>(desired),
-        "RoleBinding" => reread::<RoleBinding>(desired),
-        "SandboxPool" => reread::<grpo_crds::SandboxPool>(desired),
-        "Secret" => reread::<Secret>(desired),
-        "Service" => reread::<Service>(desired),
-        "ServiceAccount" => reread::<ServiceAccount>(desired),
+    assert_known(&desired.object);
+}
+
+/// The same of an object without its resource.
+pub fn assert_known(object: &Value) {
+    let again = match object["kind"].as_str().unwrap() {
+        "ConfigMap" => reread::<ConfigMap>(object),
+        "Deployment" => reread::<Deployment>(object),
+        "InferencePool" => reread::<grpo_crds::InferencePool>(object),
+        "NetworkPolicy" => reread::<NetworkPolicy>(object),
+        "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(object),
+        "Pod" => reread::<Pod>(object),
+        "Role" => reread::<Role>(object),
+        "RoleBinding" => reread::<RoleBinding>(object),
+        "SandboxPool" => reread::<grpo_crds::SandboxPool>(object),
+        "Secret" => reread::<Secret>(object),
+        "Service" => reread::<Service>(object),
+        "ServiceAccount" => reread::<ServiceAccount>(object),
         other => panic!("tests do not know the kind {other}"),
     };
     let mut lost = Vec::new();
-    collect_lost(&desired.name, &desired.object, &again, &mut lost);
+    let name = object["metadata"]["name"].as_str().unwrap();
+    collect_lost(name, object, &again, &mut lost);
     assert!(
         lost.is_empty(),
-        "{} has fields that Kubernetes does not know: {lost:?}",
-        desired.name
+        "{name} has fields that Kubernetes does not know: {lost:?}"
     );
 }
 
-fn reread<K: DeserializeOwned + Serialize>(desired: &DesiredObject) -> Value {
-    let object: K = serde_json::from_value(desired.object.clone()).unwrap();
+fn reread<K: DeserializeOwned + Serialize>(object: &Value) -> Value {
+    let object: K = serde_json::from_value(object.clone()).unwrap();
     serde_json::to_value(object).unwrap()
 }
 

@@ -29,7 +29,7 @@ pub fn pod_security() -> Value {
     })
 }
 
-/// What the restricted Pod Security Standard asks of a container, and a root file system nobody writes.
+/// What the restricted Pod Security Standard requires of a container, and a read-only root file system.
 pub fn container_security() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
@@ -94,6 +94,20 @@ pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
         resources["claims"] = json!(claims);
     }
     resources
+}
+
+/// Adds the Secrets with which the operator's own images are pulled to those that a pod has.
+pub fn add_pull_secrets(pod: &mut Value, settings: &Settings) {
+    let mut secrets = pod["imagePullSecrets"].as_array().cloned().unwrap_or_default();
+    for name in &settings.pull_secrets {
+        let secret = json!({"name": name});
+        if !secrets.contains(&secret) {
+            secrets.push(secret);
+        }
+    }
+    if !secrets.is_empty() {
+        pod["imagePullSecrets"] = Value::Array(secrets);
+    }
 }
 
 /// An image mounted as a volume.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt;
 
-use crate::names;
+use crate::names::{self, role};
 
 /// Of what a failed process wrote last, so many lines are shown.
 const LAST_LINES: usize = 5;
@@ -36,6 +36,8 @@ pub struct PodFacts {
     /// It is ready, or was and is not any more.
     pub has_been_ready: bool,
     pub state: PodState,
+    /// Its process ended, and containers that somebody put beside it still run.
+    pub outlived: bool,
     /// What it was made from, when it says so.
     pub template: Option<String>,
 }
@@ -47,7 +49,7 @@ pub enum PodState {
     Waiting { reason: String, message: String },
     /// All containers run.
     Running { ready: bool },
-    /// All containers ended with exit code 0.
+    /// Its process ended with exit code 0.
     Succeeded,
     /// It ended otherwise.
     Failed(Failure),
@@ -87,7 +89,8 @@ impl PodFacts {
             node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             started_at: pod.status.as_ref().and_then(started_at),
             has_been_ready: pod.status.as_ref().is_some_and(has_been_ready),
-            state: state(&pod.name_any(), pod.status.as_ref()),
+            state: state(&pod.name_any(), own_container(pod), pod.status.as_ref()),
+            outlived: is_outlived(pod),
             template: pod.annotations().get(names::TEMPLATE).cloned(),
         }
     }
@@ -110,6 +113,7 @@ impl PodFacts {
             node_name: None,
             started_at: None,
             has_been_ready: false,
+            outlived: false,
             template: None,
         }
     }
@@ -178,13 +182,50 @@ fn has_been_ready(status: &PodStatus) -> bool {
     ready.status == "True" || started_at(status).is_some_and(|started| changed > Some(started))
 }
 
-fn state(name: &str, status: Option<&PodStatus>) -> PodState {
+/// The container whose end is the pod's, in pods that are not started again: service meshes and others put theirs
+/// beside it, which do not end. It is called as the pod's role.
+fn own_container(pod: &Pod) -> Option<&str> {
+    let role = pod.labels().get(names::ROLE)?.as_str();
+    [role::DRIVER, role::TRAINER].contains(&role).then_some(role)
+}
+
+/// How the pod's own container ended, if it did.
+fn own_end<'a>(own: Option<&str>, status: &'a PodStatus) -> Option<&'a ContainerStateTerminated> {
+    let mut containers = status.container_statuses.iter().flatten();
+    let container = containers.find(|container| Some(container.name.as_str()) == own)?;
+    container.state.as_ref()?.terminated.as_ref()
+}
+
+/// A container beside the pod's own still runs. Where none does, the kubelet has yet to write how the pod ended: its
+/// next status has the phase, and what evicted the pod.
+fn another_runs(own: Option<&str>, status: &PodStatus) -> bool {
+    let mut others = status.container_statuses.iter().flatten();
+    others.any(|container| {
+        let runs = container.state.as_ref().is_some_and(|state| state.running.is_some());
+        runs && Some(container.name.as_str()) != own
+    })
+}
+
+fn is_outlived(pod: &Pod) -> bool {
+    let (own, status) = (own_container(pod), pod.status.as_ref());
+    let running = status.filter(|status| status.phase.as_deref() == Some("Running"));
+    running.is_some_and(|status| own_end(own, status).is_some() && another_runs(own, status))
+}
+
+fn state(name: &str, own: Option<&str>, status: Option<&PodStatus>) -> PodState {
     let Some(status) = status else {
         return waiting("Created", format!("pod {name} has not been seen by the scheduler"));
     };
+    let ended = own_end(own, status).map(|ended| ended.exit_code);
+    match (status.phase.as_deref(), ended) {
+        (Some("Running"), Some(_)) if !another_runs(own, status) => {}
+        (_, Some(0)) => return PodState::Succeeded,
+        (Some("Running"), Some(_)) => return PodState::Failed(failure(name, own, status)),
+        _ => {}
+    }
     match status.phase.as_deref() {
         Some("Succeeded") => PodState::Succeeded,
-        Some("Failed") => PodState::Failed(failure(name, status)),
+        Some("Failed") => PodState::Failed(failure(name, own, status)),
         Some("Running") => match blocked_container(name, status) {
             Some(blocked) => blocked,
             None => PodState::Running {
@@ -303,17 +344,23 @@ fn taken(status: &PodStatus) -> Option<String> {
     Some(format!("was taken away by the cluster ({reason}): {message}"))
 }
 
-fn failure(name: &str, status: &PodStatus) -> Failure {
+fn failure(name: &str, own: Option<&str>, status: &PodStatus) -> Failure {
     let taken = taken(status);
     let lost = matches!(
         status.reason.as_deref(),
         Some("NodeLost" | "NodeShutdown" | "Preempting" | "Shutdown" | "Terminated" | "NodeAffinity")
     );
-    let ended = status.container_statuses.iter().flatten().find_map(|container| {
+    let containers = status.container_statuses.iter().flatten();
+    let mut ends = containers.filter_map(|container| {
         let state: &ContainerState = container.state.as_ref()?;
         let ended = state.terminated.as_ref().filter(|ended| ended.exit_code != 0)?;
         Some((container, ended))
     });
+    let is_own = |container: &ContainerStatus| Some(container.name.as_str()) == own;
+    let ended = ends
+        .clone()
+        .find(|(container, _)| is_own(container))
+        .or_else(|| ends.next());
     let cause = match (&taken, &status.reason, &status.message) {
         (Some(taken), ..) => format!(" {taken}"),
         (None, Some(reason), message) => format!(" failed ({reason}): {}", message.as_deref().unwrap_or_default()),

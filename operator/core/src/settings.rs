@@ -8,9 +8,12 @@ pub struct Settings {
     /// Image of the rollout driver.
     #[arg(long, env = "GRPO_DRIVER_IMAGE", default_value = "grpo.dev/driver:dev")]
     pub driver_image: String,
-    /// Image of the trainer.
+    /// Image of the trainer on CPUs.
     #[arg(long, env = "GRPO_TRAINER_IMAGE", default_value = "grpo.dev/trainer:dev")]
     pub trainer_image: String,
+    /// Image of the trainer where `trainer.gpusPerNode` is above 0.
+    #[arg(long, env = "GRPO_TRAINER_CUDA_IMAGE", default_value = "grpo.dev/trainer-cuda:dev")]
+    pub trainer_cuda_image: String,
     /// Image of the embedded engine.
     #[arg(long, env = "GRPO_ENGINE_IMAGE", default_value = "grpo.dev/engine:dev")]
     pub engine_image: String,
@@ -35,6 +38,9 @@ pub struct Settings {
     /// When images are pulled, ours and those that runs name.
     #[arg(long, env = "GRPO_IMAGE_PULL_POLICY", default_value = "IfNotPresent")]
     pub image_pull_policy: String,
+    /// Name of a Secret with which images are pulled, in each namespace of runs and pools. May be given several times.
+    #[arg(long = "pull-secret", env = "GRPO_PULL_SECRETS", value_delimiter = ',')]
+    pub pull_secrets: Vec<String>,
     /// Admit runs and pools with fields that driver, trainer and gateway of this version do not execute: for images of
     /// another version. Default: they are refused.
     #[arg(long, env = "GRPO_ADMIT_UNSUPPORTED")]
@@ -47,16 +53,23 @@ pub struct Settings {
     pub process_log: String,
 }
 
-#[cfg(test)]
 impl Settings {
-    /// The defaults, for tests.
-    pub fn for_tests() -> Self {
+    /// The defaults, and what the environment says, for a preview of what the operator makes.
+    pub fn defaults() -> Result<Self, clap::Error> {
         #[derive(clap::Parser)]
         struct Flags {
             #[command(flatten)]
             settings: Settings,
         }
-        <Flags as clap::Parser>::parse_from(["test"]).settings
+        Ok(<Flags as clap::Parser>::try_parse_from(["grpo-operator"])?.settings)
+    }
+}
+
+#[cfg(test)]
+impl Settings {
+    /// The defaults, for tests.
+    pub fn for_tests() -> Self {
+        Self::defaults().unwrap()
     }
 
     /// The same for an operator that admits what this version does not execute.

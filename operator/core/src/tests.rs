@@ -1,18 +1,18 @@
 //! Every example, and what becomes of it: `docs/examples/golden/<name>.yaml`, which the book's pages include.
 //!
-//! A manifest goes the way it goes in a cluster, without one: it is read with its defaults, a run's decision makes
-//! objects, of which the pools go through their own decisions. `UPDATE_GOLDEN=1` (`make golden`) writes the files;
-//! without it they are compared. That a real API server comes to hold the same objects is an end-to-end test.
+//! A manifest goes the way it goes in a cluster, without one ([`crate::preview`]). `UPDATE_GOLDEN=1` (`make golden`)
+//! writes the files; without it they are compared. That a real API server comes to hold the same objects is an
+//! end-to-end test.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
-use kube::ResourceExt;
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{
-    desired_object::DesiredObject, fixtures::assert_understood, grpo_run, inference_pool, names::RUN, sandbox_pool,
+    fixtures::{assert_known, surroundings},
+    preview,
+    settings::Settings,
 };
 
 /// A word that is nowhere in the examples.
@@ -83,67 +83,12 @@ fn names_in(folder: &PathBuf) -> BTreeSet<String> {
 /// The manifests of an example, and everything that is made of them in turn.
 fn objects_of(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap();
-    let mut objects = Vec::new();
-    for document in serde_yaml_ng::Deserializer::from_str(&text) {
-        let document = accepted(Value::deserialize(document).unwrap(), objects.len());
-        match document["kind"].as_str() {
-            Some("GrpoRun") => of_run(&document, &mut objects),
-            _ => of_pool(document, &mut objects),
-        }
-    }
+    let manifests: Vec<Value> = serde_yaml_ng::Deserializer::from_str(&text)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect();
+    let settings = Settings::admitting_unsupported();
+    let objects = preview::objects(&manifests, &surroundings(NAMESPACE, &settings)).unwrap();
+    let owned = |object: &&Value| !object["metadata"]["ownerReferences"].is_null();
+    objects.iter().filter(owned).for_each(assert_known);
     objects
-}
-
-/// An object as the API server returns it.
-fn accepted(mut object: Value, number: usize) -> Value {
-    object["metadata"]["namespace"] = json!(NAMESPACE);
-    object["metadata"]["uid"] = json!(format!("uid-of-object-{number:04}"));
-    object["metadata"]["generation"] = json!(1);
-    object
-}
-
-fn of_run(document: &Value, objects: &mut Vec<Value>) {
-    let run: GrpoRun = read(document);
-    let (status, children) = grpo_run::tests::first_made(run.clone());
-    objects.push(
-        serde_json::to_value(GrpoRun {
-            status: Some(status),
-            ..run
-        })
-        .unwrap(),
-    );
-    for child in children {
-        assert_understood(&child);
-        let object = accepted(child.object, objects.len());
-        match object["kind"].as_str() {
-            Some("InferencePool" | "SandboxPool") => of_pool(object, objects),
-            _ => objects.push(object),
-        }
-    }
-}
-
-fn of_pool(object: Value, objects: &mut Vec<Value>) {
-    let children: Vec<DesiredObject> = match object["kind"].as_str() {
-        Some("InferencePool") => {
-            let pool: InferencePool = read(&object);
-            let run = pool.labels().get(RUN).cloned();
-            inference_pool::tests::first_made(pool, run)
-        }
-        Some("SandboxPool") => {
-            let pool: SandboxPool = read(&object);
-            let run = pool.labels().get(RUN).cloned();
-            sandbox_pool::tests::first_made(pool, run)
-        }
-        other => panic!("examples are made of our kinds only, not of {other:?}"),
-    };
-    objects.push(object);
-    for child in children {
-        assert_understood(&child);
-        objects.push(accepted(child.object, objects.len()));
-    }
-}
-
-/// With the defaults that the API server fills in.
-fn read<K: DeserializeOwned>(object: &Value) -> K {
-    serde_json::from_value(object.clone()).unwrap()
 }

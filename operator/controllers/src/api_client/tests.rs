@@ -58,3 +58,22 @@ fn a_time_that_jiff_cannot_read_is_moved_wherever_an_answer_is_cut() {
     let read = |time: &str| time.parse::<jiff::Timestamp>().is_ok();
     assert!(read("9999-12-21T23:59:59Z") && !read("9999-12-31T23:59:59Z"));
 }
+
+#[tokio::test]
+async fn no_request_is_repeated_where_the_write_window_is_not_asked() {
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = asked.clone();
+    let busy = axum::Router::new().fallback(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        async { (hyper::StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "0")]) }
+    });
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, busy).await });
+
+    let config = Config::new(format!("http://{address}").parse().unwrap());
+    let client = client(config, &Metrics::new(), &Arc::new(WriteWindow::new())).unwrap();
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::default_namespaced(client);
+    assert!(pods.get("any").await.is_err());
+    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+}

@@ -75,3 +75,20 @@ fn what_is_absent_stays_so_until_a_watch_shows_it() {
     assert!(applied.seen(&key(), Sighting::At(Some("7"))));
     assert!(!applied.is_absent(&key()));
 }
+
+#[test]
+fn a_pool_of_a_run_is_made_again_when_somebody_changes_its_spec_and_not_when_its_status_is_written() {
+    let pool = |version: &str, generation: i64| ObjectMeta {
+        resource_version: Some(version.to_owned()),
+        generation: Some(generation),
+        ..ObjectMeta::default()
+    };
+    for kind in ["InferencePool", "SandboxPool"] {
+        let (applied, key) = (Applied::default(), Key::of(kind, "default", "demo"));
+        applied.record(key, 1, version(kind, &pool("7", 1)), Some(owner()));
+        assert!(!applied.seen(&key, Sighting::At(version(kind, &pool("8", 1)).as_deref())));
+        assert!(applied.seen(&key, Sighting::At(version(kind, &pool("9", 2)).as_deref())));
+        assert!(!applied.is_current(&key, 1));
+    }
+    assert_eq!(version("Service", &pool("7", 1)).as_deref(), Some("7"));
+}

@@ -2,7 +2,7 @@
 
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_operator_core::{
-    desired_object::DesiredObject,
+    desired_object::{DesiredObject, Owner},
     grpo_run::{
         decision::{AdmissionStep, ClaimStep, Decision},
         observation::RunObservation,
@@ -15,7 +15,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::read::group_key;
-use crate::{context::Context, error::Error};
+use crate::{context::Context, error::Error, parent::Parent};
 
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
@@ -31,7 +31,8 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     }
     step_claim(seen, decision.claim, context).await?;
     for pod in &decision.delete_pods {
-        cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+        let uid = uid_of(seen, pod, context);
+        cluster.delete::<Pod>(&owner.namespace, pod, uid.as_deref()).await?;
         for role in [role::DRIVER, role::TRAINER] {
             context.pending_pods.deleted(&group_key(&owner.uid, role), pod);
         }
@@ -57,6 +58,18 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
             .await?;
     }
     Ok(())
+}
+
+/// The uid of a pod of the run or of its own engines: another pod that took its name meanwhile is not deleted. None: no
+/// watch has shown it yet, and it was made a moment ago.
+fn uid_of(seen: &RunObservation, pod: &str, context: &Context) -> Option<String> {
+    let run = Parent::run(&seen.owner);
+    let own = context.pods.uid(&run, &seen.owner.uid, pod);
+    let of_engines = || {
+        let pool = Owner::of(seen.own_inference()?)?;
+        context.pods.uid(&Parent::inference_pool(&pool), &pool.uid, pod)
+    };
+    own.or_else(of_engines)
 }
 
 /// A pool that was deleted by hand, or has another owner now: no watch has told, because pools are read anew every

@@ -18,6 +18,7 @@ use crate::{
     controller::{self, Kind},
     error::Error,
     parent::Parent,
+    watched_store::WatchedStore,
 };
 
 /// Runs the controller until the process ends.
@@ -54,6 +55,10 @@ impl Kind for GrpoRun {
             Some(Phase::Failed) => "Failed",
             Some(Phase::Terminating) => "Terminating",
         }
+    }
+
+    fn watched(context: &Context) -> &WatchedStore<Self> {
+        &context.watched.runs
     }
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {

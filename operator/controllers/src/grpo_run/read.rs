@@ -17,7 +17,7 @@ use grpo_operator_core::{
     quota::Maker,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, NodeSelectorTerm, PersistentVolumeClaim, Secret};
 use kube::{Resource, ResourceExt};
 
 use crate::{
@@ -26,18 +26,11 @@ use crate::{
     parent::{Controlled, Parent},
 };
 
-/// Where the scheduler events the node for which a volume that waits for its first consumer is made.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-
 pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Error> {
     let owner = Owner::of(run).ok_or_else(|| Error::Nameless {
         what: format!("GrpoRun {}", run.name_any()),
     })?;
-    let parent = Parent {
-        kind: Controlled::Run,
-        namespace: owner.namespace.clone(),
-        name: owner.name.clone(),
-    };
+    let parent = Parent::run(&owner);
     // Pods of a deleted run of the same name are not this run's.
     let all: Vec<(String, PodFacts)> = [role::DRIVER, role::TRAINER]
         .iter()
@@ -68,7 +61,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         judge: None,
         sandboxes: None,
         store: StoreVolume::Missing,
-        store_node: None,
+        store_terms: Vec::new(),
         gpu_memory: context.admission.gpu_memory(),
         verdict: context.admission.verdict(&owner.uid),
         quota: None,
@@ -78,7 +71,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         run: run.clone(),
         owner,
     };
-    (read.store, read.store_node) = store(&read, context).await?;
+    (read.store, read.store_terms) = store(&read, context).await?;
     if !read.has_begun() {
         read.missing = missing(&read, context).await?;
     }
@@ -170,48 +163,51 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
     Ok(missing)
 }
 
-/// What holds the store, and the node that it is on where it is on one.
-async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume, Option<String>), Error> {
+/// What holds the store, and what its volume asks of nodes. A node that the scheduler has chosen for a volume that does
+/// not exist yet asks nothing: it may choose another one.
+async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume, Vec<NodeSelectorTerm>), Error> {
     let store = &read.run.spec.store;
     let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
-    let name = match (&store.persistent_volume_claim, &store.volume_claim_template) {
+    let nowhere = |volume: StoreVolume| Ok((volume, Vec::new()));
+    let (name, own) = match (&store.persistent_volume_claim, &store.volume_claim_template) {
         (Some(existing), _) => {
-            // Read once, not at each of the run's events. Only admission wants to know the node, and only until it has
-            // admitted the run.
+            // Read once, not at each of the run's events. Only admission wants to know the nodes, and only until it
+            // has admitted the run.
             if admitted && let Some(known) = context.store_volumes.of(&read.owner.uid) {
-                return Ok((known, None));
+                return nowhere(known);
             }
-            existing.claim_name.clone()
+            (existing.claim_name.clone(), None)
         }
-        (None, Some(template)) if template.access_modes.contains(&AccessMode::ReadWriteMany) => {
-            return Ok((StoreVolume::Shared, None));
+        (None, Some(template)) => {
+            let shared = template.access_modes.contains(&AccessMode::ReadWriteMany);
+            let volume = if shared {
+                StoreVolume::Shared
+            } else {
+                StoreVolume::OneNode
+            };
+            if admitted {
+                return nowhere(volume);
+            }
+            (names::store_claim(&read.owner.name), Some(volume))
         }
-        (None, Some(_)) if admitted => {
-            return Ok((StoreVolume::OneNode, None));
-        }
-        (None, Some(_)) => names::store_claim(&read.owner.name),
         // An object store: nothing is mounted.
-        (None, None) => return Ok((StoreVolume::Shared, None)),
+        (None, None) => return nowhere(StoreVolume::Shared),
     };
     let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
     let Some(claim) = claim else {
-        let own = store.volume_claim_template.is_some();
-        return Ok((
-            if own {
-                StoreVolume::OneNode
-            } else {
-                StoreVolume::Missing
-            },
-            None,
-        ));
+        return nowhere(own.unwrap_or(StoreVolume::Missing));
     };
-    let node = claim.annotations().get(SELECTED_NODE).cloned();
-    let modes = claim.spec.and_then(|spec| spec.access_modes).unwrap_or_default();
-    Ok(if modes.iter().any(|mode| mode == "ReadWriteMany") {
-        context.store_volumes.keep(&read.owner.uid, StoreVolume::Shared);
-        (StoreVolume::Shared, None)
+    let spec = claim.spec.unwrap_or_default();
+    let shared = spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteMany");
+    let volume = if shared {
+        StoreVolume::Shared
     } else {
-        context.store_volumes.keep(&read.owner.uid, StoreVolume::OneNode);
-        (StoreVolume::OneNode, node)
-    })
+        StoreVolume::OneNode
+    };
+    context.store_volumes.keep(&read.owner.uid, volume);
+    let terms = match &spec.volume_name {
+        Some(name) if context.admission.sees_nodes() => context.cluster.volume_terms(name).await?,
+        _ => Vec::new(),
+    };
+    Ok((volume, terms))
 }

@@ -7,6 +7,7 @@ use grpo_operator_core::{
     grpo_run::{
         decision::{ADMITTED, Decision, FAILED, PROVISIONED, SUCCEEDED},
         observation::RunObservation,
+        status::OF_THE_SPEC,
     },
     names::STATUS_FIELD_MANAGER,
 };
@@ -37,7 +38,11 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
         return Ok(());
     }
     let message = error.to_string();
-    let conditions = Conditions::after(&previous.conditions, run.metadata.generation, Time(Timestamp::now()))
+    let now = Time(Timestamp::now());
+    let conditions = Conditions::after(&previous.conditions, run.metadata.generation, now);
+    let conditions = OF_THE_SPEC
+        .iter()
+        .fold(conditions, |conditions, type_| conditions.keep(type_))
         .set(
             ADMITTED,
             ConditionStatus::of(is_true(&previous.conditions, ADMITTED)),
@@ -45,8 +50,13 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
             &message,
         )
         .set(PROVISIONED, ConditionStatus::False, error.reason(), &message)
-        .set(SUCCEEDED, ConditionStatus::False, "NotFinished", "the run goes on")
-        .set(FAILED, ConditionStatus::False, "NotFinished", "the run goes on")
+        .set(
+            SUCCEEDED,
+            ConditionStatus::False,
+            "NotFinished",
+            "the run has not ended",
+        )
+        .set(FAILED, ConditionStatus::False, "NotFinished", "the run has not ended")
         .done();
     let uid = run.uid().unwrap_or_default();
     let status = GrpoRunStatus {

@@ -8,15 +8,17 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::{context::Context, error::Error};
+use crate::{context::Context, error::Error, parent::Parent};
 
 pub async fn apply(seen: &InferencePoolObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
     for desired in &decision.objects {
         cluster.apply(&owner.namespace, desired).await?;
     }
+    let parent = Parent::inference_pool(owner);
     for pod in &decision.delete {
-        cluster.delete::<Pod>(&owner.namespace, pod, None).await?;
+        let uid = context.pods.uid(&parent, &owner.uid, pod);
+        cluster.delete::<Pod>(&owner.namespace, pod, uid.as_deref()).await?;
         context.pending_pods.deleted(&owner.uid, pod);
     }
     for (pod, facts) in &decision.create {

@@ -26,6 +26,7 @@ use crate::{
     controller::{self, Kind, api},
     error::Error,
     parent::Parent,
+    watched_store::WatchedStore,
     watches::config::{Pauses, every_object},
 };
 
@@ -91,6 +92,10 @@ impl Kind for InferencePool {
         } else {
             "NotReady"
         }
+    }
+
+    fn watched(context: &Context) -> &WatchedStore<Self> {
+        &context.watched.inference_pools
     }
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {

@@ -10,21 +10,13 @@ use grpo_operator_core::{
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt};
 
-use crate::{
-    context::Context,
-    error::Error,
-    parent::{Controlled, Parent},
-};
+use crate::{context::Context, error::Error, parent::Parent};
 
 pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePoolObservation, Error> {
     let owner = Owner::of(pool).ok_or_else(|| Error::Nameless {
         what: format!("InferencePool {}", pool.name_any()),
     })?;
-    let parent = Parent {
-        kind: Controlled::InferencePool,
-        namespace: owner.namespace.clone(),
-        name: owner.name.clone(),
-    };
+    let parent = Parent::inference_pool(&owner);
     let pods = context.pods.pods(&parent, role::ENGINE).into_iter();
     let pods = pods
         .filter(|pod| pod.owner.as_deref() == Some(&owner.uid))

@@ -8,7 +8,7 @@ use super::Metrics;
 
 /// Serves `/healthz`, `/readyz` and `/metrics` until the process ends. A replica that waits for the lease is ready too.
 pub async fn serve(listen: SocketAddr, metrics: Metrics) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(listen).await?;
+    let listener = tokio::net::TcpListener::from_std(grpo_contracts::listen::listen(listen)?)?;
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(async || "ok\n"))

@@ -28,3 +28,14 @@ fn a_pod_that_is_deleted_before_a_watch_shows_it_is_forgotten() {
         .collect();
     assert_eq!(names, ["demo-trainer-1-1"]);
 }
+
+#[test]
+fn the_pods_of_all_groups_of_a_deleted_run_are_forgotten() {
+    let pending = PendingPods::default();
+    for key in ["uid/driver", "uid/trainer", "uid", "another/driver"] {
+        pending.made(key, PodFacts::just_made("pod".into(), 1, 0));
+    }
+    pending.forget("uid");
+    let left: Vec<String> = pending.made.lock().unwrap().keys().cloned().collect();
+    assert_eq!(left, ["another/driver"]);
+}

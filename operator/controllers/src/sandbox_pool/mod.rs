@@ -19,6 +19,7 @@ use crate::{
     controller::{self, Kind},
     error::Error,
     parent::Parent,
+    watched_store::WatchedStore,
 };
 
 /// While no gateway serves: no watch shows its Secret.
@@ -44,6 +45,10 @@ impl Kind for SandboxPool {
         } else {
             "NotReady"
         }
+    }
+
+    fn watched(context: &Context) -> &WatchedStore<Self> {
+        &context.watched.sandbox_pools
     }
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {

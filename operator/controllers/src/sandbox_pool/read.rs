@@ -9,22 +9,13 @@ use grpo_operator_core::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    error::Error,
-    parent::{Controlled, Parent},
-    watches::ledgers::LedgerFacts,
-};
+use crate::{context::Context, error::Error, parent::Parent, watches::ledgers::LedgerFacts};
 
 pub fn read(pool: &SandboxPool, context: &Context) -> Result<SandboxPoolObservation, Error> {
     let owner = Owner::of(pool).ok_or_else(|| Error::Nameless {
         what: format!("SandboxPool {}", pool.name_any()),
     })?;
-    let parent = Parent {
-        kind: Controlled::SandboxPool,
-        namespace: owner.namespace.clone(),
-        name: owner.name.clone(),
-    };
+    let parent = Parent::sandbox_pool(&owner);
     let pods = |role: &str| {
         context
             .pods

@@ -4,7 +4,7 @@ use crate::parent::Controlled;
 fn guarded(name: &str, version: &str) -> DeserializeGuard<SandboxPool> {
     let pool = serde_json::json!({
         "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool",
-        "metadata": {"name": name, "namespace": "team", "resourceVersion": version},
+        "metadata": {"name": name, "namespace": "team", "resourceVersion": version, "uid": format!("uid-of-{name}")},
         "spec": {"max": 1},
     });
     DeserializeGuard(Ok(serde_json::from_value(pool).unwrap()))
@@ -31,6 +31,8 @@ impl Seeing {
             store,
             filled: watch::Sender::new(false),
             readers: Mutex::default(),
+            before_list: Mutex::default(),
+            forget: OnceLock::new(),
         };
         let mut seeing = Self { watched, writer };
         seeing.list(pools);
@@ -47,6 +49,11 @@ impl Seeing {
             .collect();
         names.sort();
         names
+    }
+
+    fn gone(&mut self, event: Event<DeserializeGuard<SandboxPool>>) -> Vec<String> {
+        self.writer.apply_watcher_event(&event);
+        self.watched.gone(&event).into_iter().collect()
     }
 
     fn list(&mut self, pools: &[(&str, &str)]) -> Vec<String> {
@@ -93,4 +100,14 @@ async fn what_was_missed_while_the_watch_was_interrupted_is_told_after_the_next_
     let told = seeing.list(&[("same", "1"), ("changed", "2"), ("made", "1")]);
     assert_eq!(told, ["reads-changed", "reads-deleted", "reads-made"]);
     assert!(seeing.list(&[("same", "1")]).is_empty(), "told once");
+}
+
+#[test]
+fn an_object_that_was_deleted_is_told_to_be_gone_also_when_its_deletion_was_missed() {
+    let mut seeing = Seeing::listed(&[("a", "1"), ("b", "1"), ("c", "1")]);
+    assert_eq!(seeing.gone(Event::Delete(guarded("a", "1"))), ["uid-of-a"]);
+    assert!(seeing.gone(Event::Init).is_empty());
+    assert!(seeing.gone(Event::InitApply(guarded("c", "2"))).is_empty());
+    assert_eq!(seeing.gone(Event::InitDone), ["uid-of-b"]);
+    assert!(seeing.gone(Event::Apply(guarded("c", "3"))).is_empty());
 }

@@ -18,7 +18,7 @@ use super::{
     triggers::Triggers,
 };
 use crate::{
-    applied::{Applied, Key, Sighting},
+    applied::{Applied, Key, Sighting, version},
     cluster::Cluster,
     parent::Parent,
 };
@@ -73,10 +73,11 @@ fn key_of<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> Key {
 
 fn is_to_be_looked_at<K: Resource<DynamicType = ()>>(applied: &Applied, metadata: &ObjectMeta, deleted: bool) -> bool {
     let key = key_of::<K>(metadata);
+    let version = version(&K::kind(&()), metadata);
     let sighting = if deleted {
         Sighting::Deleted
     } else {
-        Sighting::At(metadata.resource_version.as_deref())
+        Sighting::At(version.as_deref())
     };
     applied.seen(&key, sighting)
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was
-//! triggered by. Pods are kept as facts, a few hundred bytes each, and a change that changes no fact triggers nobody.
+//! triggered by. Pods are kept as facts, a few hundred bytes each. A change that changes no fact triggers no reconcile.
 
 pub mod children;
 pub mod config;

@@ -34,6 +34,7 @@ use crate::{
 /// One pod in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedPod {
+    pub uid: Option<String>,
     /// Uid of the object that controls it.
     pub owner: Option<String>,
     pub role: String,
@@ -59,6 +60,13 @@ impl PodIndex {
             .filter(|pod| pod.role == role)
             .map(|pod| (**pod).clone())
             .collect()
+    }
+
+    /// Uid of a pod that this owner controls, once a watch has shown it.
+    pub fn uid(&self, parent: &Parent, owner: &str, name: &str) -> Option<String> {
+        let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
+        let pod = pods.get(parent)?.get(name)?;
+        pod.uid.clone().filter(|_| pod.owner.as_deref() == Some(owner))
     }
 
     /// Counts all pods, by role and state.
@@ -95,6 +103,7 @@ impl PodIndex {
             .iter()
             .find(|owner| owner.controller == Some(true));
         let indexed = Box::new(IndexedPod {
+            uid: pod.uid(),
             owner: owner.map(|owner| owner.uid.clone()),
             role: pod.labels().get(names::ROLE).cloned().unwrap_or_default(),
             facts: PodFacts::of(pod),
@@ -140,7 +149,7 @@ fn pod_key(namespace: &str, name: &str) -> Key {
     Key::of("Pod", namespace, name)
 }
 
-/// Keeps the index as the cluster is, and triggers whoever is concerned. Ends only with the process.
+/// Keeps the index in step with the cluster, and triggers the parents of changed pods. Ends only with the process.
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
     let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
@@ -179,3 +188,6 @@ pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

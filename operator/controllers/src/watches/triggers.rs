@@ -54,7 +54,7 @@ impl Triggers {
             Controlled::SandboxPool => &self.sandbox_pools,
         };
         self.metrics.triggered(&parent);
-        // A controller that is gone ends the process; until then there is nobody to tell.
+        // The end of a controller ends the process; until then its triggers are dropped.
         let _ = way.send(parent).await;
     }
 }

@@ -1,14 +1,14 @@
 //! Which run's gates are lifted now, which pods go back behind them, and what each run that waits is told. Pure.
 //!
 //! The rules, in the order in which they are asked:
-//! 1. While lifted pods are not bound, nobody else is admitted; those that are not bound by the deadline go back, and a
+//! 1. While lifted pods are not bound, no other run is admitted. Pods that are not bound by the deadline go back, and a
 //!    run that has just begun goes back whole, so that it holds nothing.
 //! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
 //!    have none, and none of those are admitted meanwhile: they would take what it waits for. If it has waited too long
 //!    and one of them would fit in its place, it goes back whole. A run that does its work and waits for further
 //!    replicas only delays no other run, and never goes back.
-//! 3. Of the others, by priority and then by age, the first that fits as a whole. One that does not fit holds nobody
-//!    up.
+//! 3. Of the others, by priority and then by age, the first that fits as a whole. A run that does not fit delays no
+//!    other run.
 
 use std::{
     cmp::Reverse,
@@ -20,7 +20,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, place},
+    fit::{Budget, Capacity, StorePlace, place},
     messages,
     standing::Standing,
     verdict::Verdict,
@@ -219,7 +219,7 @@ fn begin(
         // Without nodes to look at everything fits, so there is capacity here.
         return messages::does_not_fit(
             &run.gated,
-            run.run,
+            &run.run.store_terms,
             capacity,
             snapshot.nodes.unwrap_or_default(),
             budget,
@@ -274,7 +274,7 @@ fn complete_again(
     }
     messages::does_not_fit(
         &left,
-        run.run,
+        &run.run.store_terms,
         capacity.as_ref(),
         snapshot.nodes.unwrap_or_default(),
         budget,
@@ -353,7 +353,11 @@ fn places(
         .iter()
         .find(|pod| pod.member.as_ref().is_some_and(|member| member.together))
         .and_then(|pod| pod.node.as_deref());
-    let nodes = place(capacity, pods, with_store.or(run.run.store_node.as_deref()), budget)?;
+    let store = StorePlace {
+        node: with_store,
+        terms: &run.run.store_terms,
+    };
+    let nodes = place(capacity, pods, store, budget)?;
     let host = |node: &str| {
         let (facts, _) = capacity.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()

@@ -38,7 +38,7 @@ pub struct NodeFacts {
     pub allocatable: Amounts,
 }
 
-/// What matters of one pod, whoever it belongs to.
+/// What admission needs to know about a pod of any owner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodNeeds {
     pub namespace: String,
@@ -116,11 +116,16 @@ impl NodeFacts {
                 .selector
                 .iter()
                 .all(|(key, value)| self.labels.get(key) == Some(value))
-            && (pod.terms.is_empty() || pod.terms.iter().any(|term| self.matches(term)))
+            && self.is_one_of(&pod.terms)
             && self
                 .taints
                 .iter()
                 .all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+    }
+
+    /// Whether it matches any of the terms, where there are some.
+    pub fn is_one_of(&self, terms: &[NodeSelectorTerm]) -> bool {
+        terms.is_empty() || terms.iter().any(|term| self.matches(term))
     }
 
     fn matches(&self, term: &NodeSelectorTerm) -> bool {
@@ -189,6 +194,17 @@ impl PodNeeds {
                 .map(Arc::from),
             requests: requests(&spec).into(),
             member,
+        }
+    }
+}
+
+impl PodNeeds {
+    /// A pod that is planned, which needs a place also where no run admits it.
+    pub fn planned(pod: &Pod) -> Self {
+        let spec = pod.spec.clone().unwrap_or_default();
+        Self {
+            member: Some(Box::new(Member::of("", &spec, pod.labels(), false))),
+            ..Self::of(pod)
         }
     }
 }
@@ -404,7 +420,7 @@ impl<T: PartialEq> Kept<T> {
 }
 
 /// A run whose pods wait together, as its controller describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     pub uid: String,
     pub namespace: String,
@@ -416,8 +432,8 @@ pub struct Candidate {
     pub unclaimed: bool,
     /// How many pods of each role make the run whole.
     pub whole: BTreeMap<&'static str, u32>,
-    /// The node that the store's volume is on, once it has one.
-    pub store_node: Option<String>,
+    /// What the volume of its store asks of nodes: any of the terms. Empty: nothing.
+    pub store_terms: Vec<NodeSelectorTerm>,
 }
 
 impl Candidate {

@@ -7,7 +7,10 @@
 
 use std::{cmp::Reverse, sync::Arc};
 
-use super::facts::{Amounts, NodeFacts, PodNeeds, add};
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+
+use super::facts::{Amounts, Member, NodeFacts, PodNeeds, add};
+use crate::names::role;
 
 /// Of one search, so many tries, and of all searches of one decision together.
 const TRIES: usize = 20_000;
@@ -30,6 +33,15 @@ pub const GPU: &str = "nvidia.com/gpu";
 #[derive(Clone, Debug)]
 pub struct Capacity<'a> {
     pub nodes: Vec<(&'a NodeFacts, Amounts)>,
+}
+
+/// Where the pods that mount a run's store have to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StorePlace<'a> {
+    /// The node of those that share its volume, once one of them is on a node.
+    pub node: Option<&'a str>,
+    /// What the volume asks of nodes: any of the terms. Empty: nothing.
+    pub terms: &'a [NodeSelectorTerm],
 }
 
 /// Pods that go onto one node together: mostly one.
@@ -81,22 +93,21 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// The node of each pod, in the pods' order, if all of them fit. `store_node`: where those that share a volume have to
-/// be.
+/// The node of each pod, in the pods' order, if all of them fit.
 pub fn place(
     capacity: &Capacity<'_>,
     pods: &[&PodNeeds],
-    store_node: Option<&str>,
+    store: StorePlace<'_>,
     budget: &mut Budget,
 ) -> Option<Vec<Arc<str>>> {
-    let items = items(pods, store_node);
+    let items = items(pods, store.node);
     let of_nodes = |is: &dyn Fn(&NodeFacts, &Item<'_>) -> bool| -> Vec<Vec<bool>> {
         let nodes = capacity.nodes.iter();
         nodes
             .map(|(node, _)| items.iter().map(|item| is(node, item)).collect())
             .collect()
     };
-    let admitted = of_nodes(&|node, item| is_admitted(node, item, pods));
+    let admitted = of_nodes(&|node, item| is_admitted(node, item, pods, store.terms));
     let avoided = of_nodes(&|node, item| is_avoided(node, item, pods));
     let mut search = Search {
         free: capacity.nodes.iter().map(|(_, free)| free.clone()).collect(),
@@ -159,12 +170,15 @@ fn size(needs: &Amounts) -> (i64, i64, i64, i64) {
     (of(GPU), others, of("cpu"), of("memory"))
 }
 
-fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds]) -> bool {
+fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds], of_store: &[NodeSelectorTerm]) -> bool {
+    // Engines do not mount the store.
+    let reaches_store = |member: &Member| member.role == role::ENGINE || node.is_one_of(of_store);
+    let admits = |member: &Member| node.admits(member) && reaches_store(member);
     item.only.is_none_or(|only| only == node.name)
         && item
             .pods
             .iter()
-            .all(|pod| pods[*pod].member.as_ref().is_some_and(|member| node.admits(member)))
+            .all(|pod| pods[*pod].member.as_deref().is_some_and(admits))
 }
 
 fn is_avoided(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds]) -> bool {

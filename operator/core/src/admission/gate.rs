@@ -39,7 +39,7 @@ impl Gate {
         }
     }
 
-    /// The gate of a pool's engines: that of the run it was made for. None for a pool that stands by itself.
+    /// The gate of a pool's engines: the gate of the run that the pool was made for. None for a pool without a run.
     pub fn of_pool(pool: &InferencePool) -> Option<Self> {
         let run = pool
             .owner_references()

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
 use super::{
     facts::{Candidate, NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, GPU, place},
+    fit::{Budget, Capacity, GPU, StorePlace, place},
     verdict::Verdict,
 };
 use crate::quantity::in_words;
@@ -96,10 +97,13 @@ pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
     )
 }
 
-/// Why these pods of a run do not fit.
+/// The reason of a run that the nodes could not hold even if nothing else ran.
+pub const NEVER_FITS: &str = "NeverFits";
+
+/// Why these pods of a run do not fit. `store_terms`: what the volume of its store asks of nodes.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
-    run: &Candidate,
+    store_terms: &[NodeSelectorTerm],
     capacity: Option<&Capacity<'_>>,
     nodes: &[NodeFacts],
     budget: &mut Budget,
@@ -108,7 +112,11 @@ pub fn does_not_fit(
     let Some(capacity) = capacity else {
         return waits("WaitsForCapacity", format!("waits for {wants}"));
     };
-    let ever = place(&Capacity::total(nodes), pods, run.store_node.as_deref(), budget).is_some();
+    let store = StorePlace {
+        node: None,
+        terms: store_terms,
+    };
+    let ever = place(&Capacity::total(nodes), pods, store, budget).is_some();
     let scarce = scarce(pods, capacity);
     let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
@@ -119,15 +127,19 @@ pub fn does_not_fit(
             ),
         );
     }
+    let volume = match store_terms.is_empty() {
+        true => "",
+        false => ", those of driver and trainer where the volume of its store can be reached",
+    };
     let one_node = if pods.iter().filter(|pod| is_together(pod)).count() > 1 {
         ", with the pods that share its ReadWriteOnce volume on one node"
     } else {
         ""
     };
     waits(
-        "NeverFits",
+        NEVER_FITS,
         format!(
-            "wants {wants}{one_node}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
+            "wants {wants}{one_node}{volume}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
         ),
     )
 }

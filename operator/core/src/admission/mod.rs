@@ -5,6 +5,7 @@ pub mod facts;
 mod fit;
 pub mod gate;
 pub mod messages;
+pub mod placement;
 mod standing;
 pub mod verdict;
 

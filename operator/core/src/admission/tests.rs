@@ -1,10 +1,10 @@
-//! Admission as a game: decisions are carried out against a model of the scheduler, and nobody may end up with half of
-//! what they need.
+//! Simulated admission: decisions are carried out against a model of the scheduler, and no run may end up with only
+//! half of what it needs.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, Pod};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -14,7 +14,7 @@ use super::{
     verdict::Verdict,
 };
 
-fn node(name: &str, gpus: u32) -> NodeFacts {
+pub fn node(name: &str, gpus: u32) -> NodeFacts {
     node_from(
         json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
         "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()},
@@ -26,11 +26,11 @@ fn node_from(node: serde_json::Value) -> NodeFacts {
     NodeFacts::of(&serde_json::from_value::<Node>(node).unwrap())
 }
 
-fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
+pub fn pod(run: &str, role: &str, rank: u32, gpus: u32) -> PodNeeds {
     pod_from(run, role, rank, gpus, json!({}))
 }
 
-fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
+pub fn pod_from(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value) -> PodNeeds {
     PodNeeds::of(&serde_json::from_value::<Pod>(manifest(run, role, rank, gpus, more)).unwrap())
 }
 
@@ -80,7 +80,7 @@ fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
         pool: Some(format!("{name}-pool")),
         unclaimed: false,
         whole,
-        store_node: None,
+        store_terms: Vec::new(),
     }
 }
 
@@ -621,14 +621,48 @@ fn a_foreign_pod_that_claims_to_be_admitted_with_a_run_holds_nobody_up() {
     }
 }
 
+/// What a PersistentVolume says that is on nodes with this label only.
+fn terms(label: &str, value: Option<&str>) -> Vec<NodeSelectorTerm> {
+    let term = |value: &str| json!({"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]});
+    let terms = value.map(|value| serde_json::from_value(term(value)).unwrap());
+    terms.into_iter().collect()
+}
+
+/// A volume of one zone, written by several nodes: driver and trainer go there, engines go anywhere.
+#[test]
+fn pods_that_mount_the_store_go_to_the_zone_of_its_volume_and_a_run_waits_for_room_there() {
+    let world = |zone: &str| {
+        let mut nodes = vec![node("a", 8), node("b", 8)];
+        for (node, zone) in nodes.iter_mut().zip(["east", "west"]) {
+            node.labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+        }
+        let mut world = World::new(nodes);
+        world.add("run", 60, (1, 8), (1, 8));
+        world.runs[0].store_terms = terms("topology.kubernetes.io/zone", Some(zone));
+        world.settle();
+        world
+    };
+    for (zone, store_node, other) in [("east", "a", "b"), ("west", "b", "a")] {
+        let world = world(zone);
+        for pod in world.of("run") {
+            let engine = pod.member.as_ref().unwrap().role == "engine";
+            let wanted = if engine { other } else { store_node };
+            assert_eq!(pod.node.as_deref(), Some(wanted), "{} in {zone}", pod.name);
+        }
+    }
+    let (reason, message) = world("north").message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("the volume of its store"), "{message}");
+}
+
 #[test]
 fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
     let shares = json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"labelSelector": {"matchLabels": {"grpo.dev/store": "run-store"}}, "topologyKey": "kubernetes.io/hostname"}]}}});
-    let world = |store_node: Option<&str>| {
+    let world = |host: Option<&str>| {
         let mut world = World::new(vec![node("a", 8), node("b", 8), node("c", 0)]);
         let mut run = candidate("run", 60, 1, 0);
-        run.store_node = store_node.map(str::to_owned);
+        run.store_terms = terms("kubernetes.io/hostname", host);
         world.runs.push(run);
         world.pods.push(pod_from("run", "driver", 0, 0, shares.clone()));
         world.pods.push(pod_from("run", "trainer", 0, 8, shares.clone()));
@@ -720,7 +754,7 @@ fn an_operator_that_may_not_look_at_nodes_lets_one_run_in_after_the_other() {
     assert!(matches!(decision.step, Some(Step::Lift { ref pods, .. }) if pods.len() == 3));
 }
 
-/// Gigabytes and devices that are asked for by other pods of nobody's run.
+/// GPUs of a node, or of one pod.
 fn sizes() -> impl Strategy<Value = u32> {
     prop_oneof![Just(1u32), Just(2), Just(3), Just(4), Just(5), Just(8)]
 }
@@ -728,8 +762,8 @@ fn sizes() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// After admission has come to rest, every run is whole or holds nothing, and if nobody runs then nobody could
-    /// alone.
+    /// After admission has come to rest, every run is whole or holds nothing. A run that is never admitted would not
+    /// fit even alone.
     #[test]
     fn there_is_neither_a_half_placed_run_nor_a_deadlock(
         nodes in prop::collection::vec(sizes(), 1..6),

@@ -21,6 +21,18 @@ fn the_time_of_the_last_transition_moves_only_with_the_status() {
 }
 
 #[test]
+fn a_condition_that_is_kept_is_as_it_was_said() {
+    let before = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
+        .set("Accepted", ConditionStatus::True, "A", "a")
+        .done();
+    let kept = Conditions::after(&before, Some(2), at("2026-01-02T00:00:00Z"))
+        .keep("Accepted")
+        .keep("Ready")
+        .done();
+    assert_eq!(kept, before);
+}
+
+#[test]
 fn long_texts_keep_their_beginning_and_their_end() {
     let text = format!("begin{}end", "é".repeat(10_000));
     let short = shortened(&text);

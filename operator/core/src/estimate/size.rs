@@ -1,6 +1,6 @@
 //! How large a model is, as its name says.
 
-use grpo_crds::GrpoRunSpec;
+use grpo_crds::{GrpoRunSpec, sources::ModelSource};
 
 /// How large a model is, as its name says.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +12,11 @@ pub struct Size {
 
 /// What the model is called where it comes from.
 pub fn model_name(spec: &GrpoRunSpec) -> Option<String> {
-    let model = &spec.model;
+    source_name(&spec.model.source())
+}
+
+/// The same of any model.
+pub fn source_name(model: &ModelSource) -> Option<String> {
     let hub = model.hub.as_ref().map(|hub| hub.repo.clone());
     let image = || {
         let image = model.image.as_ref()?;

@@ -23,11 +23,12 @@ pub type Blocker = (&'static str, String);
 
 /// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
 /// agent may miss a question.
-const ONLY_BEFORE: [&str; 4] = [
+const ONLY_BEFORE: [&str; 5] = [
     "ExceedsGpuMemory",
     "StoreMissing",
     "ReferenceMissing",
     "ExternalServerNotProbed",
+    "InferencePoolTakesNoWeights",
 ];
 
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
@@ -140,7 +141,7 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
         return Some((
             "InferencePoolClaimed",
             format!(
-                "{words} follows the weights of GrpoRun {0}; this run waits until that one ends. `kubectl get grun {0}` shows how far it is; with a pool of its own in spec.inference.pool a run waits for nobody",
+                "{words} follows the weights of GrpoRun {0}; this run waits until that one ends. `kubectl get grun {0}` shows how far it is; a run that describes its own pool in spec.inference.pool does not wait",
                 other.name
             ),
         ));
@@ -152,6 +153,12 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
                 "{words} serves another model than spec.model; name a pool that serves it, or describe one in spec.inference.pool"
             ),
         ));
+    }
+    if let Some(why) = trained_by_another(seen, pool) {
+        return Some(("InferencePoolServesTrainedWeights", format!("{words} {why}")));
+    }
+    if let Some(why) = takes_no_weights(&seen.run.spec, &pool.spec) {
+        return Some(("InferencePoolTakesNoWeights", format!("{words} {why}")));
     }
     if let Some(why) = adapters_unusable(&seen.run.spec, &pool.spec) {
         return Some(("InferencePoolTakesNoAdapter", format!("{words} {why}")));
@@ -191,6 +198,56 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
         )),
         None => Some(("ExternalServerNotProbed", format!("{words} has not been probed yet"))),
     }
+}
+
+/// Weights of a run that claimed the pool before. Engines do not go back to their own model, and versions of two runs
+/// have the same names.
+fn trained_by_another(seen: &RunObservation, pool: &InferencePool) -> Option<String> {
+    let status = pool.status.as_ref()?;
+    let ours = |claim: &Option<Claim>| claim.as_ref().is_some_and(|claim| claim.uid == seen.owner.uid);
+    let own_pool = seen.run.spec.inference.pool.is_some();
+    if own_pool || ours(&status.claimed_by) || ours(&status.weights_of) {
+        return None;
+    }
+    let is_ours = pool.spec.engine.external.is_none() && pool.spec.replicas > 0;
+    let trained = match trained_weights(pool) {
+        Some(trained) => trained,
+        // Its agents missed a question: until they answer, the last that was known holds.
+        None if status.weights.is_none() && status.weights_of.is_some() && is_ours => "a version that is not known now",
+        None => return None,
+    };
+    let whose = match &status.weights_of {
+        Some(run) => format!("GrpoRun {}", run.name),
+        None => "a run that claimed it".to_owned(),
+    };
+    Some(format!(
+        "still serves {trained}, the weights of {whose}; {}",
+        start_again(&seen.owner.namespace, seen.inference_name())
+    ))
+}
+
+/// A version that is not the pool's own model. What an external engine serves is decided elsewhere.
+fn trained_weights(pool: &InferencePool) -> Option<&str> {
+    let weights = pool.status.as_ref()?.weights.as_deref()?;
+    let mut versions = weights.split(',').filter(|_| pool.spec.engine.external.is_none());
+    versions.find(|version| *version != BASE_VERSION)
+}
+
+fn start_again(namespace: &str, pool: &str) -> String {
+    format!(
+        "start its replicas again with `kubectl delete pods -n {namespace} -l {}={pool}`, then it serves its own model",
+        names::INFERENCE_POOL
+    )
+}
+
+/// Why new weights cannot be brought to a pool that a run refers to. A pool of the run's own is refused with its spec.
+fn takes_no_weights(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
+    let nodes = pool.engine.nodes();
+    (run.mode == Mode::Train && run.inference.pool.is_none() && nodes > 1).then(|| {
+        format!(
+            "has replicas of {nodes} pods, and new weights reach the disk of the first only, so every iteration would sample from the base model; name a pool whose engine has nodes: 1, or describe one in spec.inference.pool of another run"
+        )
+    })
 }
 
 /// Why a pool that a run refers to cannot load its adapters. A pool of the run's own is made for them.
@@ -281,19 +338,12 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
             ),
         ));
     }
-    // What an external engine serves is decided elsewhere.
-    if pool.spec.engine.external.is_some() {
-        return None;
-    }
-    let mut versions = status.weights.as_deref().unwrap_or(BASE_VERSION).split(',');
-    let trained = versions.find(|version| *version != BASE_VERSION)?;
+    let trained = trained_weights(pool)?;
     Some((
         "JudgeServesTrainedWeights",
         format!(
-            "{words} still serves {trained}, the weights of a run that claimed it, so it cannot judge; start its replicas again with `kubectl \
-             delete pods -n {} -l {}={name}`, then it serves its own model",
-            seen.owner.namespace,
-            names::INFERENCE_POOL
+            "{words} still serves {trained}, the weights of a run that claimed it, so it cannot judge; {}",
+            start_again(&seen.owner.namespace, name)
         ),
     ))
 }

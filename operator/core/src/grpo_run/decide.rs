@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use grpo_contracts::support;
 use grpo_crds::{
-    AttemptStatus, Fault,
+    AttemptStatus,
     grpo_run::{Attempts, Phase},
 };
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::events::Event};
 
 use super::{
+    acceptance::{Acceptance, acceptance},
     blockers::{self, Blocker},
     decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
     hold::{held_back, hold},
@@ -39,13 +39,16 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     if seen.run.metadata.deletion_timestamp.is_some() {
         return terminating(seen);
     }
-    match recorded_end(&seen.run.status) {
-        Some(End::Failed(_)) | None if seen.run.spec.suspend => return suspended(seen),
-        Some(end) => return over(seen, seen.attempts.clone(), &end, Vec::new()),
+    let recorded = recorded_end(&seen.run.status);
+    let is_over = recorded.is_some() && !seen.run.spec.suspend;
+    let accepted = acceptance(seen, settings, is_over);
+    match recorded {
+        Some(End::Failed(_)) | None if seen.run.spec.suspend => return suspended(seen, &accepted),
+        Some(end) => return over(seen, &accepted, seen.attempts.clone(), &end, Vec::new()),
         None => {}
     }
-    if let Some(end) = not_supported(seen, settings) {
-        return over(seen, seen.attempts.clone(), &end, Vec::new());
+    if let Some(fault) = accepted.refusal() {
+        return over(seen, &accepted, seen.attempts.clone(), &End::Failed(fault), Vec::new());
     }
     let mut blockers = blockers::before_admission(seen);
     let hold = hold(seen, &blockers);
@@ -69,8 +72,11 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     };
     let events = attempt_events(&driver, trainer.as_ref());
     match end(seen, &driver, trainer.as_ref()) {
-        Some(end) => over(seen, attempts, &end, events),
-        None => going_on(seen, settings, &driver, trainer.as_ref(), attempts, blockers, events),
+        Some(end) => over(seen, &accepted, attempts, &end, events),
+        None => Decision {
+            create: pods_to_make(seen, settings, &driver, trainer.as_ref(), &attempts),
+            ..going_on(seen, &accepted, &driver, trainer.as_ref(), attempts, blockers, events)
+        },
     }
 }
 
@@ -116,7 +122,7 @@ fn trainer_group(seen: &RunObservation) -> Option<PodGroups> {
 
 fn going_on(
     seen: &RunObservation,
-    settings: &Settings,
+    accepted: &Acceptance,
     driver: &GroupUpdate,
     trainer: Option<&GroupUpdate>,
     attempts: Attempts,
@@ -154,7 +160,7 @@ fn going_on(
     if phase_before(seen) != Some(phase) {
         events.push(normal(format!("{phase:?}"), message.clone()));
     }
-    let conditions = conditions(seen)
+    let conditions = conditions(seen, accepted)
         .set(
             ADMITTED,
             ConditionStatus::of(admitted),
@@ -162,8 +168,13 @@ fn going_on(
             &admitted_message,
         )
         .set(PROVISIONED, provisioned, reason, &message)
-        .set(SUCCEEDED, ConditionStatus::False, "NotFinished", "the run goes on")
-        .set(FAILED, ConditionStatus::False, "NotFinished", "the run goes on")
+        .set(
+            SUCCEEDED,
+            ConditionStatus::False,
+            "NotFinished",
+            "the run has not ended",
+        )
+        .set(FAILED, ConditionStatus::False, "NotFinished", "the run has not ended")
         .done();
     let delete_pods = driver
         .delete
@@ -177,10 +188,9 @@ fn going_on(
         .map(|update| names::trainer_hosts(&seen.owner.name, update.status.current - 1));
     Decision {
         objects: objects(seen, attempts.driver.current, attempts.trainer.current),
-        create: pods_to_make(seen, settings, driver, trainer, &attempts),
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
-        claim: claim(seen),
+        claim: claim(seen, !may_ask),
         admission: if may_ask {
             AdmissionStep::Expect(candidate(seen))
         } else {
@@ -196,21 +206,6 @@ fn going_on(
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
-}
-
-/// The end of a run that asks for what no process of this version executes, before a pod is made.
-fn not_supported(seen: &RunObservation, settings: &Settings) -> Option<End> {
-    let begun = !(seen.driver_pods.is_empty() && seen.trainer_pods.is_empty());
-    if settings.admit_unsupported || begun {
-        return None;
-    }
-    let found = support::unsupported(&seen.run.spec);
-    (!found.is_empty()).then(|| {
-        End::Failed(Fault {
-            reason: support::REASON.to_owned(),
-            message: support::in_words(&found),
-        })
-    })
 }
 
 /// A moment after then: earlier, the same would be decided.
@@ -260,20 +255,21 @@ fn candidate(seen: &RunObservation) -> Candidate {
         pool: seen.own_inference().and_then(|pool| pool.uid()),
         unclaimed: seen.inference.is_some() && seen.run.spec.inference.pool_ref.is_some() && !claims(seen),
         whole: whole(&seen.run).into_iter().collect(),
-        store_node: seen.store_node.clone(),
+        store_terms: seen.store_terms.clone(),
     }
 }
 
 /// A run claims a shared pool when it can begin, and gives the claim back when it can no more and has not begun: a run
-/// that never fits would keep the pool from all others.
-fn claim(seen: &RunObservation) -> ClaimStep {
+/// that never fits, or lacks something, would keep the pool from all others. Kueue is asked with the claim in hand.
+fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
     let Some(pool) = &seen.inference else {
         return ClaimStep::Leave;
     };
     let shared = seen.run.spec.inference.pool_ref.is_some();
     let ours = matches!(Gate::of_run(&seen.run), Gate::Ours { .. });
     let waits = |verdict: &Verdict| !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
-    let cannot_begin = shared && ours && !seen.has_begun() && seen.verdict.as_ref().is_none_or(waits);
+    let waits = blocked || ours && seen.verdict.as_ref().is_none_or(waits);
+    let cannot_begin = shared && waits && !seen.has_begun();
     let free = pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none());
     match cannot_begin {
         true => claim_release(seen),

@@ -62,7 +62,7 @@ pub enum ClaimStep {
 }
 
 /// What admission is told about the run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum AdmissionStep {
     /// Its gates may be lifted when all of it fits.
     Expect(Candidate),

@@ -1,5 +1,6 @@
 //! What is to be done about a `GrpoRun`: [`decide`] turns an [`observation`] into a decision.
 
+mod acceptance;
 mod blockers;
 pub mod decide;
 pub mod decision;
@@ -8,7 +9,7 @@ mod objects;
 pub mod observation;
 mod process_pods;
 pub mod references;
-mod status;
+pub mod status;
 mod summary;
 mod terminal;
 

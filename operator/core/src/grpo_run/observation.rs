@@ -5,6 +5,7 @@ use grpo_crds::{
     grpo_run::{Attempts, Mode},
 };
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
 use super::references::Reference;
 use crate::{admission::Verdict, desired_object::Owner, ownership::is_owned_by, pods::PodFacts, quota::QuotaWait};
@@ -24,8 +25,8 @@ pub struct RunObservation {
     /// The pool the run's sandboxes come from, when it exists.
     pub sandboxes: Option<SandboxPool>,
     pub store: StoreVolume,
-    /// The node that a ReadWriteOnce volume of the store is on, once the scheduler has chosen one.
-    pub store_node: Option<String>,
+    /// What the store's PersistentVolume asks of nodes, once the claim has one: any of the terms.
+    pub store_terms: Vec<NodeSelectorTerm>,
     /// MiB of the largest GPU there is, where nodes say it.
     pub gpu_memory: Option<u64>,
     /// How the run stands with admission.

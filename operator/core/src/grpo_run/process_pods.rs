@@ -19,8 +19,8 @@ use crate::{
     model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume, endpoint},
     names::{self, account, labels, role},
     pod_parts::{
-        api_server_access, claim_volume, container_security, environment, lay_over, model, mount, pod_security,
-        resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
+        add_pull_secrets, api_server_access, claim_volume, container_security, environment, lay_over, model, mount,
+        pod_security, resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
     },
     settings::Settings,
 };
@@ -77,6 +77,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     }]);
     let mut pod = group_pod(seen, role::DRIVER, attempt, 0, spec);
     lay_over(&mut pod.object, options.pod_template.as_ref());
+    add_pull_secrets(&mut pod.object["spec"], settings);
     pod
 }
 
@@ -118,7 +119,7 @@ pub fn trainer(
     let deadline = trainer.deadlines.start().as_secs() + START_MARGIN;
     let mut container = json!({
         "name": "trainer",
-        "image": trainer.image.as_ref().unwrap_or(&settings.trainer_image),
+        "image": trainer.image.as_ref().unwrap_or(own_image(trainer, settings)),
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["serve", "--config", RunConfig::PATH],
         "env": environment(settings, attempt, &own, &trainer.env),
@@ -142,8 +143,17 @@ pub fn trainer(
     spec["containers"] = json!([container]);
     let mut pod = group_pod(seen, role::TRAINER, attempt, node, spec);
     lay_over(&mut pod.object, trainer.pod_template.as_ref());
+    add_pull_secrets(&mut pod.object["spec"], settings);
     avoid_nodes(&mut pod.object["spec"], &attempts.avoid_nodes);
     pod
+}
+
+/// The image of a run that names none: only one of the two computes on GPUs.
+fn own_image<'a>(trainer: &Trainer, settings: &'a Settings) -> &'a String {
+    match trainer.gpus_per_node {
+        0 => &settings.trainer_image,
+        _ => &settings.trainer_cuda_image,
+    }
 }
 
 /// The environment torchrun would give the first rank of a pod.

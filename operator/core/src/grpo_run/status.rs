@@ -4,7 +4,12 @@ use grpo_contracts::support::samples_frozen;
 use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::{decision::ClaimStep, observation::RunObservation, summary};
+use super::{
+    acceptance::{ACCEPTED, Acceptance},
+    decision::ClaimStep,
+    observation::RunObservation,
+    summary,
+};
 use crate::conditions::{ConditionStatus, Conditions, shortened};
 
 /// The condition of a run whose engines never sample what was trained.
@@ -16,14 +21,23 @@ pub fn phase_before(seen: &RunObservation) -> Option<Phase> {
     seen.run.status.as_ref().and_then(|status| status.phase)
 }
 
-pub fn conditions(seen: &RunObservation) -> Conditions<'_> {
+/// Conditions about the spec, which an error of the operator does not change.
+pub const OF_THE_SPEC: [&str; 2] = [ACCEPTED, SAMPLER_FROZEN];
+
+/// The conditions that every status of a run has, in every phase.
+pub fn conditions<'a>(seen: &'a RunObservation, accepted: &Acceptance) -> Conditions<'a> {
     let previous = seen
         .run
         .status
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
-    let conditions = Conditions::after(previous, seen.run.metadata.generation, Time(seen.now));
+    let conditions = Conditions::after(previous, seen.run.metadata.generation, Time(seen.now)).set(
+        ACCEPTED,
+        accepted.status.clone(),
+        &accepted.reason,
+        &accepted.message,
+    );
     match samples_frozen(&seen.run.spec) {
         true => conditions.set(SAMPLER_FROZEN, ConditionStatus::True, "Allowed", FROZEN),
         false => conditions,

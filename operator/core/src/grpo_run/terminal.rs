@@ -10,6 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::runtime::events::Event;
 
 use super::{
+    acceptance::Acceptance,
     decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
     observation::RunObservation,
     status::{claim_release, conditions, phase_before, status},
@@ -112,7 +113,13 @@ fn finished(mode: Mode) -> &'static str {
 }
 
 /// Over: what it held is given back, what it knows stays until its time is up.
-pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Vec<Event>) -> Decision {
+pub fn over(
+    seen: &RunObservation,
+    accepted: &Acceptance,
+    attempts: Attempts,
+    end: &End,
+    mut events: Vec<Event>,
+) -> Decision {
     let (phase, message) = match end {
         End::Succeeded => (Phase::Succeeded, finished(seen.run.spec.mode).to_owned()),
         End::Failed(fault) => (Phase::Failed, format!("{}: {}", fault.reason, fault.message)),
@@ -124,7 +131,7 @@ pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Ve
         });
     }
     let gone = "its pods and the pools made for it are gone";
-    let conditions = conditions(seen)
+    let conditions = conditions(seen, accepted)
         .set(ADMITTED, ConditionStatus::False, "Finished", gone)
         .set(PROVISIONED, ConditionStatus::False, "Finished", gone);
     let conditions = match end {
@@ -139,10 +146,7 @@ pub fn over(seen: &RunObservation, attempts: Attempts, end: &End, mut events: Ve
     let left = time_left(seen, &conditions);
     Decision {
         // Pods that ended stay for their logs.
-        delete_pods: held(seen)
-            .filter(|pod| !pod.is_finished())
-            .map(|pod| pod.name.clone())
-            .collect(),
+        delete_pods: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
         delete_run: left.is_some_and(|left| left.is_zero()),
         claim: claim_release(seen),
@@ -168,7 +172,7 @@ fn time_left(
 }
 
 /// Suspended: nothing runs and nothing is held; the store stays, and the next attempts go on from it.
-pub fn suspended(seen: &RunObservation) -> Decision {
+pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     let still = held(seen).count();
     let message = if still > 0 {
         format!("suspended; {still} of its pods are ending, what is finished stays in the store")
@@ -180,20 +184,20 @@ pub fn suspended(seen: &RunObservation) -> Decision {
     } else {
         vec![normal("Suspended", message.clone())]
     };
-    let conditions = conditions(seen)
+    let conditions = conditions(seen, accepted)
         .set(ADMITTED, ConditionStatus::False, "Suspended", &message)
         .set(PROVISIONED, ConditionStatus::False, "Suspended", &message)
         .set(
             SUCCEEDED,
             ConditionStatus::False,
             "NotFinished",
-            "the run goes on when it is no longer suspended",
+            "the run is suspended; it resumes when spec.suspend is false",
         )
         .set(
             FAILED,
             ConditionStatus::False,
             "NotFinished",
-            "the run goes on when it is no longer suspended",
+            "the run is suspended; it resumes when spec.suspend is false",
         )
         .done();
     let attempts = Attempts {
@@ -236,11 +240,11 @@ fn all(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
     seen.driver_pods.iter().chain(&seen.trainer_pods)
 }
 
-/// Pods that have not ended.
+/// Pods that have not ended, or hold their node although their process has.
 fn held(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
-    all(seen).filter(|pod| !pod.is_finished())
+    all(seen).filter(|pod| !pod.is_finished() || pod.outlived)
 }
 
 fn ended(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
-    all(seen).filter(|pod| pod.is_finished())
+    all(seen).filter(|pod| pod.is_finished() && !pod.outlived)
 }

@@ -6,7 +6,7 @@ mod screens;
 use grpo_contracts::RunConfig;
 use grpo_crds::{
     AttemptStatus, GrpoRun, InferencePool, SandboxPool,
-    grpo_run::{Attempts, GrpoRunStatus, Phase},
+    grpo_run::{Attempts, Phase},
 };
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     admission::Verdict,
-    desired_object::{DesiredObject, Owner},
+    desired_object::Owner,
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     settings::Settings,
@@ -34,7 +34,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         judge: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
-        store_node: None,
+        store_terms: Vec::new(),
         gpu_memory: None,
         verdict: None,
         quota: None,
@@ -42,18 +42,6 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         missing: Vec::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a run that was accepted just now, its status included.
-pub fn first_made(run: GrpoRun) -> (GrpoRunStatus, Vec<DesiredObject>) {
-    let seen = seen(run);
-    let store = match &seen.run.spec.store.volume_claim_template {
-        Some(_) => StoreVolume::OneNode,
-        None => StoreVolume::Shared,
-    };
-    let decision = decide(&RunObservation { store, ..seen }, &Settings::admitting_unsupported());
-    let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
-    (decision.status, decision.objects.into_iter().chain(pods).collect())
 }
 
 pub(super) fn new_demo() -> RunObservation {
@@ -362,6 +350,47 @@ fn another_trainers_image_is_started_in_the_same_way() {
     assert_eq!(own["image"], json!(Settings::for_tests().trainer_image));
     assert_eq!(other["image"], "example.com/megatron:2");
     assert_eq!(other["args"], own["args"]);
+}
+
+#[test]
+fn all_pods_of_a_run_have_the_operators_pull_secrets_beside_their_own_each_once() {
+    let mut run: GrpoRun = object(DEMO);
+    let secrets = json!([{"name": "own"}, {"name": "operators"}]);
+    run.spec.image_pull_secrets = serde_json::from_value(secrets).unwrap();
+    let settings = Settings {
+        pull_secrets: vec!["operators".into(), "second".into()],
+        ..Settings::for_tests()
+    };
+    let decision = decide(&seen(run), &settings);
+    assert_eq!(decision.create.len(), 3);
+    for (_, pod, _) in &decision.create {
+        let secrets = &pod.object["spec"]["imagePullSecrets"];
+        assert_eq!(
+            secrets,
+            &json!([{"name": "own"}, {"name": "operators"}, {"name": "second"}]),
+            "{}",
+            pod.name
+        );
+    }
+    let without = decided(&new_demo());
+    assert!(
+        without
+            .create
+            .iter()
+            .all(|(_, pod, _)| pod.object["spec"]["imagePullSecrets"].is_null())
+    );
+}
+
+#[test]
+fn ranks_on_gpus_have_the_image_that_computes_on_them_unless_the_run_names_one() {
+    let image = |trainer: &str| trainer_pod(trainer)["spec"]["containers"][0]["image"].clone();
+    let settings = Settings::for_tests();
+    assert_ne!(settings.trainer_image, settings.trainer_cuda_image);
+    assert_eq!(image("{gpusPerNode: 1}"), json!(settings.trainer_cuda_image));
+    assert_eq!(
+        image("{gpusPerNode: 1, image: 'example.com/own:1'}"),
+        "example.com/own:1"
+    );
 }
 
 #[test]

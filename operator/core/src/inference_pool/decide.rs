@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use grpo_crds::{AttemptStatus, InferencePoolStatus};
+use grpo_crds::{AttemptStatus, InferencePoolStatus, inference_pool::Claim};
+use grpo_engine_protocol::BASE_VERSION;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::events::Event;
 
@@ -11,7 +12,8 @@ use super::{
     labels::selector,
     objects::{objects, url},
     observation::InferencePoolObservation,
-    replica_pods::{member, template},
+    replica_pods::member,
+    template::{template, with_template},
 };
 use crate::{
     conditions::{ConditionStatus, Conditions, is_true, shortened},
@@ -56,7 +58,12 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     let update = match idle {
         true => GroupUpdate::nothing(attempts, Vec::new(), GroupState::Running),
         false => held_back(
-            advance(&replicas(seen, &template), &attempts, &seen.pods, seen.now),
+            advance(
+                &replicas(seen, &template),
+                &attempts,
+                &with_template(seen, &template),
+                seen.now,
+            ),
             seen,
         ),
     };
@@ -210,6 +217,7 @@ fn status(
         attempts: Some(update.status.clone()).filter(|attempts| *attempts != AttemptStatus::default()),
         selector: Some(selector.join(",")),
         claimed_by: None,
+        weights_of: weights_of(seen),
     };
     (status, event.into_iter().collect())
 }
@@ -277,6 +285,20 @@ fn weights(seen: &InferencePoolObservation) -> (Option<String>, u32) {
         (!shown.is_empty()).then(|| shown.join(",")),
         u32::try_from(updated).unwrap_or(u32::MAX),
     )
+}
+
+/// The run that claims the pool; without one the last that did, for as long as its weights are served.
+fn weights_of(seen: &InferencePoolObservation) -> Option<Claim> {
+    let previous = seen.pool.status.as_ref()?;
+    if previous.claimed_by.is_some() {
+        return previous.claimed_by.clone();
+    }
+    let mut agents = seen.agents.values();
+    let is_base = |version: &Option<String>| version.as_deref().is_none_or(|version| version == BASE_VERSION);
+    let all_base = agents.all(|agent| is_base(&agent.wanted) && agent.serving.as_deref() == Some(BASE_VERSION));
+    // An agent that does not answer may serve them.
+    let known = !seen.agents.is_empty() && seen.agents.len() >= seen.pods.len();
+    previous.weights_of.clone().filter(|_| !(known && all_base))
 }
 
 fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {

@@ -12,8 +12,8 @@ pub const ENGINE_PORT: u16 = 8001;
 /// Where the first pod of a replica takes the others' processes, open to the pods of the pool only.
 pub const RENDEZVOUS_PORT: u16 = 29500;
 
-/// Under this name the engine serves the model it booted with. Requests say `policy` whatever the version; the agent
-/// knows which.
+/// The engine serves the model it booted with under this name. Requests say `policy` for every version; the agent
+/// knows which version serves.
 pub const SERVED_NAME: &str = "policy";
 
 /// What a command line is made from besides the engine's own settings.

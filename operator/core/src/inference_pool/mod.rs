@@ -11,6 +11,7 @@ mod objects;
 pub mod observation;
 mod replica_pods;
 mod sglang;
+mod template;
 mod vllm;
 
 #[cfg(test)]

@@ -27,12 +27,11 @@ use super::{
 use crate::{
     admission::Gate,
     desired_object::DesiredObject,
-    digest::digest,
     model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume},
     names::{self, PodKey, account},
     pod_parts::{
-        allow, api_server_access, container_security, environment, lay_over, model, mount, pod_security, resources,
-        scratch_volume, tokens,
+        add_pull_secrets, allow, api_server_access, container_security, environment, lay_over, model, mount,
+        pod_security, resources, scratch_volume, tokens,
     },
     settings::Settings,
 };
@@ -56,18 +55,8 @@ pub fn member(seen: &InferencePoolObservation, settings: &Settings, key: PodKey,
     pod(seen, settings, key).annotated(names::TEMPLATE, template)
 }
 
-/// What replicas are made from now: two that are made from the same differ in nothing but number and attempt.
-pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String {
-    let key = |rank| PodKey {
-        group: 0,
-        attempt: 1,
-        rank,
-    };
-    let pods = (0..seen.pool.spec.engine.nodes()).map(|rank| pod(seen, settings, key(rank)).object);
-    digest(&Value::Array(pods.collect()))
-}
-
-fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> DesiredObject {
+/// The pod alone, without a mark.
+pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> DesiredObject {
     let engine = &seen.pool.spec.engine;
     let name = names::engine_pod(&seen.owner.name, key);
     let attempt = key.attempt;
@@ -143,6 +132,7 @@ fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> Des
     }
     let mut pod = seen.owner.object::<Pod>(name, &labels, json!({"spec": spec}));
     lay_over(&mut pod.object, seen.pool.spec.pod_template.as_ref());
+    add_pull_secrets(&mut pod.object["spec"], settings);
     if let Some(gate) = Gate::of_pool(&seen.pool) {
         gate.put_on(&mut pod.object);
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `--model-path` | a mounted folder, or a repository that SGLang downloads into the model cache |
 //! | `--served-model-name policy` | requests do not depend on where the model came from |
-//! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door: whoever reaches the server can change its weights |
+//! | `--host 127.0.0.1 --port 8001` | only the agent in the same pod can reach the server, because every client of the server can change its weights |
 //! | `--tp-size`, `--pp-size`, `--dp-size` | the pool's parallelism; the pod asks for as many GPUs |
 //! | `--context-length`, `--mem-fraction-static`, `--max-running-requests`, `--quantization` | fields of the pool |
 //! | `--disable-radix-cache` | only where the pool switches prefix caching off |
@@ -19,6 +19,9 @@
 //!
 //! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change
 //! that and is set to `0`.
+//!
+//! `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION` is off: `/health` would sample a token, which waits for as long as the
+//! server loads weights, and the liveness probe would start it again.
 //!
 //! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed
 //! is honoured only where `extraArgs` has `--enable-deterministic-inference`.
@@ -85,6 +88,7 @@ pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
 pub fn environment() -> Vec<(&'static str, String)> {
     vec![
         ("SGLANG_RETURN_ORIGINAL_LOGPROB", "0".to_owned()),
+        ("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "0".to_owned()),
         ("SGLANG_HOST_IP", "$(POD_IP)".to_owned()),
     ]
 }

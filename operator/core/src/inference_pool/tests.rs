@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{
     decide::{Decision, decide},
     observation::InferencePoolObservation,
-    replica_pods::template,
+    template::template,
 };
 use crate::{
-    desired_object::{DesiredObject, Owner},
+    desired_object::Owner,
     fixtures::{assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
     quota::QuotaWait,
@@ -33,18 +33,6 @@ pub fn seeing(yaml: &str) -> InferencePoolObservation {
         quota: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a pool that was accepted just now.
-pub fn first_made(pool: InferencePool, run: Option<String>) -> Vec<DesiredObject> {
-    let decision = decided(&InferencePoolObservation {
-        owner: Owner::of(&pool).unwrap(),
-        pool,
-        run,
-        ..with_engine("{embedded: {}}", 1)
-    });
-    let pods = decision.create.into_iter().map(|(pod, _)| pod);
-    decision.objects.into_iter().chain(pods).collect()
 }
 
 fn with_engine(engine: &str, replicas: u32) -> InferencePoolObservation {
@@ -282,6 +270,83 @@ fn a_replica_of_several_pods_is_one_replica_with_one_door() {
 }
 
 #[test]
+fn all_pods_of_a_replica_have_the_operators_pull_secrets() {
+    let pool = with_engine("{vllm: {tensorParallel: 2, nodes: 2}}", 1);
+    let settings = Settings {
+        pull_secrets: vec!["operators".into()],
+        ..Settings::for_tests()
+    };
+    let decision = decide(&pool, &settings);
+    assert_eq!(decision.create.len(), 2);
+    for (pod, _) in &decision.create {
+        assert_eq!(pod.object["spec"]["imagePullSecrets"], json!([{"name": "operators"}]));
+    }
+}
+
+#[test]
+fn an_upgrade_of_the_operator_starts_no_engine_again_that_a_run_has_claimed() {
+    let upgraded = Settings {
+        agent_image: "grpo.dev/engine-agent:2".into(),
+        engine_image: "grpo.dev/engine:2".into(),
+        image_pull_policy: "Always".into(),
+        process_log: "debug".into(),
+        ..Settings::for_tests()
+    };
+    let deleted = |claimed: bool, change: fn(&mut InferencePool)| {
+        let mut pool = seen(1);
+        pool.pods = vec![current(&pool, 0, running())];
+        let claim = claimed.then(|| json!({"claimedBy": {"name": "run", "uid": "uid-of-run"}}));
+        pool.pool.status = claim.map(|status| serde_json::from_value(status).unwrap());
+        change(&mut pool.pool);
+        decide(&pool, &upgraded).delete
+    };
+    let nothing: [&str; 0] = [];
+    assert_eq!(deleted(true, |_| ()), nothing);
+    assert_eq!(deleted(true, |pool| pool.spec.replicas = 2), nothing);
+    let variable = |pool: &mut InferencePool| {
+        pool.spec.env = serde_json::from_value(json!([{"name": "A", "value": "b"}])).unwrap();
+    };
+    assert_eq!(deleted(true, variable), ["demo-engine-0-1-0"], "its spec changed");
+    assert_eq!(deleted(false, |_| ()), ["demo-engine-0-1-0"], "no run has claimed it");
+}
+
+#[test]
+fn a_claimed_engine_that_never_ran_is_made_anew_when_the_operators_image_is_corrected() {
+    let mut pool = seen(1);
+    let status = json!({"claimedBy": {"name": "run", "uid": "uid-of-run"}});
+    pool.pool.status = Some(serde_json::from_value(status).unwrap());
+    let waiting = PodState::Waiting {
+        reason: "ImagePullBackOff".into(),
+        message: "no such image".into(),
+    };
+    pool.pods = vec![current(&pool, 0, waiting)];
+    let corrected = Settings {
+        engine_image: "grpo.dev/engine:2".into(),
+        ..Settings::for_tests()
+    };
+    assert_eq!(decide(&pool, &corrected).delete, ["demo-engine-0-1-0"]);
+}
+
+#[test]
+fn engines_of_an_operator_that_knew_one_digest_stay() {
+    let settings = Settings::for_tests();
+    let mut pool = seen(1);
+    let now = template(&pool, &settings);
+    let (_, build) = now.split_once('-').unwrap();
+    let of = |digest: &str, pool: &InferencePoolObservation| PodFacts {
+        template: Some(digest.to_owned()),
+        ..current(pool, 0, running())
+    };
+    pool.pods = vec![of(build, &pool)];
+    assert!(decide(&pool, &settings).delete.is_empty(), "made as it is made now");
+    pool.pods = vec![of("68a91067aa523387", &pool)];
+    assert_eq!(decide(&pool, &settings).delete, ["demo-engine-0-1-0"]);
+    let status = json!({"claimedBy": {"name": "run", "uid": "uid-of-run"}});
+    pool.pool.status = Some(serde_json::from_value(status).unwrap());
+    assert!(decide(&pool, &settings).delete.is_empty(), "it holds a run's weights");
+}
+
+#[test]
 fn a_flag_that_the_operator_sets_itself_leaves_everything_as_it_is_and_is_named() {
     let mut pool = with_engine("{vllm: {extraArgs: ['--tensor-par=4']}}", 1);
     pool.pods = vec![PodFacts {
@@ -442,6 +507,36 @@ fn a_claim_of_a_run_that_is_gone_is_released_and_the_operators_status_never_hold
     let decision = decided(&pool);
     assert!(decision.release_claim);
     assert_eq!(decision.status.claimed_by, None);
+}
+
+#[test]
+fn a_pool_says_whose_weights_it_serves_also_after_the_claim_until_it_serves_its_own_model_again() {
+    let claim = |name: &str| json!({"name": name, "uid": format!("uid-of-{name}")});
+    let whose = |status: Value, agents: &[AgentStatus]| {
+        let mut pool = seen(1);
+        pool.pods = vec![current(&pool, 0, running())];
+        pool.pool.status = Some(serde_json::from_value(status).unwrap());
+        let names = ["demo-engine-0-1-0".to_owned()].into_iter();
+        pool.agents = names.zip(agents.iter().cloned()).collect();
+        decided(&pool).status.weights_of.map(|run| run.name)
+    };
+    let (trained, base) = (
+        agent(Some("l1-v5"), Some("l1-v5"), None),
+        agent(Some("base"), None, None),
+    );
+    let first = || Some("first".to_owned());
+    assert_eq!(whose(json!({"claimedBy": claim("first")}), &[base.clone()]), first());
+    let after = json!({"weightsOf": claim("first")});
+    assert_eq!(whose(after.clone(), &[trained.clone()]), first());
+    assert_eq!(
+        whose(after.clone(), &[]),
+        first(),
+        "an agent that misses a question may serve them"
+    );
+    assert_eq!(whose(after.clone(), &[base.clone()]), None);
+    let both = json!({"weightsOf": claim("first"), "claimedBy": claim("second")});
+    assert_eq!(whose(both, &[base.clone()]), Some("second".to_owned()));
+    assert_eq!(whose(json!({}), &[base]), None);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! | `--host 127.0.0.1 --port 8001` | the agent in the same pod is the only door, above all to the routes of the dev mode |
 //! | `--tensor-parallel-size`, `--pipeline-parallel-size`, `--data-parallel-size` | the pool's parallelism; the pod asks for as many GPUs |
 //! | `--api-server-count 1` | with data parallelism vLLM would start several servers, and an adapter is loaded into the one that was asked |
-//! | `--kv-cache-memory-bytes` | on CPUs only, in place of `--gpu-memory-utilization`, which would be a share of the whole node's memory whatever the container's limit |
+//! | `--kv-cache-memory-bytes` | on CPUs only, in place of `--gpu-memory-utilization`, which would be a share of the whole node's memory regardless of the container's limit |
 //! | `--gpu-memory-utilization`, `--max-model-len`, `--max-num-seqs`, `--quantization` | fields of the pool |
 //! | `--enable-prefix-caching`, `--no-enable-prefix-caching` | said either way: the default depends on the model |
 //! | `--generation-config vllm` | otherwise the temperature, top-p, top-k and penalties of the model's `generation_config.json` are applied to every request that does not name them, and the recorded logprobs are of a distribution that the trainer does not know |

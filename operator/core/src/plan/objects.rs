@@ -20,7 +20,7 @@ use super::{
     source::{Objects, Unreadable},
 };
 
-/// What is nobody's was there before; the API server's own objects are of that kind.
+/// Whether the operator made the object. An object without owners existed before, such as the API server's own objects.
 fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {
     owners.as_ref().is_some_and(|owners| !owners.is_empty())
 }

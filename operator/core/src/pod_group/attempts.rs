@@ -77,8 +77,8 @@ pub(super) fn used_up(wanted: &PodGroups, status: &AttemptStatus, failure: &Fail
             status.consecutive_failures, failure.message
         ));
     }
-    // Nobody gets there by failing: somebody wrote this number. Pods of an attempt that has no number of its own would
-    // have the names of the last.
+    // Failures alone never reach this number: a client wrote it into the status. The next attempt would have
+    // no number of its own, and its pods the names of the last attempt's pods.
     (status.current == u32::MAX).then(|| {
         format!(
             "attempt {} is the last that can be counted (status.attempts), and it ended: {}",

@@ -1,12 +1,12 @@
 //! Why an attempt is over, if it is: of everything that its pods say, the cause rather than its consequences.
 //!
-//! One rank's end ends all others, and watches show them in any order. What the cluster took away explains everything.
-//! A rank that waited too long says who hangs. Whoever ended by itself explains those who say that they lost a peer;
-//! for a moment it is waited for.
+//! One rank's end ends all others, and watches show the ends in any order. A pod that the cluster took away explains
+//! all ends. A rank that waited too long reports which ranks hang. A rank that ended by itself explains the ranks that
+//! report a lost peer; the operator waits a moment for it.
 
 use std::time::Duration;
 
-use grpo_contracts::exit::{Hang, PEER_LOST_CODE};
+use grpo_contracts::exit::{Hang, PEER_LOST_CODE, is_of_lost_peer};
 use jiff::Timestamp;
 
 use super::group::{PodGroups, UpdatePolicy, missing};
@@ -54,7 +54,7 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
     if let Some((hang, at)) = reports.find_map(|failure| Some((failure.hang()?, failure.at))) {
         return hung(&hang, at, live);
     }
-    let lost_peer = |failure: &&&Failure| wanted.ranks_report_peers && failure.exit_code == Some(PEER_LOST_CODE);
+    let lost_peer = |failure: &&&Failure| wanted.ranks_report_peers && failure.exit_code.is_some_and(is_of_lost_peer);
     let by_themselves = failures.iter().filter(|failure| !lost_peer(failure));
     if let Some(first) = by_themselves.min_by_key(|failure| failure.at.unwrap_or(now)) {
         return Ending::over((*first).clone());
@@ -67,7 +67,11 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
     if let Some(rank) = lost.first().filter(|_| created) {
         return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
     }
-    if let Some(first) = failures.first() {
+    // Of ranks that lost a peer, one that was aborted may be that peer.
+    let aborted = failures
+        .iter()
+        .find(|failure| failure.exit_code != Some(PEER_LOST_CODE));
+    if let Some(first) = aborted.or(failures.first()) {
         return cause_to_come(first, live, now).map_or_else(|| Ending::over((*first).clone()), Ending::NotYet);
     }
     start(wanted, live, now)

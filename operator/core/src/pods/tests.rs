@@ -101,3 +101,48 @@ fn a_container_that_keeps_ending_is_waiting_although_its_pod_runs() {
     assert_eq!(reason, "CrashLoopBackOff");
     assert!(message.contains("exit code 1: no model"), "{message}");
 }
+
+/// The state of a driver's pod of this phase, and whether a container beside the driver's still runs.
+fn with_sidecar(phase: &str, driver: serde_json::Value, sidecar: serde_json::Value) -> (PodState, bool) {
+    let named = |name: &str, state: serde_json::Value| {
+        let mut container = container(state)[0].clone();
+        container["name"] = json!(name);
+        container
+    };
+    let pod = json!({
+        "metadata": {"name": "demo-driver-1-0", "labels": {"grpo.dev/role": "driver", "grpo.dev/attempt": "1"}},
+        "status": {"phase": phase, "containerStatuses": [named("mesh", sidecar), named("driver", driver)]},
+    });
+    let facts = PodFacts::of(&serde_json::from_value(pod).unwrap());
+    (facts.state, facts.outlived)
+}
+
+#[test]
+fn a_pod_ends_as_its_own_container_whatever_runs_or_ends_beside_it() {
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    let runs = || json!({"running": {}});
+    assert_eq!(with_sidecar("Running", ended(0), runs()), (PodState::Succeeded, true));
+    assert_eq!(with_sidecar("Failed", ended(0), ended(1)), (PodState::Succeeded, false));
+    assert_eq!(
+        with_sidecar("Running", runs(), runs()),
+        (PodState::Running { ready: false }, false)
+    );
+    assert_eq!(
+        with_sidecar("Running", runs(), ended(1)),
+        (PodState::Running { ready: false }, false)
+    );
+    for (phase, sidecar, outlived) in [("Running", runs(), true), ("Failed", ended(1), false)] {
+        let (state, outlives) = with_sidecar(phase, ended(42), sidecar);
+        let PodState::Failed(failure) = state else {
+            panic!("{state:?}")
+        };
+        assert_eq!((failure.exit_code, outlives), (Some(42), outlived), "{phase}");
+    }
+}
+
+#[test]
+fn a_pod_whose_last_container_ended_waits_for_the_words_of_its_end() {
+    let ended = json!({"terminated": {"exitCode": 137, "reason": "Error"}});
+    let (state, outlived) = with_sidecar("Running", ended.clone(), ended);
+    assert_eq!((state, outlived), (PodState::Running { ready: false }, false));
+}

@@ -1,16 +1,17 @@
 //! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing,
-//! whether the kernel bounds them, whether their images are to be had.
+//! whether the kernel bounds them, whether their images are to be had, whether their pods start.
 
 use grpo_crds::SandboxPoolSpec;
-use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport};
+use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport, StuckPod};
 
 use crate::conditions::ConditionStatus;
 
 pub const EGRESS_BLOCKED: &str = "EgressBlocked";
 pub const LIMITS_ENFORCED: &str = "LimitsEnforced";
 pub const IMAGES_AVAILABLE: &str = "ImagesAvailable";
+pub const SANDBOXES_START: &str = "SandboxesStart";
 
-/// Images that are named; the others have the same cause more often than not.
+/// Images and pods that are named; the others have the same cause more often than not.
 const NAMED: usize = 3;
 
 /// One condition.
@@ -22,13 +23,14 @@ pub struct Finding {
 }
 
 /// In the order in which they are shown.
-pub fn findings(spec: &SandboxPoolSpec, report: Option<&PoolReport>) -> [Finding; 3] {
+pub fn findings(spec: &SandboxPoolSpec, report: Option<&PoolReport>) -> [Finding; 4] {
     let none = PoolReport::default();
     let report = report.unwrap_or(&none);
     [
         egress(spec, report.egress.as_ref()),
         limits(spec, report.limits.as_ref()),
         images(&report.troubles),
+        starts(&report.stuck),
     ]
 }
 
@@ -109,7 +111,7 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
         None => missing.push("disk (set resources.limits.ephemeral-storage)"),
     }
     let root = match (found.user_namespace, spec.user_namespaces) {
-        (true, _) => "root inside is nobody outside",
+        (true, _) => "root inside is an unprivileged user outside",
         (false, true) => "root inside is root outside, although userNamespaces is true",
         (false, false) => "root inside is root outside, because userNamespaces is false",
     };
@@ -154,6 +156,30 @@ fn images(troubles: &[ImageTrouble]) -> Finding {
     };
     Finding {
         type_: IMAGES_AVAILABLE,
+        status: ConditionStatus::of(named.is_empty()),
+        reason,
+        message,
+    }
+}
+
+fn starts(stuck: &[StuckPod]) -> Finding {
+    let told = |stuck: &StuckPod| match stuck.node.is_empty() {
+        true => format!("{}: {}", stuck.pod, stuck.message),
+        false => format!("{} on node {}: {}", stuck.pod, stuck.node, stuck.message),
+    };
+    let named: Vec<String> = stuck.iter().take(NAMED).map(told).collect();
+    let (reason, message) = match named.is_empty() {
+        true => ("NoneStuck", "every sandbox's pod gets an address".to_owned()),
+        false => (
+            "NoAddress",
+            format!(
+                "pods of sandboxes have no address for long: {}. One that waits for a node or pulls an image needs time only; for the others, mend the network or the runtime of the nodes that are named",
+                named.join("; ")
+            ),
+        ),
+    };
+    Finding {
+        type_: SANDBOXES_START,
         status: ConditionStatus::of(named.is_empty()),
         reason,
         message,

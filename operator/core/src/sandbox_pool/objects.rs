@@ -2,12 +2,15 @@
 //! clients, and the network policies of gateway and sandboxes.
 
 use base64::Engine as _;
-use grpo_contracts::RunConfig;
-use grpo_crds::sandbox_pool::IndexPods;
+use grpo_contracts::{RunConfig, listen::everywhere};
+use grpo_crds::{
+    common::{OverlaySpec, PodOverlay},
+    sandbox_pool::IndexPods,
+};
 use grpo_sandbox_protocol::SANDBOXD_PORT;
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Secret, Service, ServiceAccount},
+    core::v1::{ConfigMap, LocalObjectReference, Secret, Service, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
 };
@@ -19,7 +22,8 @@ use crate::{
     digest::digest,
     names::{self, Labels, account, labels, role},
     pod_parts::{
-        allow, container_security, environment, from_metrics, lay_over, mount, pod_security, resources, scratch_volume,
+        add_pull_secrets, allow, container_security, environment, from_metrics, lay_over, mount, pod_security,
+        resources, scratch_volume,
     },
     settings::Settings,
 };
@@ -28,11 +32,16 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
+/// A gateway listens when it has read its ledger and its pods, which an API server under load makes slow, seconds.
+const GATEWAY_LIVENESS_DELAY: u32 = 120;
+/// Between two looks whether it makes progress, seconds, and failed looks in a row until it is restarted.
+const GATEWAY_LIVENESS_PERIOD: u32 = 10;
+const GATEWAY_LIVENESS_FAILURES: u32 = 6;
 /// The label that Kubernetes gives each namespace.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
-    let mut objects = vec![pool_file(seen), key(seen)];
+    let mut objects = vec![pool_file(seen, settings), key(seen)];
     objects.extend(ledgers(seen).iter().map(|name| ledger(seen, name)));
     objects.extend(gateway_rights(seen));
     objects.push(client_account(seen));
@@ -56,16 +65,27 @@ fn selector(seen: &SandboxPoolObservation, role: &str) -> Value {
     json!({names::SANDBOX_POOL: seen.owner.name, names::ROLE: role})
 }
 
-fn pool_text(seen: &SandboxPoolObservation) -> String {
+/// The spec, with the operator's pull secrets: the gateway makes sandboxes and prefetch pods by it.
+fn pool_text(seen: &SandboxPoolObservation, settings: &Settings) -> String {
+    let mut spec = seen.pool.spec.clone();
+    if !settings.pull_secrets.is_empty() {
+        let overlay = spec.pod_template.get_or_insert_with(PodOverlay::default);
+        let pod = overlay.spec.get_or_insert_with(OverlaySpec::default);
+        for name in &settings.pull_secrets {
+            if !pod.image_pull_secrets.iter().any(|known| known.name == *name) {
+                pod.image_pull_secrets.push(LocalObjectReference { name: name.clone() });
+            }
+        }
+    }
     // A spec is made of texts and numbers only: it always is JSON.
-    serde_json::to_string_pretty(&seen.pool.spec).unwrap_or_default()
+    serde_json::to_string_pretty(&spec).unwrap_or_default()
 }
 
-fn pool_file(seen: &SandboxPoolObservation) -> DesiredObject {
+fn pool_file(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject {
     seen.owner.object::<ConfigMap>(
         names::gateway(&seen.owner.name),
         &pool_labels(seen, role::GATEWAY),
-        json!({"data": {POOL_FILE: pool_text(seen)}}),
+        json!({"data": {POOL_FILE: pool_text(seen, settings)}}),
     )
 }
 
@@ -93,8 +113,8 @@ fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace and write its own ledger, and nothing else. In a pool with a
-/// package index it also labels the pods of graders.
+/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a
+/// pool with a package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
     let owner = &seen.owner;
@@ -110,6 +130,7 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
             json!({"rules": [
                 {"apiGroups": [""], "resources": ["pods"], "verbs": pod_verbs},
                 {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ledgers(seen), "verbs": ["get", "update"]},
+                {"apiGroups": [""], "resources": ["events"], "verbs": ["list"]},
             ]}),
         ),
         owner.object::<RoleBinding>(
@@ -273,10 +294,10 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
     for ledger in ledgers(seen) {
         arguments.extend(["--ledger".to_owned(), ledger]);
     }
-    arguments.extend(["--listen".to_owned(), format!("0.0.0.0:{port}")]);
+    arguments.extend(["--listen".to_owned(), everywhere(port).to_string()]);
     arguments.extend(callers(seen));
     let mut template = json!({
-        "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen)))}},
+        "metadata": {"labels": labels, "annotations": {names::TEMPLATE: digest(&json!(pool_text(seen, settings)))}},
         "spec": {
             "serviceAccountName": name,
             "automountServiceAccountToken": true,
@@ -296,6 +317,14 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
                 "env": environment(settings, 1, &[], &options.env),
                 "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},
+                // A gateway that makes no progress is restarted; leases survive that too.
+                "livenessProbe": {
+                    "httpGet": {"path": "/healthz", "port": port},
+                    "initialDelaySeconds": GATEWAY_LIVENESS_DELAY,
+                    "periodSeconds": GATEWAY_LIVENESS_PERIOD,
+                    "timeoutSeconds": 5,
+                    "failureThreshold": GATEWAY_LIVENESS_FAILURES,
+                },
                 "resources": resources(options.resources.as_ref(), 0),
                 "securityContext": container_security(),
                 "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -308,6 +337,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
         },
     });
     lay_over(&mut template, options.pod_template.as_ref());
+    add_pull_secrets(&mut template["spec"], settings);
     owner.object::<Deployment>(
         &name,
         &labels,

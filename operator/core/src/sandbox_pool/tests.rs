@@ -2,14 +2,14 @@ use std::sync::Arc;
 
 use grpo_crds::{SandboxPool, SandboxPoolSpec};
 use grpo_sandbox_protocol::{EgressReport, PoolReport};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     decide::{Decision, decide},
     observation::SandboxPoolObservation,
 };
 use crate::{
-    desired_object::{DesiredObject, Keep, Owner},
+    desired_object::{Keep, Owner},
     fixtures::{assert_understood, find, names, object, pod, running},
     pods::PodState,
     settings::Settings,
@@ -29,17 +29,6 @@ fn seen(spec: &str) -> SandboxPoolObservation {
         run: None,
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }
-}
-
-/// What is made of a pool that was accepted just now.
-pub fn first_made(pool: SandboxPool, run: Option<String>) -> Vec<DesiredObject> {
-    let seen = SandboxPoolObservation {
-        owner: Owner::of(&pool).unwrap(),
-        pool,
-        run,
-        ..seen("{max: 1}")
-    };
-    decide(&seen, &Settings::admitting_unsupported()).objects
 }
 
 fn decided(seen: &SandboxPoolObservation) -> Decision {
@@ -114,12 +103,24 @@ fn the_gateway_reads_the_spec_as_its_pool_file_and_is_replaced_when_that_changes
             "--ledger",
             "demo-ledger-0",
             "--listen",
-            "0.0.0.0:8080",
+            "[::]:8080",
             "--allow",
             "team/*-driver",
             "--allow",
             "team/demo-client"
         ])
+    );
+}
+
+#[test]
+fn a_gateway_that_makes_no_progress_is_restarted() {
+    let objects = decided(&seen("{max: 1}")).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let probe = &gateway["spec"]["template"]["spec"]["containers"][0]["livenessProbe"];
+    assert_eq!(probe["httpGet"], json!({"path": "/healthz", "port": 8080}));
+    assert_eq!(
+        (&probe["periodSeconds"], &probe["failureThreshold"]),
+        (&json!(10), &json!(6))
     );
 }
 
@@ -167,12 +168,14 @@ fn a_large_pool_has_a_ledger_for_every_256_leases() {
 }
 
 #[test]
-fn the_gateway_may_touch_pods_and_its_own_ledger_only() {
+fn the_gateway_may_touch_pods_and_its_own_ledger_and_read_events_only() {
     let decision = decided(&seen("{max: 4}"));
     let rules = &find(&decision.objects, "Role", "demo-gateway")["rules"];
     assert_eq!(rules[0]["resources"], json!(["pods"]));
     assert_eq!(rules[1]["resourceNames"], json!(["demo-ledger-0"]));
-    assert_eq!(rules.as_array().unwrap().len(), 2);
+    let others: Vec<&Value> = rules.as_array().unwrap().iter().skip(2).collect();
+    let read = |rule: &&Value| rule["resources"] == json!(["events"]) && rule["verbs"] == json!(["list"]);
+    assert!(others.len() == 1 && others.iter().all(read), "{others:?}");
 }
 
 #[test]
@@ -313,4 +316,25 @@ fn the_gateway_may_label_pods_only_in_a_pool_with_a_package_index() {
 #[test]
 fn the_policy_of_graders_goes_when_the_pool_names_no_package_index_any_more() {
     assert_eq!(decided(&seen("{max: 4}")).delete_policies, ["demo-graders"]);
+}
+
+#[test]
+fn the_gateway_and_the_sandboxes_that_it_makes_have_the_operators_pull_secrets() {
+    let settings = Settings {
+        pull_secrets: vec!["operators".into()],
+        ..Settings::for_tests()
+    };
+    let made = decide(
+        &seen("{max: 4, podTemplate: {spec: {imagePullSecrets: [{name: own}]}}}"),
+        &settings,
+    )
+    .objects;
+    let gateway = &find(&made, "Deployment", "demo-gateway")["spec"]["template"]["spec"];
+    assert_eq!(gateway["imagePullSecrets"], json!([{"name": "operators"}]));
+    let text = find(&made, "ConfigMap", "demo-gateway")["data"]["pool.json"]
+        .as_str()
+        .unwrap();
+    let pool: Value = serde_json::from_str(text).unwrap();
+    let secrets = &pool["podTemplate"]["spec"]["imagePullSecrets"];
+    assert_eq!(secrets, &json!([{"name": "own"}, {"name": "operators"}]));
 }

@@ -59,6 +59,68 @@ fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
     assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
 }
 
+/// What a run of this mode says of the pool it refers to, which has this engine and this status.
+fn of_shared(mode: Mode, engine: serde_json::Value, status: serde_json::Value) -> Option<Blocker> {
+    let mut run: grpo_crds::GrpoRun = object(DEMO);
+    run.spec.mode = mode;
+    run.spec.inference = serde_json::from_value(serde_json::json!({"poolRef": {"name": "demo"}})).unwrap();
+    let mut pool = inference_pool(None, "True", "");
+    pool.spec.model = run.spec.model.source();
+    pool.spec.engine = serde_json::from_value(engine).unwrap();
+    pool.status = Some(serde_json::from_value(status).unwrap());
+    inference_unusable(&RunObservation {
+        inference: Some(pool),
+        ..seen(run)
+    })
+}
+
+#[test]
+fn a_run_waits_for_a_pool_that_serves_the_weights_of_another_run_and_says_how_to_start_it_again() {
+    let embedded = || serde_json::json!({"embedded": {}});
+    let by = |name: &str, uid: &str| serde_json::json!({"name": name, "uid": uid});
+    let trained = serde_json::json!({"weights": "base,l1-v5", "weightsOf": by("first", "uid-of-another")});
+    for mode in [Mode::Train, Mode::Evaluate] {
+        let (reason, message) = of_shared(mode, embedded(), trained.clone()).unwrap();
+        assert_eq!(reason, "InferencePoolServesTrainedWeights");
+        for words in [
+            "l1-v5",
+            "GrpoRun first",
+            "kubectl delete pods -n team -l grpo.dev/inference-pool=demo",
+        ] {
+            assert!(message.contains(words), "{message}");
+        }
+        let unanswered = of_shared(
+            mode,
+            embedded(),
+            serde_json::json!({"weightsOf": by("first", "uid-of-another")}),
+        );
+        assert!(
+            unanswered.unwrap().1.contains("GrpoRun first"),
+            "an agent missed a question"
+        );
+        for usable in [
+            serde_json::json!({"weights": "base", "weightsOf": by("first", "uid-of-another")}),
+            serde_json::json!({"weights": "l1-v5", "weightsOf": by("demo", "uid-1")}),
+            serde_json::json!({"weights": "l1-v5", "claimedBy": by("demo", "uid-1")}),
+            serde_json::json!({}),
+        ] {
+            assert_eq!(of_shared(mode, embedded(), usable.clone()), None, "{usable}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_trains_waits_for_a_pool_to_which_weights_can_be_brought() {
+    for engine in ["vllm", "sglang"] {
+        let of = |nodes: u32| serde_json::json!({engine: {"tensorParallel": 2, "nodes": nodes}});
+        let (reason, message) = of_shared(Mode::Train, of(2), serde_json::json!({})).unwrap();
+        assert_eq!(reason, "InferencePoolTakesNoWeights");
+        assert!(message.contains("nodes: 1"), "{message}");
+        assert_eq!(of_shared(Mode::Train, of(1), serde_json::json!({})), None);
+        assert_eq!(of_shared(Mode::Evaluate, of(2), serde_json::json!({})), None);
+    }
+}
+
 /// A run of this mode whose turns the pool `judge` judges.
 fn judged(mode: Mode, judge: Option<InferencePool>) -> RunObservation {
     let mut run: grpo_crds::GrpoRun = object(DEMO);

@@ -320,6 +320,16 @@ fn a_run_on_its_nodes_keeps_its_pods_when_the_quota_refuses_a_further_replica() 
 }
 
 #[test]
+fn a_run_that_has_succeeded_deletes_a_pod_whose_sidecar_does_not_end() {
+    let mut over = running_demo();
+    over.driver_pods[0].state = PodState::Succeeded;
+    over.driver_pods[0].outlived = true;
+    let decision = decided(&over);
+    assert_eq!(decision.status.phase, Some(Phase::Succeeded));
+    assert!(decision.delete_pods.contains(&"demo-driver-1-0".to_owned()));
+}
+
+#[test]
 fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
     let suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
     let decision = decided(&suspended);
@@ -557,6 +567,32 @@ fn a_run_on_its_nodes_stays_running_when_the_largest_node_leaves_or_an_agent_mis
     assert_eq!(decided(&begun).status.phase, Some(Phase::Running));
     begun.driver_pods[0].node_name = None;
     assert_eq!(decided(&begun).status.phase, Some(Phase::Pending));
+}
+
+/// Kueue would admit a run that another one keeps from its pool, or from beginning at all.
+#[test]
+fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
+    let queued = |missing: bool, claimed: Option<&str>| {
+        let mut run = with_spec(new_demo(), |run| {
+            run.spec.queue_name = Some("gpus".into());
+            run.spec.inference = serde_json::from_value(json!({"poolRef": {"name": "demo"}})).unwrap();
+            if missing {
+                run.spec.sandboxes = serde_json::from_value(json!({"poolRef": {"name": "there-is-none"}})).unwrap();
+            }
+        });
+        run.inference = Some(inference_pool(claimed, "True", ""));
+        let decision = decided(&run);
+        (decision.claim, decision.create.len())
+    };
+    assert_eq!(queued(true, None), (ClaimStep::Leave, 0));
+    assert_eq!(queued(true, Some("uid-1")), (ClaimStep::Release, 0));
+    assert_eq!(queued(true, Some("uid-of-another")), (ClaimStep::Leave, 0));
+    assert_eq!(
+        queued(false, None),
+        (ClaimStep::Take, 0),
+        "first the claim, then the pods"
+    );
+    assert_eq!(queued(false, Some("uid-1")), (ClaimStep::Leave, 3));
 }
 
 #[test]

@@ -303,8 +303,8 @@ fn any_state() -> impl Strategy<Value = PodState> {
 }
 
 proptest! {
-    /// Whatever happens to the pods, no pod exists twice, no rank is made twice in an attempt, attempts only grow, and
-    /// the group comes to an end or keeps pods of one attempt only.
+    /// For every history of pod states: no pod exists twice, no rank is made twice in an attempt, attempts only grow,
+    /// and the group comes to an end or keeps pods of one attempt only.
     #[test]
     fn attempts_only_grow_and_never_mix(
         size in 1u32..4,

@@ -38,9 +38,9 @@ fn what_a_probe_reached_decides_whether_the_way_out_is_blocked() {
     let (status, reason, message) = egress_of("{max: 4}", &[], Some("no sandbox was free in time"));
     assert_eq!((status, reason), (ConditionStatus::Unknown, "ProbeFailed"));
     assert!(message.contains("leases wait"), "{message}");
-    let nobody = findings(&spec("{max: 4}"), None);
+    let without_report = findings(&spec("{max: 4}"), None);
     assert!(
-        nobody[..2]
+        without_report[..2]
             .iter()
             .all(|finding| finding.status == ConditionStatus::Unknown)
     );
@@ -59,7 +59,7 @@ fn every_bound_that_is_missing_is_named_with_who_sets_it() {
     assert_eq!(
         bare.message,
         "a sandbox has: memory 2048 MiB, CPU 1500m, processes as the kubelet's podPidsLimit says, \
-             disk 20Gi (by eviction), root inside is nobody outside"
+             disk 20Gi (by eviction), root inside is an unprivileged user outside"
     );
     let unbounded = Limits {
         memory_bytes: None,
@@ -103,4 +103,24 @@ fn images_that_cannot_be_had_are_named_until_they_can() {
         finding.message
     );
     assert!(finding.message.contains("and 2 more") && !finding.message.contains("task:4"));
+}
+
+#[test]
+fn pods_without_an_address_are_named_with_their_node_and_what_the_cluster_says() {
+    assert_eq!(starts(&[]).status, ConditionStatus::True);
+    let stuck = |pod: &str, node: &str| StuckPod {
+        pod: pod.into(),
+        node: node.into(),
+        message: "no addresses left".into(),
+        since: 0,
+    };
+    let finding = starts(&[stuck("p-sbx-1", "n-1"), stuck("p-sbx-2", "")]);
+    assert_eq!((finding.status, finding.reason), (ConditionStatus::False, "NoAddress"));
+    assert!(
+        finding
+            .message
+            .contains("p-sbx-1 on node n-1: no addresses left; p-sbx-2: no"),
+        "{}",
+        finding.message
+    );
 }

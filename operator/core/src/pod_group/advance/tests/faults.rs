@@ -290,6 +290,28 @@ fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of
     assert_eq!(update.status.consecutive_failures, 1);
 }
 
+/// One rank in each pod, which then ends as NCCL has ended it.
+#[test]
+fn a_rank_that_nccl_aborted_is_not_told_as_the_cause_where_another_failed_by_itself() {
+    let aborted = |second| ended(134, "Error", "Watchdog caught collective operation timeout", second);
+    let known = AttemptStatus {
+        consecutive_failures: 0,
+        ..known()
+    };
+    let failed = ended(1, "Error", "CUDA error: device-side assert", 25);
+    let seen = pods([aborted(20), lost_its_peers(19), failed, aborted(21)]);
+    let update = advance(&group(), &known, &seen, now());
+    assert!(
+        told(&update).ends_with("exit code 1: CUDA error: device-side assert"),
+        "{update:?}"
+    );
+
+    let seen = pods([lost_its_peers(19), lost_its_peers(19), aborted(20), lost_its_peers(19)]);
+    let update = advance(&group(), &known, &seen, now());
+    assert!(told(&update).contains("Watchdog caught"), "{update:?}");
+    assert_eq!(update.status.consecutive_failures, 1);
+}
+
 #[test]
 fn of_two_that_failed_by_themselves_the_first_is_told() {
     let seen = pods([

@@ -201,8 +201,8 @@ fn a_pod_on_a_lost_node_is_waited_for_only_so_long() {
 }
 
 proptest! {
-    /// Whatever there is, doing what is planned again and again ends with the wanted replicas, never deletes below the
-    /// floor of ready ones and never makes more than the ceiling.
+    /// From every initial state, repeated updates end with the wanted replicas. They never delete below the floor of
+    /// ready replicas and never create more than the ceiling.
     #[test]
     fn every_update_ends_and_stays_between_floor_and_ceiling(
         groups in 0u32..6,

@@ -1,0 +1,23 @@
+//! Services are reached by addresses of either family.
+
+use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+
+use grpo_contracts::listen::{everywhere, listen};
+
+#[test]
+fn a_service_that_listens_everywhere_is_reached_by_ipv4_and_by_ipv6() {
+    let listener = listen(everywhere(0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    // Machines whose kernel has no IPv6 serve IPv4 alone.
+    if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_and_no_reason_to_serve_ipv4_alone() {
+    let first = listen(everywhere(0)).unwrap();
+    let again = listen(everywhere(first.local_addr().unwrap().port()));
+    assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+}

@@ -1,0 +1,275 @@
+//! The bytes that a run takes, as far as its spec and the name of its model say them: memory of trainer and engines,
+//! versions of the weights, checkpoints, and downloads of the model.
+
+use grpo_contracts::{RunConfig, run_config::pool_cache, weights};
+use grpo_crds::{
+    GrpoRun, GrpoRunSpec,
+    grpo_run::{Mode, Offload},
+    inference_pool::{Device, Engine, ModelCache},
+    sources::ModelSource,
+};
+use grpo_memory::{EngineShare, Estimate, Geometry, Load, Schedule};
+
+use super::{
+    CUDA_AND_NCCL,
+    geometry::guess,
+    size::{Size, model_name, size, source_name},
+    tokens,
+};
+
+/// Bytes of a number: in files of a model as publishers have them, as it is stepped, and in a checkpoint (a value and
+/// two moments).
+const BF16: u64 = 2;
+const F32: u64 = 4;
+const CHECKPOINT: u64 = 12;
+
+/// A model as its name describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedModel {
+    pub name: String,
+    pub parameters: u64,
+    /// Those that a token passes: fewer in a mixture of experts.
+    pub active: u64,
+    /// Bytes of its files, in bf16.
+    pub bytes: u64,
+}
+
+/// The model of a spec. None for a name that says no size.
+pub fn model(source: &ModelSource) -> Option<NamedModel> {
+    let name = source_name(source)?;
+    let size = size(&name)?;
+    let (parameters, active) = (size.parameters as u64, size.active as u64);
+    Some(NamedModel {
+        name,
+        parameters,
+        active,
+        bytes: BF16 * parameters,
+    })
+}
+
+/// The memory of a trainer's ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainerMemory {
+    pub ranks: u32,
+    /// Ranks that share the state.
+    pub shards: u64,
+    /// Tokens that a rank computes at a time.
+    pub tokens: u64,
+    pub on_gpus: bool,
+    pub estimate: Estimate,
+    /// Beside the tensors: CUDA's context and NCCL's buffers.
+    pub besides: u64,
+    /// Bytes of the state that offloading keeps in each pod's memory.
+    pub offloaded_per_pod: u64,
+}
+
+impl TrainerMemory {
+    /// Bytes of one rank.
+    pub fn total(&self) -> u64 {
+        self.estimate.total() + self.besides
+    }
+}
+
+/// The memory of a run's trainer. None without one, and for a model whose name says no size.
+pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
+    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
+    let size = size(&model_name(spec)?)?;
+    let on_gpus = trainer.gpus_per_node > 0;
+    let per_pod = trainer.gpus_per_node.max(1);
+    let mut counted = trainer.clone();
+    counted.gpus_per_node = per_pod;
+    let load = Load::one(tokens(spec, trainer));
+    let facts = |spec: &GrpoRunSpec| super::facts(spec, &counted, size);
+    let of = |spec: &GrpoRunSpec| facts(spec).estimate(&load, Schedule::Streamed);
+    let mut kept = spec.clone();
+    if let Some(trainer) = &mut kept.trainer {
+        trainer.offload = Offload {
+            activations: trainer.offload.activations,
+            ..Offload::default()
+        };
+    }
+    let found = of(spec);
+    let offloaded = of(&kept).state.saturating_sub(found.state);
+    Some(TrainerMemory {
+        ranks: trainer.nodes * per_pod,
+        shards: facts(spec).shards,
+        tokens: tokens(spec, trainer),
+        on_gpus,
+        besides: if on_gpus { CUDA_AND_NCCL } else { 0 },
+        offloaded_per_pod: offloaded * u64::from(per_pod),
+        estimate: found,
+    })
+}
+
+/// The memory of one replica of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineMemory {
+    /// GPUs of a replica, over all of its pods; 0 where it computes on CPUs.
+    pub gpus: u32,
+    /// Of each GPU, or of the pod of an engine without GPUs.
+    pub share: EngineShare,
+    /// The share of a GPU's memory that weights and cache take. None: the engine's own default.
+    pub fraction: Option<f64>,
+}
+
+/// The memory of an engine. None for an external one, and for a model whose name says no size.
+pub fn engine(source: &ModelSource, engine: &Engine) -> Option<EngineMemory> {
+    let size = size(&source_name(source)?)?;
+    let geometry = guess(size, None);
+    let of = |gpus, tensor, stages, fraction| EngineMemory {
+        gpus,
+        share: EngineShare::of(&geometry, tensor, stages),
+        fraction,
+    };
+    if let Some(vllm) = &engine.vllm {
+        return Some(match vllm.device {
+            Device::Gpu => of(
+                vllm.ranks(),
+                vllm.tensor_parallel,
+                vllm.pipeline_parallel,
+                Some(vllm.gpu_memory_utilization),
+            ),
+            Device::Cpu => of(0, 1, 1, None),
+        });
+    }
+    if let Some(sglang) = &engine.sglang {
+        let (tensor, stages) = (sglang.tensor_parallel, sglang.pipeline_parallel);
+        return Some(of(sglang.ranks(), tensor, stages, sglang.memory_fraction));
+    }
+    // The embedded engine computes in fp32, on CPUs.
+    let share = EngineShare::of(&geometry, 1, 1);
+    engine.embedded.as_ref().map(|_| EngineMemory {
+        gpus: 0,
+        share: EngineShare {
+            weights: share.weights * F32 / BF16,
+            token: share.token * F32 / BF16,
+        },
+        fraction: None,
+    })
+}
+
+/// What a run that trains writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreBytes {
+    /// One version of the weights, as engines pull it.
+    pub version: u64,
+    /// Versions that are kept, the initial one included.
+    pub versions: u64,
+    /// One checkpoint.
+    pub checkpoint: u64,
+    /// Checkpoints that exist at the same time, the one that is written included.
+    pub checkpoints: u64,
+}
+
+impl StoreBytes {
+    /// At the fullest moment, without episodes.
+    pub fn total(&self) -> u64 {
+        self.version * self.versions + self.checkpoint * self.checkpoints
+    }
+}
+
+/// Versions and checkpoints of a run. None for one that does not train, and for a model whose name says no size.
+pub fn store(spec: &GrpoRunSpec) -> Option<StoreBytes> {
+    if !spec.mode.needs_trainer() {
+        return None;
+    }
+    let size = size(&model_name(spec)?)?;
+    let whole = size.parameters as u64;
+    let adapter = adapter_values(size, spec);
+    // An adapter is published as it is stepped, a whole model as it is computed with: on GPUs in bf16.
+    let on_gpus = spec.trainer.as_ref().is_some_and(|trainer| trainer.gpus_per_node > 0);
+    let version = match weights::publishes_adapters(spec) {
+        true => F32 * adapter.unwrap_or(whole),
+        false if on_gpus => BF16 * whole,
+        false => F32 * whole,
+    };
+    Some(StoreBytes {
+        version,
+        versions: weights::WEIGHTS_KEPT as u64 + 1,
+        checkpoint: CHECKPOINT * adapter.unwrap_or(whole),
+        checkpoints: u64::from(spec.checkpoint.keep) + 1,
+    })
+}
+
+/// Values of the adapter that is trained.
+fn adapter_values(size: Size, spec: &GrpoRunSpec) -> Option<u64> {
+    let Geometry { adapter, .. } = guess(size, spec.model.lora.as_ref());
+    adapter.map(|adapter| adapter.units.iter().sum())
+}
+
+/// Who downloads a model, and how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelDownloads {
+    /// Downloads, one for each cache. At most so many where nodes share one.
+    pub times: u32,
+    /// At most, since pods of one node share the download.
+    pub at_most: bool,
+    /// One of them lies in the run's store.
+    pub in_store: bool,
+}
+
+/// Downloads of a run's model by its own pods. None for a model that is mounted.
+pub fn downloads_of_run(run: &GrpoRun) -> Option<ModelDownloads> {
+    let spec = &run.spec;
+    let download = RunConfig::of(run).model_download?;
+    let pool = spec.inference.pool.as_ref().filter(|_| spec.mode.needs_engines());
+    let engines = pool.map_or(0, |pool| match pool.engine.external {
+        Some(_) => 0,
+        None => pool.replicas * pool.engine.nodes(),
+    });
+    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer());
+    let trainers = trainer.map_or(0, |trainer| trainer.nodes);
+    Some(match pool_cache(spec) {
+        Some(ModelCache {
+            claim_name: Some(_), ..
+        }) => ModelDownloads {
+            times: 1,
+            at_most: false,
+            in_store: false,
+        },
+        Some(_) => ModelDownloads {
+            times: engines + trainers,
+            at_most: true,
+            in_store: false,
+        },
+        None => {
+            let in_bucket = spec.store.object_store.is_some();
+            let own = if in_bucket {
+                trainers
+            } else {
+                u32::from(download.weights)
+            };
+            ModelDownloads {
+                times: engines + own,
+                at_most: false,
+                in_store: download.weights && !in_bucket,
+            }
+        }
+    })
+}
+
+/// Downloads of a model by the replicas of a pool that no run owns. None for a model that is mounted, and for an
+/// external engine.
+pub fn downloads_of_pool(pool: &grpo_crds::InferencePoolSpec) -> Option<ModelDownloads> {
+    if !pool.model.is_downloaded() || pool.engine.external.is_some() {
+        return None;
+    }
+    let pods = pool.replicas * pool.engine.nodes();
+    let cache = pool.model_cache.as_ref();
+    let claim = cache.is_some_and(|cache| cache.claim_name.is_some());
+    Some(ModelDownloads {
+        times: if claim { pods.min(1) } else { pods },
+        at_most: cache.is_some_and(|cache| cache.host_path.is_some()),
+        in_store: false,
+    })
+}
+
+/// Whether a run's engines are given each new version of the weights.
+pub fn updates_engines(mode: Mode, engine: &Engine) -> bool {
+    let external = engine.external.as_ref();
+    mode == Mode::Train
+        && external.is_none_or(|external| external.weights == grpo_crds::inference_pool::ExternalWeights::Agent)
+}
+
+#[cfg(test)]
+mod tests;

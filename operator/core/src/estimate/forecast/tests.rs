@@ -1,0 +1,113 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn run(spec: Value) -> GrpoRun {
+    let mut run = json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "metadata": {"name": "r", "namespace": "team"},
+        "spec": {
+            "model": {"hub": {"repo": "Qwen/Qwen3-8B"}}, "trainer": {"gpusPerNode": 8},
+            "store": {"persistentVolumeClaim": {"claimName": "c"}},
+        },
+    });
+    for (field, value) in spec.as_object().unwrap() {
+        run["spec"][field] = value.clone();
+    }
+    serde_json::from_value(run).unwrap()
+}
+
+fn vllm(more: Value) -> Value {
+    let mut pool = json!({"engine": {"vllm": {"tensorParallel": 2}}, "replicas": 4});
+    for (field, value) in more.as_object().unwrap() {
+        pool[field] = value.clone();
+    }
+    json!({"inference": {"pool": pool}})
+}
+
+#[test]
+fn the_memory_of_a_trainer_is_the_sum_that_a_run_is_refused_by() {
+    let run = run(json!({}));
+    let memory = trainer(&run.spec).unwrap();
+    assert_eq!((memory.ranks, memory.shards, memory.on_gpus), (8, 8, true));
+    let mib = memory.total().div_ceil(1 << 20);
+    assert_eq!(crate::estimate::refusal(&run.spec, Some(mib)), None);
+    assert!(crate::estimate::refusal(&run.spec, Some(mib - 1)).is_some());
+}
+
+#[test]
+fn what_is_offloaded_lies_in_the_memory_of_the_pod() {
+    let offload = json!({"trainer": {"gpusPerNode": 8, "offload": {"optimizer": true}}});
+    let memory = trainer(&run(offload).spec).unwrap();
+    let moments = 8.0 * 8e9;
+    assert!(
+        (memory.offloaded_per_pod as f64 / moments - 1.0).abs() < 1e-3,
+        "{memory:?}"
+    );
+    assert_eq!(trainer(&run(json!({})).spec).unwrap().offloaded_per_pod, 0);
+}
+
+#[test]
+fn a_trainer_on_cpus_has_one_rank_in_each_pod() {
+    let memory = trainer(&run(json!({"trainer": {"nodes": 2}})).spec).unwrap();
+    assert_eq!((memory.ranks, memory.on_gpus, memory.besides), (2, false, 0));
+}
+
+#[test]
+fn a_name_without_a_size_forecasts_nothing() {
+    let run = run(json!({"model": {"hub": {"repo": "org/policy"}}}));
+    assert_eq!((trainer(&run.spec), store(&run.spec)), (None, None));
+    assert_eq!(model(&run.spec.model.source()), None);
+}
+
+#[test]
+fn a_version_is_the_whole_model_or_the_adapter_that_engines_load() {
+    let whole = store(&run(vllm(json!({}))).spec).unwrap();
+    assert_eq!((whole.version, whole.versions), (16_000_000_000, 9));
+    let on_cpus = store(&run(json!({"trainer": {"nodes": 2}})).spec).unwrap();
+    assert_eq!(on_cpus.version, 2 * whole.version);
+    assert_eq!((whole.checkpoint, whole.checkpoints), (96_000_000_000, 3));
+    let mut adapted = run(vllm(json!({})));
+    adapted.spec.model.lora = Some(serde_json::from_value(json!({"rank": 16})).unwrap());
+    let adapter = store(&adapted.spec).unwrap();
+    assert!(adapter.version < whole.version / 50, "{adapter:?}");
+    assert_eq!(adapter.checkpoint, 3 * adapter.version);
+    let embedded = json!({"inference": {"pool": {"engine": {"embedded": {}}}}});
+    let mut merged = run(embedded);
+    merged.spec.model.lora = adapted.spec.model.lora.clone();
+    assert_eq!(store(&merged.spec).unwrap().version, whole.version);
+}
+
+#[test]
+fn a_model_is_downloaded_once_for_each_cache() {
+    let downloads = |spec: Value| downloads_of_run(&run(spec)).unwrap();
+    let scratch = downloads(vllm(json!({})));
+    assert_eq!((scratch.times, scratch.in_store), (4 + 1, true));
+    let claim = downloads(vllm(json!({"modelCache": {"claimName": "models"}})));
+    assert_eq!((claim.times, claim.in_store), (1, false));
+    let nodes = downloads(vllm(json!({"modelCache": {"hostPath": "/models"}})));
+    assert_eq!((nodes.times, nodes.at_most), (4 + 1, true));
+    let mut bucket = vllm(json!({}));
+    bucket["store"] = json!({"objectStore": {"url": "s3://runs"}});
+    bucket["trainer"] = json!({"gpusPerNode": 8, "nodes": 2});
+    let bucket = downloads(bucket);
+    assert_eq!((bucket.times, bucket.in_store), (4 + 2, false));
+    let mounted = run(json!({"model": {"image": {"reference": "models/qwen3-8b"}}}));
+    assert_eq!(downloads_of_run(&mounted), None);
+}
+
+#[test]
+fn an_engine_divides_the_weights_over_the_gpus_of_a_layer() {
+    let source = run(json!({})).spec.model.source();
+    let of = |engine: Value| engine_of(&source, engine);
+    let two = of(json!({"vllm": {"tensorParallel": 2}})).unwrap();
+    let copies = of(json!({"vllm": {"tensorParallel": 2, "dataParallel": 4}})).unwrap();
+    assert_eq!((two.gpus, copies.gpus), (2, 8));
+    assert_eq!(two.share, copies.share);
+    let embedded = of(json!({"embedded": {}})).unwrap();
+    assert_eq!(embedded.share.weights, 4 * two.share.weights);
+    assert_eq!(of(json!({"external": {"url": "https://example.com/v1"}})), None);
+}
+
+fn engine_of(source: &ModelSource, engine: Value) -> Option<EngineMemory> {
+    super::engine(source, &serde_json::from_value(engine).unwrap())
+}

@@ -1,0 +1,79 @@
+use serde::Deserialize;
+
+use super::*;
+use crate::{
+    fixtures::{DEMO, surroundings},
+    names::{self, role},
+};
+
+fn manifests(yaml: &str) -> Vec<Value> {
+    serde_yaml_ng::Deserializer::from_str(yaml)
+        .map(|document| Value::deserialize(document).unwrap())
+        .collect()
+}
+
+fn demo(change: impl FnOnce(&mut Value)) -> Vec<Value> {
+    let mut found = manifests(DEMO);
+    change(&mut found[0]["spec"]);
+    found
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+#[test]
+fn a_run_with_an_unimplemented_field_gets_no_pods_of_its_own() {
+    let settings = Settings::for_tests();
+    let refused = demo(|spec| spec["trainer"]["colocate"] = json!(true));
+    let objects = objects(&refused, &surroundings("team", &settings)).unwrap();
+    assert!(of_kind(&objects, "Pod").is_empty());
+    assert_eq!(objects[0]["status"]["phase"], "Failed");
+}
+
+#[test]
+fn pods_with_a_store_that_many_nodes_mount_are_not_put_onto_one() {
+    let settings = Settings::for_tests();
+    let around = surroundings("team", &settings);
+    for (mode, together) in [("ReadWriteOnce", true), ("ReadWriteMany", false)] {
+        let made = demo(|spec| spec["store"]["volumeClaimTemplate"]["accessModes"] = json!([mode]));
+        let objects = objects(&made, &around).unwrap();
+        let pods = of_kind(&objects, "Pod");
+        let is_driver = |pod: &&&Value| pod["metadata"]["labels"][names::ROLE] == role::DRIVER;
+        let driver = pods.iter().find(is_driver).unwrap();
+        assert_eq!(!driver["spec"]["affinity"].is_null(), together, "{mode}");
+    }
+}
+
+#[test]
+fn a_run_is_told_what_blocks_it_before_it_asks_for_capacity() {
+    let settings = Settings::for_tests();
+    let around = surroundings("team", &settings);
+    let told = |manifests: &[Value], around: &Surroundings<'_>| {
+        let objects = objects(manifests, around).unwrap();
+        let run = serde_json::from_value(objects[0].clone()).unwrap();
+        standing(&run, &objects, around).unwrap()
+    };
+    assert_eq!(told(&demo(|_| {}), &around).reason, "NotEvaluated");
+    let named = demo(|spec| spec["sandboxes"] = json!({"poolRef": {"name": "others"}}));
+    let missing = told(&named, &around);
+    assert_eq!(missing.reason, "SandboxPoolMissing");
+    assert!(missing.message.contains("others"), "{}", missing.message);
+    let on_gpus = demo(|spec| {
+        spec["model"] = json!({"hub": {"repo": "Qwen/Qwen3-32B"}});
+        spec["trainer"]["gpusPerNode"] = json!(1);
+    });
+    let small = Surroundings {
+        gpu_memory: Some(24_576),
+        ..around
+    };
+    assert_eq!(told(&on_gpus, &small).reason, "ExceedsGpuMemory");
+}
+
+#[test]
+fn another_kind_is_refused_by_its_name() {
+    let settings = Settings::for_tests();
+    let pod = json!({"kind": "Pod", "metadata": {"name": "mine"}});
+    let error = objects(&[pod], &surroundings("team", &settings)).unwrap_err();
+    assert!(error.to_string().contains("Pod mine"), "{error}");
+}
