@@ -122,7 +122,7 @@ pub struct OutputPart {
     pub ended: bool,
 }
 
-/// Binds sandboxd to a lease; from then on it obeys nobody else.
+/// Binds sandboxd to a lease. From then on sandboxd accepts requests of this lease only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

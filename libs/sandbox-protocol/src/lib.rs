@@ -28,7 +28,7 @@ pub use report::{EgressReport, PoolReport, REPORT_ANNOTATION};
 pub use room::{Room, Share};
 pub use session::{CloseRequest, SessionInput, SessionReply, SessionRequest, Until};
 pub use signature::{SignatureError, Signed, Signer, Verifier};
-pub use trouble::ImageTrouble;
+pub use trouble::{ImageTrouble, StuckPod};
 
 /// Where sandboxd's image is mounted in every sandbox.
 pub const MOUNT: &str = "/grpo";

@@ -42,7 +42,7 @@ pub struct Limits {
     pub user_namespace: bool,
 }
 
-/// What goes on in a sandbox.
+/// The activity in a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {

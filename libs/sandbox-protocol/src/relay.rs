@@ -1,10 +1,10 @@
 //! A way out of a sandbox that has none: a loopback port in it, carried over the connection that the gateway holds to
 //! one service.
 //!
-//! Whoever connects to the port gets a connection of its own: the gateway always has a `POST /relay` waiting at
-//! sandboxd, which is answered when somebody has connected, and then the HTTP connection itself carries the bytes. The
-//! gateway reads HTTP on it and passes requests on, with the lease's name in a header: the sandbox needs no token,
-//! because nobody else has this connection.
+//! Each client of the port gets a connection of its own. The gateway always has a `POST /relay` waiting at sandboxd.
+//! sandboxd answers it when a client connects, and then the HTTP connection itself carries the bytes. The gateway reads
+//! HTTP on it and forwards the requests, with the lease's name in a header. The sandbox needs no token, because only
+//! this sandbox can use the connection.
 
 use serde::{Deserialize, Serialize};
 

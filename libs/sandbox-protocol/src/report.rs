@@ -1,9 +1,9 @@
-//! What a gateway tells about its pool to whoever shows it: kept with the ledger, so that it outlives the gateway and
-//! costs no write of its own.
+//! What a gateway reports about its pool to the programs that display it. The ledger holds the report, so the report
+//! outlives the gateway and needs no write of its own.
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ImageTrouble, Limits};
+use crate::{ImageTrouble, Limits, StuckPod};
 
 /// Annotation of the ledger's first ConfigMap that holds a [`PoolReport`] in JSON.
 pub const REPORT_ANNOTATION: &str = "grpo.dev/pool-report";
@@ -21,6 +21,9 @@ pub struct PoolReport {
     /// Images that are left alone now because they could not be had; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<ImageTrouble>,
+    /// Pods that have no address for long; the first few.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stuck: Vec<StuckPod>,
 }
 
 /// What sandboxes were shown to reach.

@@ -63,7 +63,7 @@ class SandboxLost(GatewayError):
 
 
 class GatewayAway(RuntimeError):
-    """Nobody answered for as long as the environment would wait."""
+    """The gateway did not answer within the environment's patience."""
 
 
 @dataclasses.dataclass
@@ -159,7 +159,7 @@ def _keep_renewing(gateway, lease, ttl, ended):
         try:
             status, _ = gateway.once("POST", _path(lease, "/renew"), {"ttlSeconds": ttl}, timeout=ttl / 4)
         except Exception as error:
-            # Whoever uses the sandbox next finds out; the pause is the retry.
+            # If the sandbox is lost, its next use reports that. The loop tries again after its pause.
             logger.debug("renewing lease %s: %s", lease, error)
             continue
         if status in (404, 410):

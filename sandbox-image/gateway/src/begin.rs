@@ -1,8 +1,8 @@
 //! How a gateway begins: it takes the ledger, then reads the pods, and knows from both what is whose before anybody is
 //! served.
 //!
-//! The order matters. A pod that an earlier gateway made after the list is nobody's; once the ledger is taken it soon
-//! makes none, and the watch tells of those that it still made.
+//! The order matters. The list does not show a pod that an earlier gateway makes after it, so no gateway would own that
+//! pod. Once the ledger is taken, the earlier gateway soon makes no more pods, and the watch reports the last ones.
 
 use std::sync::Arc;
 

@@ -14,13 +14,21 @@ mod work;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use grpo_sandbox_protocol::MAX_JSON_BYTES;
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use grpo_sandbox_protocol::{MAX_JSON_BYTES, Room};
 
 use crate::core::Core;
 use own::Own;
 use retries::Retries;
+
+/// Bodies of calls may take as much memory together as so many of the largest files. What they wait for is room of
+/// their own: callers of the gateway's own API never wait for them.
+const FILES_IN_MEMORY: usize = 2;
 
 /// What every call of a compatible server needs.
 #[derive(Clone)]
@@ -39,5 +47,26 @@ pub fn router(core: Arc<Core>, api: Router) -> Router {
         .nest("/compat/pool", pool::router().with_state(compat.clone()))
         .nest("/compat/exec", nodes::router().with_state(compat.clone()))
         .nest("/compat/swerex", swerex::router().with_state(compat))
-        .layer(DefaultBodyLimit::max(MAX_JSON_BYTES))
+        // Bodies are bounded before.
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(
+            Room::of_files(FILES_IN_MEMORY),
+            read_body,
+        ))
+}
+
+/// Reads the body of a call once there is room for it.
+async fn read_body(State(room): State<Room>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    let limit = match head.uri.path().ends_with("/upload") {
+        true => swerex::MAX_UPLOAD_BYTES,
+        false => MAX_JSON_BYTES,
+    };
+    match crate::body::read(&room, body, limit).await {
+        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
+        Err(error) => {
+            let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            (status, Json(error)).into_response()
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who
 //! wait.
 
+mod caller;
 mod fencing;
 mod grant;
 mod packages;
@@ -9,16 +10,17 @@ pub mod prefetch;
 pub mod probe;
 mod relay;
 mod release;
+pub mod stuck;
 mod watch;
 
 pub use watch::Watched;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseRequest, PoolReport, Room};
+use grpo_sandbox_protocol::{Activity, ErrorBody, ErrorCode, FaultOrigin, Lease, PoolReport, Room, StuckPod};
 use hyper::Method;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
@@ -32,9 +34,10 @@ use crate::ledger::{Change, FencingCheck, Known};
 use crate::metrics::Metrics;
 use crate::pod::Template;
 use crate::prefetcher::ImagePrefetcher;
+use crate::progress::Progress;
 use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
-use crate::waiters::{Place, Waiters};
+use crate::waiters::Waiters;
 
 /// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
 /// decides.
@@ -50,8 +53,8 @@ const ACTIVITY_WITHIN: Duration = Duration::from_secs(10);
 const TROUBLES_REPORTED: usize = 8;
 /// Looks are this far apart at most, though nothing happens: a command's end is not announced.
 const LONGEST_SLEEP: i64 = 1_000;
-/// A plan that took longer is followed by a pause as long as itself: the index is locked meanwhile, and whoever came is
-/// planned for together.
+/// After a longer plan the scheduler pauses for as long as the plan took, because a plan locks the index. The next plan
+/// serves all callers that arrived meanwhile.
 const QUICK_PLAN: Duration = Duration::from_millis(1);
 
 /// The gateway's working parts. Shared by reference.
@@ -63,6 +66,10 @@ pub struct Core {
     deletions: Semaphore,
     /// Pods whose deletion waits for its turn or for an answer: to order it again would only make that longer.
     deleting: Mutex<HashSet<String>>,
+    /// Leases that were given back, until the end of their sandboxes is certain.
+    leaving: Mutex<HashMap<String, release::End>>,
+    /// Pods that have no address for long.
+    stuck: Mutex<Vec<StuckPod>>,
     /// Creations that were refused since one was not.
     refusals: AtomicU32,
     /// A pod of a later gateway was seen.
@@ -85,6 +92,8 @@ pub struct Core {
     pub prefetcher: Mutex<ImagePrefetcher>,
     /// For bodies on their way into sandboxes.
     pub room: Room,
+    /// Of the scheduler.
+    pub progress: Progress,
     pub template: Template,
     pub metrics: Metrics,
 }
@@ -105,6 +114,8 @@ impl Core {
             pods,
             deletions: Semaphore::new(DELETIONS),
             deleting: Mutex::default(),
+            leaving: Mutex::default(),
+            stuck: Mutex::default(),
             refusals: AtomicU32::new(0),
             replaced: Notify::new(),
             ledger,
@@ -125,6 +136,7 @@ impl Core {
             began: Instant::now(),
             proven: tokio::sync::Mutex::default(),
             room: Room::of_files(FILES_IN_MEMORY),
+            progress: Progress::default(),
             template,
             metrics: Metrics::new(known.counters),
         })
@@ -162,55 +174,11 @@ impl Core {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leases a sandbox, waiting in the queue as long as the request says.
-    pub async fn lease(self: &Arc<Self>, request: LeaseRequest) -> Result<Lease, ErrorBody> {
-        let wait = Duration::from_secs(request.wait_seconds);
-        let id = request.id.clone();
-        let deadline = now() + wait.as_millis() as i64;
-        let (mut place, actions) = {
-            let mut index = self.lock();
-            if index.run_of(&id).is_some_and(|run| run != request.run) {
-                let message = format!("lease {id} is another run's; give every lease an id of its own");
-                return Err(ErrorBody::new(ErrorCode::Forbidden, FaultOrigin::Client, message));
-            }
-            if let Some(held) = index.leases.get(&id).filter(|held| held.granted) {
-                return Ok(lease(held));
-            }
-            let actions = index.wait(request, now())?;
-            (self.waiters.join(&id), actions)
-        };
-        self.changed.notify_one();
-        drop(self.carry_out(actions));
-        match place.answer(wait).await {
-            Some(answer) => answer,
-            None => Err(self.not_in_time(&id, deadline, place)),
-        }
-    }
-
-    fn not_in_time(&self, id: &str, deadline: i64, place: Place) -> ErrorBody {
-        let mut index = self.lock();
-        let (position, waiting) = index.place(id);
-        // Another caller with the same id may be more patient.
-        if place.leave() {
-            index.give_up(id);
-        }
-        let state = index.state();
-        let message = format!(
-            "no sandbox was free in time: {} of {} leased, {} starting, place {position} of {waiting}; raise the pool's max or wait longer",
-            state.leased, state.max, state.pending
-        );
-        ErrorBody {
-            position: Some(position),
-            waiting: Some(waiting),
-            deadline: Some(deadline),
-            ..ErrorBody::new(ErrorCode::QueueDeadline, FaultOrigin::Infrastructure, message)
-        }
-    }
-
     /// Plans whenever something changed, or a deadline passed.
     pub async fn schedule(self: Arc<Self>) {
         let mut told = Vec::new();
         loop {
+            self.progress.beat();
             let prefix = self.template.pool.clone();
             let began = Instant::now();
             let (actions, next, troubles) = {
@@ -271,7 +239,7 @@ impl Core {
         None
     }
 
-    /// Nobody has called for a long time, but what was started in the background may still run.
+    /// The holder has made no call for a long time, but its background processes may still run.
     async fn ask_whether_idle(self: Arc<Self>, lease: &str, epoch: u64) {
         let Some(held) = self.look(|index| index.leases.get(lease).cloned()) else {
             return;
@@ -297,6 +265,7 @@ impl Core {
             egress: self.egress.report(),
             limits: self.egress.limits(),
             troubles,
+            stuck: self.stuck().into_iter().take(TROUBLES_REPORTED).collect(),
         };
         let core = self.clone();
         tokio::spawn(async move {

@@ -21,12 +21,12 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// As an earlier gateway left it. What is old says nothing, nor what was not good, unless nobody waits for better
-    /// (`unenforced`): a probe takes two sandboxes' places.
+    /// Keeps the report of an earlier gateway if it is fresh and shows that sandboxes reach nothing. With `unenforced`,
+    /// the fresh report of any completed probe is enough: a new probe takes the places of two sandboxes.
     pub fn restored(found: Option<EgressReport>, limits: Option<Limits>, unenforced: bool, now: i64) -> Self {
-        let is_fresh = |found: &EgressReport| now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64;
+        let counts = |found: &EgressReport| is_settled(found, unenforced) && is_fresh(found, now);
         Self {
-            found: watch::Sender::new(found.filter(|found| is_settled(found, unenforced) && is_fresh(found))),
+            found: watch::Sender::new(found.filter(counts)),
             limits: Mutex::new(limits),
         }
     }
@@ -35,9 +35,17 @@ impl Egress {
         self.found.borrow().clone()
     }
 
-    /// A probe has ended with this report.
-    pub(crate) fn found(&self, report: EgressReport) {
-        self.found.send_replace(Some(report));
+    /// A probe has ended with this report. One that could not be made shows nothing: what an earlier one has shown
+    /// counts until it is old.
+    pub(crate) fn found(&self, report: EgressReport, now: i64) {
+        self.found.send_if_modified(|known| {
+            let counts = |known: &EgressReport| known.failed.is_none() && is_fresh(known, now);
+            let is_kept = report.failed.is_some() && known.as_ref().is_some_and(counts);
+            if !is_kept {
+                *known = Some(report);
+            }
+            !is_kept
+        });
     }
 
     /// What the probe's sandbox was bounded by.
@@ -70,18 +78,66 @@ pub(crate) fn is_settled(found: &EgressReport, unenforced: bool) -> bool {
     found.is_blocked() || unenforced && found.failed.is_none() && !found.tried.is_empty()
 }
 
-pub(crate) fn why_not(found: Option<&EgressReport>) -> String {
-    let what = match found {
-        None => "no probe has ended yet that could show that sandboxes reach nothing".to_owned(),
-        Some(EgressReport { failed: Some(why), .. }) => {
-            format!("whether sandboxes reach nothing could not be found out: {why}")
+fn is_fresh(found: &EgressReport, now: i64) -> bool {
+    now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64
+}
+
+/// Before the next probe when the last one showed nothing good; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+
+/// When probes are made: again before what was shown is old, sooner when it was not good.
+pub(crate) struct ProbePauses {
+    pause: Duration,
+    /// The last probe could not be made.
+    pub has_failed: bool,
+}
+
+impl Default for ProbePauses {
+    fn default() -> Self {
+        Self {
+            pause: FIRST_PAUSE,
+            has_failed: false,
         }
+    }
+}
+
+impl ProbePauses {
+    /// How long the next probe is waited for.
+    pub fn next(&mut self, known: Option<&EgressReport>, unenforced: bool, now: i64) -> Duration {
+        let Some(known) = known else {
+            return Duration::ZERO;
+        };
+        let is_settled = is_settled(known, unenforced);
+        let age = Duration::from_millis(now.saturating_sub(known.at).unsigned_abs());
+        if is_settled && !self.has_failed {
+            self.pause = FIRST_PAUSE;
+            return (HOLDS_FOR * 9 / 10).saturating_sub(age);
+        }
+        let wait = self.pause;
+        self.pause = (self.pause * 2).min(HOLDS_FOR);
+        // What an earlier probe has shown must be shown again, or given up, when it is old.
+        let left = HOLDS_FOR.saturating_sub(age);
+        match is_settled && !left.is_zero() {
+            true => wait.min(left),
+            false => wait,
+        }
+    }
+}
+
+/// Why no lease is given, and what is to be done.
+pub(crate) fn why_not(found: Option<&EgressReport>) -> String {
+    match found {
+        None => "no probe has ended yet that could show that sandboxes reach nothing; ask again".to_owned(),
+        Some(EgressReport { failed: Some(why), .. }) => format!(
+            "whether sandboxes reach nothing could not be found out: {why}; the probe takes two of the pool's sandboxes \
+             (one if max is 1) and is made again by itself, so free them or remove that cause"
+        ),
         Some(found) => format!(
-            "a sandbox of this pool reached {}: the cluster does not enforce its NetworkPolicy",
+            "a sandbox of this pool reached {}: the cluster does not enforce its NetworkPolicy; \
+             install a network plugin that does, or set allowUnenforced: true to lease all the same",
             found.reached.join(", ")
         ),
-    };
-    format!("{what}; install a network plugin that does, or set allowUnenforced: true to lease all the same")
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
 
 mod ownership;
+mod room;
 mod work;
 
 use std::sync::{Arc, PoisonError};
@@ -52,7 +53,7 @@ pub fn router(core: Arc<Core>) -> Router {
 /// The gateway's own API.
 fn own(core: Arc<Core>) -> Router {
     Router::new()
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/v1/leases", post(take))
@@ -68,9 +69,9 @@ fn own(core: Arc<Core>) -> Router {
         .with_state(core)
 }
 
-/// Counts what is refused, for whatever reason and by whichever call. That there is no such lease only the pool's
-/// gateway can say: one that was followed by another and does not know it yet would have its holder give up a lease
-/// that is there.
+/// Counts every refusal of every call. Only the gateway that owns the pool can say that a lease does not exist: a
+/// gateway that has been replaced and does not know it yet would make the holder give up a lease that another gateway
+/// granted.
 async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let error = response.extensions().get::<ErrorBody>();
@@ -83,6 +84,21 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
         core.metrics.refused(error);
     }
     response
+}
+
+/// What the kubelet restarts the gateway by. It takes no lock of the pool's: a scheduler that holds one for ever is
+/// found.
+async fn alive(State(core): Shared) -> (StatusCode, String) {
+    match core.progress.stalled() {
+        None => (StatusCode::OK, "ok".to_owned()),
+        Some(ago) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!(
+                "the scheduler has begun no round for {} s; the gateway must be restarted",
+                ago.as_secs()
+            ),
+        ),
+    }
 }
 
 /// Not a refusal that is counted: probes ask every second.
@@ -181,7 +197,7 @@ async fn take(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<Re
     Ok(Json(core.lease(request).await?).into_response())
 }
 
-/// The lease, or why there is none.
+/// The granted lease, or the error that says why it does not exist.
 fn held(core: &Core, id: &str) -> Result<ActiveLease, Refused> {
     core.look(|index| match index.leases.get(id) {
         Some(held) if held.granted => Ok(held.clone()),
@@ -263,6 +279,7 @@ async fn metrics(State(core): Shared) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     let around = Around {
         relays: core.relays.count(),
+        starts: core.template.term,
         egress_blocked: core.egress.report().is_some_and(|report| report.is_blocked()),
         images: core.prefetcher.lock().unwrap_or_else(PoisonError::into_inner).counts(),
     };

@@ -5,9 +5,9 @@
 //! its release ends the pod, or, where the pool resets ([`Index::resets`]), its container, and what is leased again is
 //! another container with a root file system of its own.
 //!
-//! Nobody waits for a removal. A pod that is to go counts towards the pool's `max` until the API server has taken the
-//! order to delete it, a moment, and the order is given again and again until the pod is seen to be gone. Only when
-//! many hang ([`Bounds::allowance`]) do they keep new ones from being made.
+//! No caller waits for the removal of a pod. A pod to be removed counts towards the pool's `max` only until the API
+//! server accepts the order to delete it. This takes a moment. The order is repeated until the pod is seen to be gone.
+//! Only when many removals hang ([`Bounds::allowance`]) do they block the creation of new pods.
 //!
 //! A fair queue serves those who wait ([`fair_queue`]): graders first, then the run with the fewest leases.
 
@@ -27,7 +27,7 @@ use grpo_sandbox_protocol::{ImageTrouble, LedgerEntry, PoolState, SandboxCause};
 
 use pulls::Pulls;
 
-pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted};
+pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted, WithoutAddress};
 
 /// Under whose name the pool's own demand is kept; no run is called so.
 const POOL_ITSELF: &str = "";
@@ -152,7 +152,7 @@ impl Index {
         }
     }
 
-    /// Sandboxes that the pool itself keeps warm, whatever runs want.
+    /// Sandboxes that the pool itself keeps warm, independent of the demand of runs.
     pub fn keep(&mut self, images: Vec<(String, usize)>) {
         self.want(POOL_ITSELF, images, i64::MAX);
     }

@@ -1,18 +1,18 @@
 //! The durable record of leases: ConfigMaps, the shards, a key per lease, each written by compare-and-swap, one update
 //! per batch of changes.
 //!
-//! Group commit: whatever has gathered while the last update was under way goes into the next one. All leases of a
-//! batch go into one shard, whichever has room, so a batch is one write however many shards there are; only a long
-//! queue is written to several at once. What goes out of the ledger is in no hurry, for an entry whose pod is gone
-//! means nothing: it goes with the next update of its shard, or after [`REMOVED_WITHIN`].
+//! Group commit: changes that arrive during one update go into the next one. All leases of a batch go into one shard
+//! that has room, so a batch is one write, independent of the number of shards. Only a long queue is written to several
+//! shards at once. Removals are not urgent, because an entry whose pod is gone means nothing: an entry is removed with
+//! the next update of its shard, or after [`REMOVED_WITHIN`].
 //!
 //! Fencing: a gateway that begins takes the first shard, and with it a term, one more than the last; then it marks the
 //! other shards with both. A shard is never taken from a later term. An update that meets another's mark, or entries it
 //! did not write, has been replaced, and the gateway ends. One that has nothing to write looks now and then whether the
 //! mark is still its own.
 //!
-//! Renewals are not written: an entry's end is that of the first grant, and whoever restores leases gives their
-//! holders time to renew them.
+//! Renewals are not written: the expiry of an entry is that of the first grant. A gateway that restores leases gives
+//! their holders time to renew them.
 
 mod shard;
 
@@ -38,7 +38,7 @@ const BACKLOG: usize = 16_384;
 const ANOTHER_WRITER: usize = 128;
 /// Shards written at one time.
 const WRITERS: usize = 4;
-/// Longest time that an entry nobody needs stays.
+/// Longest time that an unneeded entry stays.
 const REMOVED_WITHIN: Duration = Duration::from_secs(1);
 /// Pause between two looks at the mark when there is nothing to write.
 const LOOK: Duration = Duration::from_secs(5);
@@ -46,6 +46,11 @@ const LOOK: Duration = Duration::from_secs(5);
 /// One change.
 pub enum Change {
     Put {
+        entry: LedgerEntry,
+        done: oneshot::Sender<()>,
+    },
+    /// A longer time for a lease that is in the ledger. Dropped unanswered when the lease has been removed meanwhile.
+    Extend {
         entry: LedgerEntry,
         done: oneshot::Sender<()>,
     },
@@ -86,7 +91,7 @@ pub struct Known {
     pub counters: Counters,
     /// What an earlier gateway told of the pool.
     pub report: PoolReport,
-    /// None where nobody else can be the gateway.
+    /// `None` if no other gateway can own the pool.
     pub fencing: Option<FencingCheck>,
 }
 
@@ -224,15 +229,24 @@ impl Ledger {
     fn take(&mut self, change: Change) {
         match change {
             Change::Put { entry, done } => self.backlog.push_back((entry, done)),
+            Change::Extend { entry, done } => {
+                if self
+                    .at
+                    .get(&entry.lease)
+                    .is_some_and(|(_, epoch)| *epoch == entry.epoch)
+                {
+                    self.backlog.push_back((entry, done));
+                }
+            }
             Change::Remove { lease, epoch } => {
+                // Given back before it was written, or while a longer time waits to be: written after this removal, it
+                // would bring the lease back.
+                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
+                self.backlog.retain(|(entry, _)| !is_it(entry));
                 if let Some((number, _)) = self.at.get(&lease).copied().filter(|(_, at)| *at == epoch) {
                     self.at.remove(&lease);
                     self.remove(number, &lease);
-                    return;
                 }
-                // Given back before it was written: then it need not be.
-                let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
-                self.backlog.retain(|(entry, _)| !is_it(entry));
             }
             Change::Report(report) => {
                 if let Ok(text) = serde_json::to_string(&report) {
@@ -361,7 +375,7 @@ impl Ledger {
     }
 }
 
-/// Whoever does not wait any more need not hear it.
+/// Ignores receivers that do not wait any more.
 fn tell(waiting: impl IntoIterator<Item = oneshot::Sender<()>>) {
     for done in waiting {
         let _ = done.send(());

@@ -5,15 +5,16 @@
 //! leases to the [`ledger`] before anybody hears of them, binds sandboxd. [`cause`] says from a pod's status why it
 //! ended, [`pull`] why it cannot begin; [`slim_pod`] has the fields of a pod that are read. [`pod`] builds sandbox
 //! pods. [`prefetcher`] has nodes pull what comes next. [`sandbox`] talks to sandboxd, signed; [`egress`] says whether
-//! sandboxes reach nothing, [`package_index`] what graders reach. [`http`] is the door for drivers, [`waiters`] are
-//! those of them who wait for a lease, [`relay`] is the way out of a sandbox. [`compat`] speaks to clients of other
-//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells the time.
+//! sandboxes reach nothing, [`package_index`] what graders reach. [`http`] is the door for drivers, [`body`] reads what
+//! they send, [`waiters`] are those of them who wait for a lease, [`relay`] is the way out of a sandbox. [`compat`]
+//! speaks to clients of other systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells
+//! the time, [`progress`] whether the scheduler works.
 //!
 //! # Restarts
 //!
-//! Leases survive the gateway in the ledger, their pods in the cluster. Renewals are not written down, so a gateway
-//! that begins gives every lease whose pod lives its whole time again, in which its holder renews it ([`restore`]).
-//! Idle time restarts. Pods that nobody has leased are taken over. The gateway is ready only when it holds the
+//! Leases survive the gateway in the ledger, their pods in the cluster. Renewals are not written down. A new gateway
+//! therefore gives every lease with a live pod its whole time again, and the holder renews within it ([`restore`]).
+//! Idle time restarts. The new gateway also takes over pods without a lease. It is ready only when it holds the
 //! ledger and the watch has shown it every pod.
 //!
 //! # Two at a time
@@ -22,6 +23,7 @@
 //! ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
 pub mod begin;
+pub mod body;
 pub mod cause;
 pub mod clock;
 pub mod compat;
@@ -35,6 +37,7 @@ pub mod openapi;
 pub mod package_index;
 pub mod pod;
 pub mod prefetcher;
+pub mod progress;
 pub mod pull;
 pub mod refusals;
 pub mod relay;

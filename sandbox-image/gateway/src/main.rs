@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use clap::Parser;
 use grpo_auth::AuthFlags;
+use grpo_contracts::RunConfig;
 use grpo_contracts::access::Service;
+use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::core::prefetch::keep_prefetching;
 use grpo_gateway::core::probe::keep_probing;
+use grpo_gateway::core::stuck;
 use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
 use grpo_sandbox_protocol::Signer;
@@ -44,7 +47,7 @@ struct Arguments {
     /// ConfigMap of the leases; repeated, one for every 256 leases that there may be.
     #[arg(long, required = true)]
     ledger: Vec<String>,
-    #[arg(long, default_value = "0.0.0.0:8080")]
+    #[arg(long, default_value_t = everywhere(RunConfig::GATEWAY_PORT))]
     listen: SocketAddr,
     #[command(flatten)]
     auth: AuthFlags,
@@ -97,14 +100,18 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         ledgers: arguments.ledger,
         holder: format!("{:016x}", rand::rng().random::<u64>()),
     };
-    let Begun { core, writer, .. } = beginning.begin().await.map_err(|e| e.to_string())?;
+    let Begun {
+        core, writer, tasks, ..
+    } = beginning.begin().await.map_err(|e| e.to_string())?;
     tokio::spawn(keep_probing(core.clone()));
+    let events = kube::Api::namespaced(client.clone(), &core.template.namespace);
+    tokio::spawn(stuck::keep_looking(core.clone(), events));
     if core.template.spec.warm.images > 0 {
         tokio::spawn(keep_prefetching(core.clone(), client));
     }
 
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
+    let listener = listen(arguments.listen)
+        .and_then(tokio::net::TcpListener::from_std)
         .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "serving");
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;
@@ -124,6 +131,11 @@ async fn run(arguments: Arguments) -> Result<(), String> {
             Ok(Err(error)) => Err(error.to_string()),
             Err(error) => Err(format!("the ledger's writer ended: {error}")),
         },
+        // Without one of them the process would answer and grant nothing.
+        (ended, ..) = futures::future::select_all(tasks) => Err(match ended {
+            Ok(()) => "the scheduler or the watch of the pool's pods ended; the gateway must be restarted".to_owned(),
+            Err(error) => format!("the scheduler or the watch of the pool's pods ended: {error}"),
+        }),
     }
 }
 

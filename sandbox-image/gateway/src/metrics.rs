@@ -18,6 +18,8 @@ type Label = (&'static str, String);
 /// What there is besides the index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Around {
+    /// Gateways that have held the pool's ledger, this one included.
+    pub starts: u64,
     pub relays: usize,
     pub egress_blocked: bool,
     /// Images that are prefetched for sandboxes to come, and those of them that a node has.
@@ -182,6 +184,13 @@ impl Metrics {
 }
 
 fn register_around(registry: &mut Registry, around: Around) {
+    let starts: Counter = Counter::default();
+    starts.inc_by(around.starts);
+    registry.register(
+        "starts",
+        "Gateways that the pool has had, as its ledger counts them: a restart is one more",
+        starts,
+    );
     let relays: Gauge = Gauge::default();
     relays.set(around.relays as i64);
     registry.register("relays", "Ports of sandboxes that lead to a service", relays);

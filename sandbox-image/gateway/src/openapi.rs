@@ -283,7 +283,7 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
             "releaseLease",
             "Give a sandbox back. Its pod ends.",
         )
-        .done("It is given back, whatever becomes of this gateway, or was not there.")
+        .done("The sandbox is given back, even if this gateway fails now, or there was no such lease.")
         .refuses(&[ErrorCode::BadRequest, ErrorCode::Unavailable]),
         Operation::new(
             "post",
@@ -451,11 +451,9 @@ impl Operation {
 
 fn about_the_process() -> Vec<Operation> {
     vec![
-        Operation::new("get", "/healthz", "isAlive", "Whether the process is alive.").gives(
-            200,
-            "It is.",
-            json!({TEXT: {}}),
-        ),
+        Operation::new("get", "/healthz", "isAlive", "Whether the process makes progress.")
+            .gives(200, "It does.", json!({TEXT: {}}))
+            .gives(503, "It must be restarted.", json!({TEXT: {}})),
         Operation::new("get", "/readyz", "isReady", "Whether leases may be asked for.")
             .gives(200, "They may.", json!({TEXT: {}}))
             .gives(503, "Not yet, or not any more.", json!({TEXT: {}})),

@@ -235,7 +235,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
             // The policy gets no way to the API server.
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            // Root inside is nobody outside: SWE-bench images run as root.
+            // Root inside is an unprivileged user outside: SWE-bench images run as root.
             "hostUsers": !template.spec.user_namespaces,
             "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "volumes": volumes,

@@ -5,10 +5,10 @@
 //!     ──► the sandbox is made near it
 //! ```
 //!
-//! A large task image takes minutes to pull. While every place of the pool is taken, nobody has pulled the next ones,
-//! and each group of episodes would begin by waiting. A prefetch pod costs 32 MiB and no place. Only the kubelet may
-//! remove images from a node, and it removes those that no pod has; so `warm.images` bounds how many images are kept
-//! from it, and images that no run wants any more are left to it.
+//! A large task image takes minutes to pull. While every place of the pool is taken, no sandbox pulls the next images,
+//! so each group of episodes would begin with a wait. A prefetch pod costs 32 MiB and no place. Only the kubelet may
+//! remove images from a node, and it removes images that no pod uses. So `warm.images` bounds how many images are kept
+//! from it, and the kubelet may remove images that no run wants any more.
 //!
 //! The name of a prefetch pod follows from its image, so that late events, another gateway or a lost answer never make
 //! a second one.
@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// An image that nobody wants is kept for so long, milliseconds: demand comes in waves.
+/// How long an unwanted image is kept, in milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
 /// An image whose prefetch pod was ended from outside is left alone for so long, milliseconds: its node may have no
 /// room on its disk.

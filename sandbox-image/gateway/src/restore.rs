@@ -1,5 +1,5 @@
-//! What a gateway that begins takes over from the one before: the leases of the ledger whose pods still live, and the
-//! pods that nobody has leased.
+//! What a new gateway takes over from the previous one: the leases of the ledger whose pods still live, and the pods
+//! without a lease.
 
 use std::collections::{HashMap, HashSet};
 

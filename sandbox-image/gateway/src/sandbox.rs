@@ -20,7 +20,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::Semaphore;
 
-/// Each takes a connection, and two seconds where nobody listens.
+/// Health checks at one time. Each takes a connection, and two seconds if no process listens.
 const LOOKS: usize = 512;
 
 use crate::clock::time_of_day;
@@ -186,8 +186,8 @@ impl Sandboxes {
         Ok((head, Body::from_stream(frames)))
     }
 
-    /// Asks for a connection from a port inside. None if nobody has connected there within the time, which sandboxd
-    /// keeps.
+    /// Asks for a connection from a port inside. `None` if no process has connected there within the time limit, which
+    /// sandboxd enforces.
     pub async fn relayed(
         &self,
         holder: Holder<'_>,
@@ -240,7 +240,7 @@ impl Sandboxes {
         });
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("http://{}:{SANDBOXD_PORT}{target}", holder.ip))
+            .uri(url(holder.ip, target))
             .header(SIGNATURE_HEADER, signature)
             .header(LEASE_HEADER, holder.lease)
             .header(EPOCH_HEADER, holder.epoch)
@@ -259,7 +259,15 @@ impl Sandboxes {
 }
 
 fn health(ip: &str) -> Builder {
-    Request::get(format!("http://{ip}:{SANDBOXD_PORT}/healthz"))
+    Request::get(url(ip, "/healthz"))
+}
+
+/// Where sandboxd is asked. An address of IPv6 stands in brackets there.
+fn url(ip: &str, target: &str) -> String {
+    match ip.contains(':') {
+        true => format!("http://[{ip}]:{SANDBOXD_PORT}{target}"),
+        false => format!("http://{ip}:{SANDBOXD_PORT}{target}"),
+    }
 }
 
 fn doing(method: &Method, target: &str) -> String {
@@ -284,3 +292,6 @@ fn error(doing: &str, ip: &str, message: String) -> SandboxError {
         answer: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{ErrorBody, Lease};
 use tokio::sync::oneshot;
 
-type Told = Result<Lease, ErrorBody>;
+/// What a caller is told.
+pub type Told = Result<Lease, ErrorBody>;
+
 type ByLease = HashMap<String, Vec<oneshot::Sender<Told>>>;
 
 /// All who wait. Cloning is cheap.
@@ -57,7 +59,7 @@ impl Place {
         }
     }
 
-    /// Answers whether nobody else waits for the same lease.
+    /// Gives up the place. Returns true if no other caller waits for the same lease.
     pub fn leave(mut self) -> bool {
         self.vacate()
     }

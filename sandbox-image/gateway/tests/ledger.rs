@@ -112,6 +112,15 @@ fn put(lease: &str, epoch: u64) -> (Change, oneshot::Receiver<()>) {
     (Change::Put { entry, done }, committed)
 }
 
+fn extend(lease: &str, epoch: u64) -> (Change, oneshot::Receiver<()>) {
+    let (done, committed) = oneshot::channel();
+    let entry = LedgerEntry {
+        ttl_millis: 1000,
+        ..entry(lease, epoch)
+    };
+    (Change::Extend { entry, done }, committed)
+}
+
 fn remove(lease: &str, epoch: u64) -> Change {
     let lease = lease.to_owned();
     Change::Remove { lease, epoch }
@@ -149,6 +158,19 @@ impl Office {
 
     async fn remove(&self, lease: &str, epoch: u64) {
         self.changes.send(remove(lease, epoch)).await.unwrap();
+    }
+
+    async fn extend(&self, lease: &str, epoch: u64) -> oneshot::Receiver<()> {
+        let (change, committed) = extend(lease, epoch);
+        self.changes.send(change).await.unwrap();
+        committed
+    }
+
+    /// Every change that was sent is known to the writer.
+    async fn heard(&self) {
+        while self.changes.capacity() < self.changes.max_capacity() {
+            tokio::task::yield_now().await;
+        }
     }
 
     async fn flush(&self) {
@@ -206,16 +228,12 @@ async fn what_gathers_while_an_update_is_under_way_is_one_update() {
     let office = Office::open(&api, &names, "a").await;
     let shut = server.gate.acquire().await.unwrap();
     let first = office.put("first", 1).await;
-    while office.changes.capacity() < office.changes.max_capacity() {
-        tokio::task::yield_now().await;
-    }
+    office.heard().await;
     let mut others = Vec::new();
     for nth in 0..100 {
         others.push(office.put(&format!("l{nth}"), 2).await);
     }
-    while office.changes.capacity() < office.changes.max_capacity() {
-        tokio::task::yield_now().await;
-    }
+    office.heard().await;
     drop(shut);
     first.await.unwrap();
     for committed in others {
@@ -281,6 +299,42 @@ async fn what_is_removed_late_does_not_take_a_later_lease_of_the_same_id_along()
 }
 
 #[tokio::test]
+async fn a_longer_time_that_waits_to_be_written_does_not_bring_a_removed_lease_back() {
+    let (server, api, names) = Server::start(1).await;
+    let office = Office::open(&api, &names, "a").await;
+    office.put("l", 1).await.await.unwrap();
+    let shut = server.gate.acquire().await.unwrap();
+    // The shard is being written, so that the rest waits.
+    let other = office.put("other", 2).await;
+    office.heard().await;
+    let extended = office.extend("l", 1).await;
+    office.heard().await;
+    office.remove("l", 1).await;
+    office.heard().await;
+    drop(shut);
+    other.await.unwrap();
+    office.flush().await;
+    assert!(extended.await.is_err(), "the lease is gone");
+    assert_eq!(server.leases(), [["other"]]);
+}
+
+#[tokio::test]
+async fn a_longer_time_that_comes_after_the_removal_is_refused_and_one_before_it_is_kept() {
+    let (server, api, names) = Server::start(2).await;
+    let office = Office::open(&api, &names, "a").await;
+    office.put("l", 1).await.await.unwrap();
+    office.extend("l", 1).await.await.unwrap();
+    assert!(office.extend("l", 9).await.await.is_err(), "that is another lease");
+    let next = Office::open(&api, &names, "b").await;
+    assert_eq!(next.found[0].ttl_millis, 1000);
+    next.remove("l", 1).await;
+    assert!(next.extend("l", 1).await.await.is_err());
+    next.flush().await;
+    assert!(server.leases().concat().is_empty());
+    office.writer.abort();
+}
+
+#[tokio::test]
 async fn an_update_whose_answer_was_lost_is_done_and_not_done_twice() {
     let (server, api, names) = Server::start(1).await;
     let office = Office::open(&api, &names, "a").await;
@@ -304,7 +358,7 @@ async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_le
             failed: None,
         }),
         limits: None,
-        troubles: Vec::new(),
+        ..PoolReport::default()
     };
     let before = office.counters.writes.get();
     office

@@ -7,5 +7,6 @@ mod lease_rate;
 mod ledger;
 mod packages;
 mod played;
+mod stuck;
 mod tokens;
 mod work;

@@ -21,6 +21,8 @@ use grpo_sandbox_protocol::{KEY_ENV, LedgerEntry, MAX_FILE_BYTES, Priority, SAND
 use kube::api::Api;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
 
 /// A gateway with one lease, in whose sandbox sandboxd runs.
 struct Leased {
@@ -85,8 +87,8 @@ impl Leased {
             spec: serde_yaml_ng::from_str("max: 2").unwrap(),
             term: 1,
         };
-        let nobody = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let pods = Api::namespaced(kube::Client::try_from(nobody).unwrap(), "n");
+        let no_server = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let pods = Api::namespaced(kube::Client::try_from(no_server).unwrap(), "n");
         let (changes, mut receiver) = ledger::channel();
         tokio::spawn(async move { while receiver.recv().await.is_some() {} });
         let (index, sandboxes) = (Index::new(bounds), Sandboxes::new(signer));
@@ -240,10 +242,55 @@ async fn files_and_trees_go_in_and_out_and_what_is_too_large_is_refused_before_i
     let declared = put
         .header("content-length", MAX_FILE_BYTES + 1)
         .body(reqwest::Body::wrap_stream(never));
-    let answer = tokio::time::timeout(Duration::from_secs(20), declared.send())
+    let answer = tokio::time::timeout(Duration::from_secs(60), declared.send())
         .await
         .unwrap();
     assert_eq!(answer.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// A body that stops in the middle, and says so.
+fn half_a_body(arrived: tokio::sync::oneshot::Sender<()>) -> reqwest::Body {
+    let first = futures::stream::iter(0..32).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 1 << 20]));
+    // More than sockets hold: the gateway reads it.
+    let then = futures::stream::once(async move {
+        let _ = arrived.send(());
+        std::future::pending().await
+    });
+    reqwest::Body::wrap_stream(first.chain(then))
+}
+
+#[tokio::test]
+async fn bodies_for_other_systems_take_room_of_their_own_and_give_it_back() {
+    let leased = Leased::begin().await;
+    let mut uploads = Vec::new();
+    for _ in 0..2 {
+        let (arrived, half) = tokio::sync::oneshot::channel();
+        let upload = leased.http.post(format!("{}/compat/swerex/l%2F1/upload", leased.url));
+        let upload = upload
+            .header("content-length", MAX_FILE_BYTES)
+            .body(half_a_body(arrived));
+        uploads.push(tokio::spawn(upload.send()));
+        half.await.unwrap();
+    }
+    let call = json!({"lease_id": "x", "patch": "x".repeat(100_000)});
+    let waits = leased
+        .http
+        .post(format!("{}/compat/pool/heartbeat", leased.url))
+        .json(&call);
+    let waits = tokio::spawn(waits.send());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own");
+    let put = leased.http.put(leased.at(&format!("files?path={}", path.display())));
+    let (status, said) = told(put.body(vec![b'x'; 1 << 20])).await;
+    assert_eq!(status, StatusCode::NO_CONTENT, "the own API has room: {said}");
+    assert!(!waits.is_finished(), "the others have taken the room");
+    uploads.into_iter().for_each(|upload| upload.abort());
+    let answer = tokio::time::timeout(Duration::from_secs(60), waits).await.unwrap();
+    assert_eq!(
+        answer.unwrap().unwrap().status(),
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "no such lease"
+    );
 }
 
 /// Says what was asked, and by which lease; streams when it is told to.
@@ -287,7 +334,7 @@ async fn what_runs_in_a_sandbox_reaches_the_named_service_as_its_lease_and_nothi
     assert_eq!((&said["asked"], &said["body"]), (&wanted, &json!("question")));
 
     let streamed = leased.http.get(format!("{inside}/stream")).send().await.unwrap();
-    let first = tokio::time::timeout(Duration::from_secs(20), streamed.bytes_stream().next())
+    let first = tokio::time::timeout(Duration::from_secs(60), streamed.bytes_stream().next())
         .await
         .unwrap();
     assert_eq!(first.unwrap().unwrap(), "data: 1\n\n");
@@ -338,17 +385,114 @@ async fn a_relay_ends_with_its_lease() {
     assert!(frames.next().await.unwrap().is_ok());
     assert_eq!(leased.core.relays.count(), 1);
     leased.core.look(|index| index.leases.remove("l/1"));
-    let end = tokio::time::timeout(Duration::from_secs(20), frames.next())
+    let end = tokio::time::timeout(Duration::from_secs(60), frames.next())
         .await
         .unwrap();
     assert!(end.is_none_or(|frame| frame.is_err()), "the connection is cut");
-    tokio::time::timeout(Duration::from_secs(20), async {
+    tokio::time::timeout(Duration::from_secs(60), async {
         while leased.core.relays.count() > 0 {
             tokio::task::yield_now().await;
         }
     })
     .await
     .unwrap();
+}
+
+/// Says when the caller of a stream has gone.
+struct Gone(mpsc::UnboundedSender<()>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// A service that streams one line and never ends, and what says that a caller of it has gone.
+async fn endless() -> (String, mpsc::UnboundedReceiver<()>) {
+    let (tell, told) = mpsc::unbounded_channel();
+    let answer = move || {
+        let gone = Gone(tell.clone());
+        let first = futures::stream::once(async { Ok::<_, std::io::Error>("data: 1\n\n") });
+        let never = futures::stream::once(async move {
+            let _gone = gone;
+            std::future::pending().await
+        });
+        async move { Body::from_stream(first.chain(never)) }
+    };
+    (serve(Router::new().fallback(answer)).await, told)
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), what).await.unwrap()
+}
+
+/// An agent's connection on which the first part of a stream has arrived.
+async fn in_mid_stream(port: u16) -> impl futures::Stream<Item = reqwest::Result<bytes::Bytes>> + Unpin {
+    let agent = reqwest::Client::builder().no_proxy().build().unwrap();
+    let streamed = agent.get(format!("http://127.0.0.1:{port}/stream")).send();
+    let mut frames = Box::pin(soon(streamed).await.unwrap().bytes_stream());
+    soon(frames.next()).await.unwrap().unwrap();
+    frames
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_in_mid_stream_ends_its_request_and_leaves_its_place_to_the_next() {
+    let leased = Leased::begin().await;
+    let (to, mut gone) = endless().await;
+    let port = free_port();
+    leased.put("relay", json!({"port": port, "to": to})).await;
+    // More than a port serves at one time.
+    for _ in 0..40 {
+        drop(in_mid_stream(port).await);
+        soon(gone.recv()).await.unwrap();
+    }
+    assert_eq!(leased.core.relays.count(), 1);
+}
+
+#[tokio::test]
+async fn a_service_that_is_killed_in_mid_stream_is_an_error_for_the_agent_and_no_end() {
+    let leased = Leased::begin().await;
+    let service = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, to) = (free_port(), format!("http://{}", service.local_addr().unwrap()));
+    leased.put("relay", json!({"port": port, "to": to})).await;
+    let killed = tokio::spawn(async move {
+        let (mut connection, _) = service.accept().await.unwrap();
+        let mut asked = [0; 1024];
+        assert!(connection.read(&mut asked).await.unwrap() > 0);
+        let half = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n";
+        connection.write_all(half).await.unwrap();
+        connection
+    });
+    let mut frames = in_mid_stream(port).await;
+    drop(killed.await.unwrap());
+    let end = soon(frames.next()).await;
+    assert!(
+        end.is_some_and(|end| end.is_err()),
+        "half a stream is not taken for a whole one"
+    );
+    let (status, error) = told(leased.http.get(format!("http://127.0.0.1:{port}"))).await;
+    let wanted = (StatusCode::BAD_GATEWAY, &json!("relay_error"));
+    assert_eq!((status, &error["error"]["type"]), wanted);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_killed_in_mid_stream_ends_the_request_at_the_service_and_leaves_nothing() {
+    let mut leased = Leased::begin().await;
+    let (to, mut gone) = endless().await;
+    let port = free_port();
+    leased.put("relay", json!({"port": port, "to": to})).await;
+    let mut frames = in_mid_stream(port).await;
+    leased.sandboxd.kill().unwrap();
+    let end = soon(frames.next()).await;
+    assert!(end.is_none_or(|end| end.is_err()), "the connection is cut");
+    soon(gone.recv()).await.unwrap();
+    leased.core.look(|index| index.leases.remove("l/1"));
+    soon(async {
+        while leased.core.relays.count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

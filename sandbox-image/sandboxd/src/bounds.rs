@@ -1,5 +1,5 @@
-//! What keeps a command from taking every process and all processor time, so that sandboxd answers whatever runs beside
-//! it.
+//! Keeps commands from using up all processes and all processor time, so that sandboxd answers under any workload in
+//! the sandbox.
 //!
 //! A fork bomb is the policy's doing. If sandboxd fell silent under one, the gateway would have to call that a fault of
 //! the infrastructure, and a policy could have its attempt taken back.
@@ -141,9 +141,10 @@ fn most_processes() -> u64 {
     MAX_PROCESSES.min(own)
 }
 
-/// Lets a process group that has just begun, and all that it will start, run behind sandboxd: the group, for its first
-/// process may have started others before it is heard of here. Between sandboxes it changes nothing: the kernel shares
-/// the processors out among control groups first. Nobody inside can take it back, for that needs a right on the node.
+/// Gives a new process group, and all that it will start, a lower priority than sandboxd. It sets the whole group,
+/// because the first process may have started others before sandboxd learns of it. This changes nothing between
+/// sandboxes: the kernel first divides processor time among control groups. Processes in the sandbox cannot undo it:
+/// that needs a privilege on the node.
 pub fn give_way(group: i32) {
     if let Some(group) = Pid::from_raw(group) {
         let _ = setpriority_pgrp(Some(group), LEAST);

@@ -1,7 +1,7 @@
-//! Commands: each id runs once, whoever asks how often; what it printed and how it ended is remembered for a while.
+//! Commands: each id runs once, even if several calls ask for it; its output and exit status are kept for a while.
 //!
-//! A command runs on although the connection that asked for it is gone: the retry with the same id waits for the same
-//! result. So nothing but waiting tells a command in the background from any other.
+//! A command keeps running when the connection that asked for it is gone: a retry with the same id waits for the same
+//! result. So a background command differs from others only in that its caller does not wait.
 
 mod activation;
 mod begin;
@@ -213,7 +213,7 @@ impl Executor {
         let (executor, begun) = (self.clone(), run.clone());
         tokio::spawn(async move {
             let result = executor.run_once(&request, &begun.printed, &mut received).await;
-            // From here on an order finds nobody who carries it out, and does without.
+            // From here on orders are not carried out; sending one fails, and its caller accepts that.
             drop(received);
             end_of(permit);
             executor.known().ends(&begun);
@@ -313,7 +313,7 @@ impl Executor {
         if let Some(script) = activate {
             let environment = self.environments.of(script, user);
             let activated = environment.get_or_try_init(|| self.activate(&surroundings, script, until));
-            // Whoever sets it up keeps to its own time and kills what takes longer. Others must not wait for that.
+            // The first caller runs the script and kills it at its own deadline. Other callers must not wait for that.
             let waited = tokio::time::timeout_at(until + 2 * DEATH, activated).await;
             surroundings.variables = waited.map_err(|_| NotStarted::Late(String::new()))??.clone();
         }
@@ -388,7 +388,7 @@ impl Executor {
                 Ok(Ok(count)) => printed.take_in(&buffer[..count]).await,
                 Err(_) => break,
             }
-            // Read what is there, but not for ever what a background process goes on printing.
+            // Read what is there, but do not follow a background process that keeps printing.
             if Instant::now() >= last {
                 break;
             }
@@ -399,7 +399,7 @@ impl Executor {
         ended
     }
 
-    /// Goes on reading what background processes print: closing it would kill them.
+    /// Reads and drops what background processes still print: closing the pipe would kill them.
     fn discard(&self, mut printed: pipe::Receiver) {
         let Ok(permit) = self.discarding.clone().try_acquire_owned() else {
             return;

@@ -153,7 +153,7 @@ fn read(path: &str, target: &Path, links: Links) -> Result<Vec<u8>, FileError> {
         _ => doing("opening")(error),
     })?;
     let about = file.metadata().map_err(doing("looking at"))?;
-    // A link may lead to what the kernel shows of this process, which nobody else may read.
+    // A link may lead to this process's own files in /proc, which other processes may not read.
     let is_of_proc = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == PROC_SUPER_MAGIC);
     if !about.is_file() || is_of_proc {
         return Err(FileError::NotAFile(path.to_owned()));

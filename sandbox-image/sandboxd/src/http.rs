@@ -1,7 +1,7 @@
-//! The door: HTTP/1.1 over TCP, every call but health signed by the gateway ([`calls`] carries them out).
+//! The server: HTTP/1.1 over TCP. The gateway signs every call except health; [`calls`] carries the calls out.
 //!
-//! Whatever can be refused for its head is refused before its body is read; only then is there a share of the memory
-//! and a time for the body.
+//! If the head of a call is reason enough to refuse it, the server does so before it reads the body. Only a call that
+//! passes gets a share of the memory and a time for its body.
 
 mod calls;
 

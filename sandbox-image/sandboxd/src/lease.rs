@@ -1,8 +1,8 @@
-//! To whom the sandbox belongs, and until when.
+//! Which lease owns the sandbox, and until when.
 //!
-//! The first signed bind decides; from then on another lease or epoch is refused, so a gateway that lost its memory
-//! cannot give one sandbox to two holders. Told to end, it obeys nobody any more. When the time to live passes without
-//! a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
+//! The first signed bind decides. Afterwards sandboxd refuses any other lease or epoch, so a gateway that lost its
+//! memory cannot give one sandbox to two holders. Once it is told to end, it refuses every call. When the time to live
+//! passes without a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub enum LeaseError {
 /// Why the sandbox ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody renewed the lease.
+    /// The lease was not renewed in time.
     Expired,
     /// It was given back, and its container is to restart.
     Reset,

@@ -1,14 +1,14 @@
 //! sandboxd: process 1 of every sandbox. It runs commands and moves files for the one lease it is bound to, and nothing
 //! else.
 //!
-//! Put into any image as one static binary. [`reaper`] owns every child and orphan; [`exec`] runs commands with ids;
-//! [`session`] talks to programs behind a terminal; [`output`] keeps what all of them print, within bounds; [`files`]
-//! moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when nobody comes; [`leftovers`]
-//! puts back what outlives the container; [`http`] is the door, which obeys only the gateway's signature; [`callers`]
-//! keeps the sandbox's own processes from standing in it, [`offload`] keeps what may block away from the loop that
-//! answers, [`watchdog`] ends a loop that stands still all the same, or whose [`standing`] somebody has changed,
-//! [`bounds`] keeps processor time from being taken, and [`places`] shares its connections out. [`relay`] is the one
-//! way out, and leads to the gateway; [`probe`] shows that there is no other.
+//! It is one static binary, which works in any image. [`reaper`] owns every child and orphan; [`exec`] runs commands
+//! with ids; [`session`] talks to programs behind a terminal; [`output`] keeps what all of them print, within bounds;
+//! [`files`] moves bytes; [`lease`] binds to (lease, epoch, time to live) and ends the sandbox when the lease expires;
+//! [`leftovers`] restores what outlives the container; [`http`] serves only health and calls signed by the gateway;
+//! [`callers`] refuses connections from the sandbox's own processes; [`offload`] keeps work that may block away from
+//! the loop that answers; [`watchdog`] ends sandboxd if the loop hangs anyway, or if its [`standing`] was changed;
+//! [`bounds`] reserves processor time for sandboxd; [`places`] limits connections. [`relay`] is the only way out of the
+//! sandbox, and leads to the gateway; [`probe`] shows that there is no other.
 
 pub mod bounds;
 pub mod callers;

@@ -35,7 +35,7 @@ const PUT_BACK_WITHIN: Duration = Duration::from_secs(5);
 /// A thread that has ended might not be had again.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// Does nothing, for as long as the pod is there: its node then has the image. Nobody is served, and no key is needed.
+/// Does nothing as long as the pod exists, so that the node has the pod's image. Serves no calls and needs no key.
 const HOLD: &str = "hold";
 
 /// Serves callers from the same host too, as tests are. An argument, because an image could set a variable.
@@ -202,7 +202,7 @@ async fn listen() -> Result<TcpListener, Ended> {
     }
 }
 
-/// For the pod's log. Nobody reading it is no reason to die, as it would be to `println!`.
+/// Writes to the pod's log. Ignores errors: `println!` would panic if the log is closed.
 fn say(what: &dyn Display) {
     let _ = writeln!(io::stdout(), "sandboxd: {what}");
 }

@@ -1,8 +1,8 @@
-//! Who may hold a connection.
+//! Limits the number of connections.
 //!
-//! Connections are few, and anybody who reaches the port can open one. One that has carried a call with the gateway's
-//! signature keeps its place; the others give way to whoever comes later: the oldest of the same address first, so that
-//! nobody pushes out another's before his own.
+//! Connections are few, and every peer that reaches the port can open one. A connection that has carried a call with
+//! the gateway's signature keeps its place. The others give way to newer connections: the oldest of the same address
+//! first, so that a peer displaces its own connections before those of other peers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ const NO_BOUND: u64 = 1 << 60;
 /// Longest probe.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Tries all at once. Only a connection that came about counts: a refusal may come from whoever keeps the sandbox in.
+/// Tries all addresses at once. Only an established connection counts: a refusal may come from a firewall.
 pub async fn probe(request: &ProbeRequest) -> ProbeReply {
     let within = Duration::from_millis(request.timeout_millis).min(LONGEST);
     let mut tries = JoinSet::new();

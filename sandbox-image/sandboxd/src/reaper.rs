@@ -68,7 +68,7 @@ struct Children {
 }
 
 impl Children {
-    /// Reaps that one, or one of all. False if there is none that has ended.
+    /// Reaps the given child, or any one child. False if no such child has ended.
     fn reap(&mut self, which: Option<i32>) -> bool {
         let (pid, end) = match waitpid(which.map(Pid::from_raw), Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::Exited(pid, code)) => (pid, End::Exited(code)),
@@ -76,7 +76,7 @@ impl Children {
             Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return false,
             Ok(_) | Err(Errno::EINTR) => return true,
             Err(error) => {
-                // Not `eprintln!`: it panics when nobody reads it.
+                // Not `eprintln!`: it panics if stderr is closed.
                 let _ = writeln!(io::stderr(), "sandboxd: waiting for children: {error}");
                 return false;
             }

@@ -32,7 +32,7 @@ pub enum RelayError {
 pub struct Relays(Arc<Mutex<HashMap<u16, Arc<TcpListener>>>>);
 
 impl Relays {
-    /// The next connection to the port, which is opened by the first call and stays open. None if nobody comes in time.
+    /// The next connection to the port. The first call opens the port, and it stays open. None after the time limit.
     pub async fn next(&self, port: u16, wait: Duration) -> Result<Option<TcpStream>, RelayError> {
         let listener = self.listener(port)?;
         match tokio::time::timeout(wait, listener.accept()).await {

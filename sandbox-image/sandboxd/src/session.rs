@@ -1,7 +1,7 @@
-//! Sessions: programs behind a terminal that are talked to, such as a shell or a debugger.
+//! Sessions: interactive programs behind a terminal, such as a shell or a debugger.
 //!
-//! Each input has an id and is typed once: whoever asks again gets the first reply, also when the first asker has gone
-//! before it came.
+//! Each input has an id and is typed once: a repeated request gets the first reply, even if the first caller left
+//! before the reply came.
 
 mod terminal;
 
@@ -39,7 +39,7 @@ const DRAIN_QUIET: Duration = Duration::from_millis(50);
 const PROMPT_WITHIN: usize = 4 << 10;
 const MAX_PROMPT_BYTES: usize = 1 << 10;
 
-/// A session, from when it was asked for: whoever asks with its id meanwhile waits for the same one.
+/// A session, from the first request for it on: later requests with its id wait for the same session.
 type Begun = Arc<OnceCell<Arc<Session>>>;
 
 /// The sandbox's sessions. Cloning is cheap.
@@ -58,7 +58,7 @@ struct Session {
     /// When something was printed last, and whether the terminal is closed.
     printed: watch::Sender<(Instant, bool)>,
     ended: watch::Receiver<Option<(End, Instant)>>,
-    /// Nobody wants to hear of it any more.
+    /// The session was closed, so its output need not be read any more.
     closed: Notify,
     /// One input at a time; the replies, newest last, those of old ones not kept.
     inputs: tokio::sync::Mutex<VecDeque<(String, Option<SessionReply>)>>,
@@ -72,7 +72,7 @@ impl Sessions {
         }
     }
 
-    /// Begins the session with this id, if there is none.
+    /// Begins the session with this id, unless it exists.
     pub async fn begin(&self, request: SessionRequest) -> Result<(), ExecError> {
         exec::check(&request.id, &request.argv)?;
         let cell = self.cell(&request.id)?;
@@ -167,7 +167,7 @@ impl Sessions {
         let session = self.known().get(&input.session).and_then(|cell| cell.get().cloned());
         let session = session.ok_or_else(|| ExecError::Unknown(format!("session {}", input.session)))?;
         let prompt = input.prompt.as_deref().map(prompt).transpose()?;
-        // On its own: the reply is for whoever asks again, too.
+        // In a task of its own: a repeated request gets the reply, too.
         let reply = tokio::spawn(async move { session.input(&input, prompt).await });
         reply
             .await
@@ -183,7 +183,7 @@ impl Sessions {
         }
     }
 
-    /// In how many something goes on: an input is not answered yet, or a shell runs a program.
+    /// How many sessions are busy: an input is not answered yet, or a shell runs a program.
     pub fn busy(&self) -> u32 {
         let known = self.known();
         let sessions = known.values().filter_map(|cell| cell.get());

@@ -7,7 +7,7 @@ fn of(status: &Value, deleted: bool) -> SandboxCause {
     cause(&serde_json::from_value(pod).unwrap(), deleted)
 }
 
-/// Whatever the watch shows last, or what it skips, the holder hears the same.
+/// The holder gets the same cause, no matter which statuses the watch shows and which it skips.
 #[test]
 fn recorded_statuses_tell_the_policys_doing_from_the_infrastructures() {
     let faults: Vec<Value> = serde_yaml_ng::from_str(include_str!("../cause/faults.yaml")).unwrap();

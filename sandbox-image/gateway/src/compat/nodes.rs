@@ -1,7 +1,7 @@
 //! The exec server's contract: containers on one node, which is here the whole pool.
 //!
-//! A container is a lease, and its id is the lease's. Lists show the first twelve digits of it only, and those name no
-//! container, because whoever knows an id may use the container.
+//! A container is a lease, and its id is the id of the lease. Lists show only the first twelve digits of the id. Calls
+//! do not accept these short ids, because knowledge of a full id gives access to the container.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn is_container(lease: &str) -> bool {
 }
 
 async fn create(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let wait = Duration::from_secs(body.seconds(WAIT_SECONDS)?);
     let lease = work::lease(&compat, RUN, &body, wait, |random| random, ID_DIGITS).await?;
     let name = format!("swe-{}", short(&lease.id));
@@ -98,7 +98,7 @@ async fn known(compat: &Compat, body: &Body, missing: &str) -> Result<String, Fa
 }
 
 async fn exec(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let missing = "container_id and command are required";
     let command = given(body.command.clone(), missing)?;
     let container = known(&compat, &body, missing).await?;
@@ -106,20 +106,20 @@ async fn exec(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer 
 }
 
 async fn diff(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let container = known(&compat, &body, "container_id is required").await?;
     work::diff(&compat, &container, &body).await
 }
 
 async fn evaluate(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let container = known(&compat, &body, "container_id is required").await?;
     work::evaluate(&compat, &container, &body).await
 }
 
 /// A container that is not there is destroyed.
 async fn destroy(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let container = given(body.container_id, "container_id is required")?;
     compat.own.release(&container).await?;
     Ok(Json(json!({"ok": true})))

@@ -1,4 +1,4 @@
-//! The gateway's own API, called from within: whatever it checks, counts and waits for holds for other systems' clients
+//! The gateway's own API, called in-process. Its checks, its counters and its waits apply to clients of other systems
 //! too.
 
 use std::fmt::Display;
@@ -8,16 +8,20 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::{Method, StatusCode};
+use axum::response::Response;
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin, Lease, LeaseRequest, MAX_FILE_BYTES, RenewRequest,
+    ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin, Lease, LeaseRequest, MAX_FILE_BYTES, RenewRequest, Room,
 };
 use http_body_util::{BodyExt, Limited};
+use hyper::body::Body as _;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower::ServiceExt;
 
+use crate::body::ARRIVES_WITHIN;
 use crate::core::{Core, now};
 
 /// What an answer of ours may have: a file, or JSON about one.
@@ -30,11 +34,20 @@ const SOONEST_RENEWAL: Duration = Duration::from_millis(100);
 pub struct Own {
     pub core: Arc<Core>,
     api: Router,
+    /// For bodies of the calls that are made here.
+    bodies: Room,
+    /// For their answers.
+    answers: Room,
 }
 
 impl Own {
     pub fn new(core: Arc<Core>, api: Router) -> Self {
-        Self { core, api }
+        Self {
+            core,
+            api,
+            bodies: Room::of_files(1),
+            answers: Room::of_files(1),
+        }
     }
 
     pub async fn lease(&self, request: &LeaseRequest) -> Result<Lease, ErrorBody> {
@@ -128,18 +141,40 @@ impl Own {
 
     async fn send(&self, method: Method, target: &str, body: Bytes) -> Result<Bytes, ErrorBody> {
         let request = Request::builder().method(method).uri(target).body(Body::from(body));
-        let request = request.map_err(|error| internal(target, &error))?;
+        let mut request = request.map_err(|error| internal(target, &error))?;
+        request.extensions_mut().insert(self.bodies.clone());
         let answer = match self.api.clone().oneshot(request).await {
             Ok(answer) => answer,
             Err(never) => match never {},
         };
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| internal(target, &error))?.to_bytes();
+        let body = self.read(target, answer).await?;
         match status.is_success() {
             true => Ok(body),
             false => Err(refused(target, status, &body)),
         }
+    }
+
+    /// A whole answer, once there is room for it. It keeps that until its last byte is dropped.
+    async fn read(&self, target: &str, answer: Response) -> Result<Bytes, ErrorBody> {
+        let said = answer
+            .headers()
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok());
+        let said = said.and_then(|length| length.parse().ok());
+        let declared = said.or_else(|| answer.body().size_hint().exact().map(|bytes| bytes as usize));
+        let whole = async {
+            let share = self.answers.take(declared.unwrap_or(MAX_ANSWER)).await;
+            let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+            let body = body.map_err(|error| internal(target, &error))?.to_bytes();
+            Ok(share.hold(body.into()))
+        };
+        tokio::time::timeout(ARRIVES_WITHIN, whole).await.map_err(|_| {
+            let message = format!(
+                "{target}: the answer did not arrive within {ARRIVES_WITHIN:?}, or others took all the room; ask again"
+            );
+            ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message)
+        })?
     }
 }
 

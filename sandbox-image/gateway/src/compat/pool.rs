@@ -66,11 +66,11 @@ async fn images(State(compat): Shared, headers: HeaderMap) -> Answer {
 }
 
 async fn allocate(State(compat): Shared, run: Run, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let run = run.map_or(RUN.to_owned(), |Path(run)| run);
     let id = |random: String| format!("swe-lease-{random}");
     let lease = work::lease(&compat, &run, &body, WAIT, id, 16).await?;
-    // The exec server knows a lease by the same name, so whoever goes to the node finds the sandbox there.
+    // The exec server knows a lease by the same name, so a client of the node finds the sandbox there.
     Ok(Json(json!({
         "ok": true,
         "lease_id": lease.id,
@@ -80,7 +80,7 @@ async fn allocate(State(compat): Shared, run: Run, headers: HeaderMap, body: Byt
 }
 
 async fn heartbeat(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let lease = given(body.lease_id, "lease_id required")?;
     match compat.own.renew(&lease, TTL).await {
         Ok(_) => Ok(Json(json!({"ok": true}))),
@@ -101,7 +101,7 @@ async fn known(compat: &Compat, body: &Body, error: &str) -> Result<String, Fail
 }
 
 async fn exec(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let missing = "lease_id and command required";
     let command = given(body.command.clone(), missing)?;
     let lease = known(&compat, &body, missing).await?;
@@ -109,20 +109,20 @@ async fn exec(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer 
 }
 
 async fn diff(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let lease = known(&compat, &body, "lease_id required").await?;
     work::diff(&compat, &lease, &body).await
 }
 
 async fn evaluate(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let lease = known(&compat, &body, "lease_id required").await?;
     work::evaluate(&compat, &lease, &body).await
 }
 
 /// A lease that is not there is closed.
 async fn close(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
-    let body = read(&headers, &body)?;
+    let body = read(&headers, body)?;
     let lease = given(body.lease_id, "lease_id required")?;
     compat.own.release(&lease).await?;
     Ok(Json(json!({"ok": true})))

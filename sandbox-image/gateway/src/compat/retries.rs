@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 /// Clients make a call again after about a second, and give up after ten.
 pub const AGAIN_WITHIN: Duration = Duration::from_secs(60);
-/// Whoever undoes what an unheard call brought about does so before it is forgotten.
+/// Longer than [`AGAIN_WITHIN`]: the effect of an unheard call is undone before the call is forgotten.
 const FORGOTTEN_AFTER: Duration = AGAIN_WITHIN.saturating_mul(2);
 /// Unheard calls that are remembered.
 const REMEMBERED: usize = 4096;
@@ -80,7 +80,7 @@ impl Retries {
         }
     }
 
-    /// Whether this call is still unheard; from now on nobody takes it up.
+    /// Returns whether this call is still unheard. From now on no repeated call can take it up.
     pub fn give_up(&self, name: &str) -> bool {
         self.take(|unheard| unheard.name == name).is_some()
     }

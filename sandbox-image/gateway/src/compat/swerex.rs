@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, RawPathParams};
+use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -33,7 +33,7 @@ const OUTPUT_BYTES: u64 = 10 << 20;
 /// Of what we run ourselves around a call.
 const OWN_SECONDS: u64 = 30;
 /// More than a file may have, for what a form puts around it.
-const MAX_UPLOAD_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
+pub(super) const MAX_UPLOAD_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
 
 type Answer = Result<Json<Value>, SwerexError>;
 
@@ -51,10 +51,7 @@ fn calls() -> Router<Compat> {
         .route("/execute", post(execute))
         .route("/read_file", post(files::read))
         .route("/write_file", post(files::write))
-        .route(
-            "/upload",
-            post(files::upload).layer(DefaultBodyLimit::max(MAX_UPLOAD_BYTES)),
-        )
+        .route("/upload", post(files::upload))
         .route("/close", post(close))
 }
 
@@ -89,8 +86,9 @@ impl FromRequestParts<Compat> for Runtime {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, SwerexError> {
-    serde_json::from_slice(body).map_err(|error| SwerexError::unprocessable(&error.to_string()))
+/// Its bytes give their room back.
+fn read<T: DeserializeOwned>(body: Bytes) -> Result<T, SwerexError> {
+    serde_json::from_slice(&body).map_err(|error| SwerexError::unprocessable(&error.to_string()))
 }
 
 /// Whole seconds, for a limit that may be none or a fraction.
@@ -200,7 +198,7 @@ impl Command {
 }
 
 async fn execute(runtime: Runtime, body: Bytes) -> Answer {
-    let command: Command = read(&body)?;
+    let command: Command = read(body)?;
     let mut argv = command.argv()?;
     let errors = format!("/tmp/.swerex-{}.err", random_hex(32));
     if !command.merge_output_streams {

@@ -106,10 +106,10 @@ impl IntoResponse for Failed {
 
 pub type Answer = Result<Json<Value>, Failed>;
 
-/// A body, whatever its content type says; that is how the original reads it.
-pub fn read(headers: &HeaderMap, body: &Bytes) -> Result<Body, Failed> {
+/// Parses a body and ignores its content type, as the original does. The bytes are dropped, which frees their room.
+pub fn read(headers: &HeaderMap, body: Bytes) -> Result<Body, Failed> {
     let body: Option<Body> =
-        serde_json::from_slice(body).map_err(|error| Failed::asked_wrong(format!("reading the body: {error}")))?;
+        serde_json::from_slice(&body).map_err(|error| Failed::asked_wrong(format!("reading the body: {error}")))?;
     let mut body = body.unwrap_or_default();
     let header = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
     body.request_id = body.request_id.or_else(|| header.map(str::to_owned));
@@ -129,7 +129,7 @@ impl Body {
         self.cwd.as_deref().unwrap_or(FOLDER)
     }
 
-    /// Whole seconds. The original takes whatever Python makes a number of.
+    /// Whole seconds. The original accepts every value that Python can convert to a number.
     pub fn seconds(&self, default: u64) -> Result<u64, Failed> {
         let seconds = match &self.timeout {
             None | Some(Value::Null) => Some(default),
@@ -215,7 +215,7 @@ pub async fn lease(
     Ok(leased?)
 }
 
-/// A lease that nobody has heard of. If its caller has gone and does not ask again, it is given back.
+/// A lease that its caller has not heard of yet. If the caller goes and does not ask again, the lease is given back.
 struct Unheard {
     compat: Compat,
     lease: Option<String>,

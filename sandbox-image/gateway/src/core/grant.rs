@@ -28,7 +28,7 @@ impl Core {
         };
         let decided = Instant::now();
         if self.granting.fetch_add(1, Ordering::Relaxed) == 0 {
-            // Nobody else waits for the processor: the way there is made while the ledger is written.
+            // No other grant is in progress, so the CPU is free: connect to sandboxd while the ledger is written.
             let (core, ip) = (self.clone(), held.ip.clone());
             tokio::spawn(async move { core.sandboxes.greet(&ip).await });
         }
@@ -81,6 +81,13 @@ impl Core {
         self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
     }
 
+    /// Puts a longer time of a lease into the ledger. False too when the lease has been removed from it meanwhile.
+    async fn is_extended(&self, held: &ActiveLease) -> bool {
+        let (done, committed) = oneshot::channel();
+        let entry = held.entry.clone();
+        self.ledger.send(Change::Extend { entry, done }).await.is_ok() && committed.await.is_ok()
+    }
+
     fn granted(&self, id: &str, epoch: u64) {
         let Some(held) = self.with(|index| index.grant(id, epoch)) else {
             return;
@@ -93,7 +100,7 @@ impl Core {
     /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
     pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<ActiveLease> {
         let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
-        if is_longer && !self.is_durable(&held).await {
+        if is_longer && !self.is_extended(&held).await {
             return None;
         }
         Some(held)

@@ -5,7 +5,7 @@
 //! the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but the metadata
 //! address are known to listen, so silence means walls.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,18 +14,19 @@ use hyper::Method;
 use rand::Rng;
 
 use super::{Core, now};
-use crate::egress::{HOLDS_FOR, PROBE_RUN, is_settled, why_not};
+use crate::egress::{PROBE_RUN, ProbePauses, why_not};
 use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
-/// Before the next try when the last showed nothing good; it doubles.
-const FIRST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that is not there after so long does not come about.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Sandboxes for the probe are waited for.
 const LEASE_WITHIN: Duration = Duration::from_secs(300);
 /// Where clouds tell a machine its credentials.
 const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
+/// The same for sandboxes with addresses of IPv6.
+const METADATA_OF_IPV6: SocketAddr =
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), 80);
 
 /// Something that must not be reached.
 struct Target {
@@ -39,31 +40,20 @@ impl Target {
     }
 }
 
-/// Probes for as long as the gateway lives: again before what was shown is old, sooner when it was not good.
+/// Probes for as long as the gateway lives.
 pub async fn keep_probing(core: Arc<Core>) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = ProbePauses::default();
     loop {
         let known = core.egress.report();
-        let wait = match known {
-            Some(found) if is_settled(&found, core.template.spec.allow_unenforced) => {
-                pause = FIRST_PAUSE;
-                let age = Duration::from_millis(now().saturating_sub(found.at).unsigned_abs());
-                (HOLDS_FOR * 9 / 10).saturating_sub(age)
-            }
-            Some(_) => {
-                let wait = pause;
-                pause = (pause * 2).min(HOLDS_FOR);
-                wait
-            }
-            None => Duration::ZERO,
-        };
+        let wait = pauses.next(known.as_ref(), core.template.spec.allow_unenforced, now());
         tokio::time::sleep(wait).await;
         let found = probe(&core).await;
         match found.is_blocked() {
             true => tracing::info!(tried = found.tried.join(", "), "sandboxes reach nothing"),
             false => tracing::warn!("{}", why_not(Some(&found))),
         }
-        core.egress.found(found);
+        pauses.has_failed = found.failed.is_some();
+        core.egress.found(found, now());
         core.report();
     }
 }
@@ -150,7 +140,10 @@ async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
 fn targets(from: &ActiveLease) -> Vec<Target> {
     let mut targets = vec![Target {
         what: "the metadata address",
-        address: METADATA,
+        address: match from.ip.contains(':') {
+            true => METADATA_OF_IPV6,
+            false => METADATA,
+        },
     }];
     let variable = |name| std::env::var(name).ok();
     let server = variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT"));
@@ -188,7 +181,7 @@ fn own_address(sandbox: &str) -> Option<IpAddr> {
     let sandbox: IpAddr = sandbox.parse().ok()?;
     let any: IpAddr = match sandbox {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((sandbox, SANDBOXD_PORT)).ok()?;

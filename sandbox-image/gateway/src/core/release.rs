@@ -1,9 +1,11 @@
-//! Giving sandboxes back, so that whoever was told of it can rely on it, and no used one is given away.
+//! Giving sandboxes back. A confirmed release is final, and a used sandbox is never leased again.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::future::try_join_all;
+use futures::FutureExt as _;
+use futures::future::{Shared, try_join_all};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use tokio::sync::oneshot;
 
@@ -16,10 +18,13 @@ pub(super) const TAKEN_WITHIN: Duration = Duration::from_secs(8);
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(30);
 
+/// Tells everybody who asks when it is certain that a sandbox is given back.
+pub(super) type End = Shared<oneshot::Receiver<()>>;
+
 impl Core {
-    /// Carries out what belongs together; answers who tells when that is certain. A lease goes out of the ledger only
-    /// when the end of its sandbox has been ordered: were it the other way round and this gateway to be killed in
-    /// between, the next one would find a pod that nobody has leased, and give a used sandbox away.
+    /// Carries out actions that belong together. The receiver fires when their effect is certain. A lease leaves the
+    /// ledger only after the order to end its sandbox has been accepted. In the reverse order, if this gateway were
+    /// killed in between, the next one would find a pod without a lease, and lease a used sandbox.
     pub(super) fn carry_out(self: &Arc<Self>, actions: Vec<Action>) -> oneshot::Receiver<()> {
         let is_forget = |action: &Action| matches!(action, Action::Forget { .. });
         let (forgets, others): (Vec<Action>, Vec<Action>) = actions.into_iter().partition(is_forget);
@@ -54,21 +59,52 @@ impl Core {
         let _ = taken.send(());
     }
 
-    /// Gives a sandbox back. Answered when that outlives this gateway: the API server deletes the pod, or sandboxd has
-    /// ended what ran there. Had only this gateway known of it, the next one would find the lease in the ledger, and
-    /// keep the sandbox for nobody until the lease's time is over.
+    /// Gives a sandbox back. Returns when the release outlives this gateway: the API server deletes the pod, or
+    /// sandboxd has ended the processes there. If only this gateway knew of the release, the next one would find the
+    /// lease in the ledger, and keep the sandbox unused until the lease expires. A caller that asks again before the
+    /// release is certain waits for the same end.
     pub async fn release(self: &Arc<Self>, id: &str) -> Result<(), ErrorBody> {
-        let actions = self.with(|index| index.release(id, now()));
-        if actions.is_empty() {
-            // A lease that this gateway does not know is none, if it is the pool's.
+        let Some(end) = self.leave(id) else {
+            // A lease that this gateway does not know does not exist, if this gateway still owns the pool.
             return self.owns_pool().await;
-        }
-        match tokio::time::timeout(TAKEN_WITHIN, self.carry_out(actions)).await {
+        };
+        match tokio::time::timeout(TAKEN_WITHIN, end).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(unavailable(format!(
                 "lease {id} is given back, but its sandbox has not been ended yet; that is tried again, and you may ask again"
             ))),
         }
+    }
+
+    /// Begins the end of a lease, or finds the one that an earlier call has begun.
+    fn leave(self: &Arc<Self>, id: &str) -> Option<End> {
+        let mut leaving = self.leaving();
+        let actions = self.with(|index| index.release(id, now()));
+        // A request in the queue is refused; the end of an earlier lease of this id stands.
+        let ends = actions.iter().any(|action| matches!(action, Action::Forget { .. }));
+        if !ends && let Some(earlier) = leaving.get(id).cloned() {
+            drop(self.carry_out(actions));
+            return Some(earlier);
+        }
+        if actions.is_empty() {
+            return None;
+        }
+        let end = self.carry_out(actions).shared();
+        leaving.insert(id.to_owned(), end.clone());
+        let (core, id, ended) = (self.clone(), id.to_owned(), end.clone());
+        tokio::spawn(async move {
+            let _ = ended.clone().await;
+            let mut leaving = core.leaving();
+            // A later lease of the same id may be leaving by now.
+            if leaving.get(&id).is_some_and(|end| end.ptr_eq(&ended)) {
+                leaving.remove(&id);
+            }
+        });
+        Some(end)
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, HashMap<String, End>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

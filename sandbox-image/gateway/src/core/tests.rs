@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::index::Bounds;
-use grpo_sandbox_protocol::{Priority, Signer};
+use grpo_sandbox_protocol::{LeaseRequest, Priority, Signer};
 use kube::runtime::watcher::Event;
 
 fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
@@ -155,7 +155,7 @@ async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> one
         index.wait(request(60), now()).unwrap();
         index.plan(now(), || "p1".to_owned());
         index.created("p1", now());
-        // Nobody answers there.
+        // No server listens at this address.
         index.observed("p1", "u", "127.0.0.1", "n", now());
         index.ready("p1");
     });
@@ -191,6 +191,56 @@ async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of
         (error.code, error.fault),
         (ErrorCode::Unavailable, FaultOrigin::Infrastructure)
     );
+    // Nor is it certain when it is asked for again.
+    let again = core.release("a").await.unwrap_err();
+    assert_eq!(again.code, ErrorCode::Unavailable);
     assert!(changes.try_recv().is_err());
     drop(done);
+}
+
+/// Whether a caller has no answer yet.
+async fn waits(caller: &mut (impl Future<Output = Result<Lease, ErrorBody>> + Unpin)) -> bool {
+    tokio::time::timeout(Duration::ZERO, caller).await.is_err()
+}
+
+#[tokio::test]
+async fn the_place_of_a_caller_that_went_away_is_not_served_unless_another_waits_for_the_same_lease() {
+    let (core, _changes) = core();
+    let is_abandoned = || core.look(|index| index.queue[0].is_abandoned);
+    let mut patient = Box::pin(core.lease(request(600)));
+    assert!(waits(&mut patient).await);
+    // Dropped, as when its connection ends.
+    assert!(waits(&mut Box::pin(core.lease(request(600)))).await);
+    assert!(!is_abandoned());
+    drop(patient);
+    assert!(is_abandoned());
+    let mut back = Box::pin(core.lease(request(600)));
+    assert!(waits(&mut back).await && !is_abandoned());
+    assert_eq!(core.look(|index| index.queue.len()), 1, "it is the same place");
+}
+
+/// What the kubelet is answered.
+async fn health(core: &Arc<Core>) -> axum::http::StatusCode {
+    let asked = axum::extract::Request::get("/healthz").body(axum::body::Body::empty());
+    let router = crate::http::router(core.clone());
+    tower::ServiceExt::oneshot(router, asked.unwrap())
+        .await
+        .unwrap()
+        .status()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_whose_scheduler_stands_still_says_that_it_must_be_restarted() {
+    let (core, _changes) = core();
+    assert_eq!(health(&core).await, 200, "it has not begun");
+    let scheduler = tokio::spawn(core.clone().schedule());
+    tokio::time::advance(crate::progress::STALLED_AFTER * 2).await;
+    while core.progress.stalled().is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(health(&core).await, 200, "a pool at rest makes progress too");
+    scheduler.abort();
+    let _ = scheduler.await;
+    tokio::time::advance(crate::progress::STALLED_AFTER).await;
+    assert_eq!(health(&core).await, 503);
 }

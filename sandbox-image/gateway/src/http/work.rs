@@ -14,13 +14,13 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ErrorBody, ErrorCode, ExecRequest, FaultOrigin, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES,
-    MAX_POLL, RelayRequest, SessionInput,
+    ExecRequest, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest, Room, SessionInput,
 };
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Map, Value};
 
+use super::room::RoomOf;
 use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
+use crate::body::{ARRIVES_WITHIN, read};
 use crate::core::{Core, now};
 use crate::index::ActiveLease;
 use crate::package_index::environment;
@@ -28,8 +28,8 @@ use crate::sandbox::Holder;
 
 /// Longest a command may take, seconds.
 const MAX_EXEC: u64 = 24 * 3600;
-/// A file has arrived, at the gateway and then at sandboxd, after so long.
-const FILE_WITHIN: Duration = Duration::from_secs(60);
+/// A file has arrived at sandboxd after so long.
+const FILE_WITHIN: Duration = ARRIVES_WITHIN;
 
 /// Below `/v1/leases/{id}`.
 pub fn router() -> Router<Arc<Core>> {
@@ -47,8 +47,13 @@ pub fn router() -> Router<Arc<Core>> {
         .route("/relay", put(relay))
 }
 
-async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+async fn exec(
+    State(core): Shared,
+    Path(id): Path<String>,
+    RoomOf(room): RoomOf,
+    body: Body,
+) -> Result<Response, Refused> {
+    let mut body = read(&room, body, MAX_JSON_BYTES).await?;
     let request = command(&mut body)?;
     let held = held(&core, &id)?;
     let body = with_packages(&core, &held, body);
@@ -60,8 +65,13 @@ async fn exec(State(core): Shared, Path(id): Path<String>, body: Body) -> Result
     answer
 }
 
-async fn start(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+async fn start(
+    State(core): Shared,
+    Path(id): Path<String>,
+    RoomOf(room): RoomOf,
+    body: Body,
+) -> Result<Response, Refused> {
+    let mut body = read(&room, body, MAX_JSON_BYTES).await?;
     command(&mut body)?;
     let held = held(&core, &id)?;
     let body = with_packages(&core, &held, body);
@@ -86,8 +96,13 @@ async fn kill(State(core): Shared, Path(id): Path<String>, mut body: Bytes) -> R
     work(&core, &held(&core, &id)?, Method::POST, "/exec/kill", body, MARGIN).await
 }
 
-async fn begin_session(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let body = read(&core, body, MAX_JSON_BYTES).await?;
+async fn begin_session(
+    State(core): Shared,
+    Path(id): Path<String>,
+    RoomOf(room): RoomOf,
+    body: Body,
+) -> Result<Response, Refused> {
+    let body = read(&room, body, MAX_JSON_BYTES).await?;
     // Its environment may have to be set up first.
     let timeout = FILE_WITHIN + MARGIN;
     let held = held(&core, &id)?;
@@ -95,8 +110,13 @@ async fn begin_session(State(core): Shared, Path(id): Path<String>, body: Body) 
     work(&core, &held, Method::POST, "/sessions", body, timeout).await
 }
 
-async fn session_input(State(core): Shared, Path(id): Path<String>, body: Body) -> Result<Response, Refused> {
-    let mut body = read(&core, body, MAX_JSON_BYTES).await?;
+async fn session_input(
+    State(core): Shared,
+    Path(id): Path<String>,
+    RoomOf(room): RoomOf,
+    body: Body,
+) -> Result<Response, Refused> {
+    let mut body = read(&room, body, MAX_JSON_BYTES).await?;
     let input: SessionInput = parse_and_mend(&mut body)?;
     let timeout = Duration::from_millis(input.timeout_millis).min(Duration::from_secs(MAX_EXEC));
     let held = held(&core, &id)?;
@@ -110,27 +130,37 @@ async fn close_session(State(core): Shared, Path(id): Path<String>, body: Bytes)
 async fn files(
     State(core): Shared,
     Path(id): Path<String>,
+    RoomOf(room): RoomOf,
     method: Method,
     query: RawQuery,
     body: Body,
 ) -> Result<Response, Refused> {
+    let body = Sent { body, room };
     move_bytes(&core, &id, method, target("/files", query), body).await
 }
 
 async fn tree(
     State(core): Shared,
     Path(id): Path<String>,
+    RoomOf(room): RoomOf,
     method: Method,
     query: RawQuery,
     body: Body,
 ) -> Result<Response, Refused> {
+    let body = Sent { body, room };
     move_bytes(&core, &id, method, target("/tree", query), body).await
 }
 
-async fn move_bytes(core: &Core, id: &str, method: Method, target: String, body: Body) -> Result<Response, Refused> {
-    // Before its body is read: a lease that has ended makes nobody wait for that.
+/// A body that has not been read yet, and the room that it will take.
+struct Sent {
+    body: Body,
+    room: Room,
+}
+
+async fn move_bytes(core: &Core, id: &str, method: Method, target: String, sent: Sent) -> Result<Response, Refused> {
+    // Check before the body is read: a caller whose lease has ended need not wait for that.
     held(core, id)?;
-    let body = read(core, body, MAX_FILE_BYTES).await?;
+    let body = read(&sent.room, sent.body, MAX_FILE_BYTES).await?;
     let is_read = method == Method::GET;
     let mut answer = work(core, &held(core, id)?, method, &target, body, FILE_WITHIN).await?;
     if is_read && answer.status().is_success() {
@@ -187,42 +217,6 @@ fn target(path: &str, RawQuery(query): RawQuery) -> String {
     }
 }
 
-/// The whole body, once there is room for it.
-async fn read(core: &Core, body: Body, limit: usize) -> Result<Bytes, Refused> {
-    use hyper::body::Body as _;
-    let too_large = || {
-        let message = format!("the body has more than {limit} bytes");
-        Refused(ErrorBody::new(ErrorCode::TooLarge, FaultOrigin::Client, message))
-    };
-    let declared = body.size_hint().exact();
-    if declared.is_some_and(|bytes| bytes > limit as u64) {
-        return Err(too_large());
-    }
-    let declared = declared.map(|bytes| bytes as usize);
-    let whole = async {
-        let share = core.room.take(declared.unwrap_or(limit)).await;
-        let (mut body, mut bytes) = (Limited::new(body, limit), Vec::with_capacity(declared.unwrap_or(0)));
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
-                true => too_large(),
-                false => bad(format!("reading the body: {error}")),
-            })?;
-            if let Some(data) = frame.data_ref() {
-                bytes.extend_from_slice(data);
-            }
-        }
-        Ok(share.hold(bytes))
-    };
-    tokio::time::timeout(FILE_WITHIN, whole).await.map_err(|_| {
-        let message = format!("the body did not arrive within {FILE_WITHIN:?}, or others took all the room; ask again");
-        Refused(ErrorBody::new(
-            ErrorCode::Unavailable,
-            FaultOrigin::Infrastructure,
-            message,
-        ))
-    })?
-}
-
 /// A call for a holder: its lease is in use until sandboxd has answered.
 async fn work(
     core: &Core,
@@ -258,7 +252,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// sandboxd's answer, or whose fault it is that there is none.
+/// sandboxd's answer, or an error that says whose fault the missing answer is.
 pub async fn pass_on(
     core: &Core,
     held: &ActiveLease,

@@ -111,7 +111,7 @@ impl Index {
             let cause = Some(cause);
             return vec![Action::Forget { lease, epoch, cause }];
         }
-        // Nobody has heard of it yet: its callers wait on, for another sandbox.
+        // The lease has not been granted yet: its callers continue to wait, for another sandbox.
         self.queue.push_front(held.asked_again());
         vec![Action::Forget {
             lease,

@@ -47,6 +47,8 @@ pub struct Sandbox {
     pub made: String,
     /// When an image of it could first not be pulled.
     pub pull_failed_at: Option<i64>,
+    /// Since when it has a node.
+    pub on_node_since: Option<i64>,
     /// How often its container was told to restart, and did or will: a later one is not the one that is meant.
     pub restarts: u32,
     /// Until when it must answer again after a reset.
@@ -69,10 +71,22 @@ impl Sandbox {
             unanswered: true,
             made: String::new(),
             pull_failed_at: None,
+            on_node_since: None,
             restarts: 0,
             restart_deadline: None,
         }
     }
+}
+
+/// A pod that is there and has no address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WithoutAddress {
+    pub name: String,
+    pub uid: String,
+    /// Empty while no node has been found for it.
+    pub node: String,
+    /// Since when it has its node, or is there.
+    pub since: i64,
 }
 
 /// A pod that is to go, until it is seen to be gone.
@@ -118,11 +132,11 @@ pub struct ActiveLease {
     pub asked_at: i64,
     /// Until when its callers wait for the grant.
     pub deadline: i64,
-    /// Last use by its holder. A renewal is none: whoever only renews has forgotten the sandbox, and it is taken back.
+    /// Last use by its holder. A renewal does not count: the pool takes back a sandbox that its holder only renews.
     pub used_at: i64,
     /// Calls that are under way. While there is one the lease is in use.
     pub running: u32,
-    /// sandboxd is being asked whether something runs that nobody waits for.
+    /// sandboxd is being asked whether background work still runs.
     pub asked: bool,
 }
 
@@ -159,6 +173,7 @@ impl ActiveLease {
             since: self.asked_at,
             deadline: self.deadline,
             queued: self.queued,
+            is_abandoned: false,
         }
     }
 }
@@ -171,6 +186,8 @@ pub struct Waiter {
     pub deadline: i64,
     /// When it came there was no room for it.
     pub queued: bool,
+    /// Its callers have gone away: it is not served, and its place is kept for a moment only.
+    pub is_abandoned: bool,
 }
 
 /// What a run wants warm.
@@ -209,7 +226,7 @@ pub enum Action {
         epoch: u64,
         cause: Option<SandboxCause>,
     },
-    /// Ask sandboxd whether something runs that nobody waits for, then [`Index::told_whether_idle`].
+    /// Ask sandboxd whether background work still runs, then [`Index::told_whether_idle`].
     Ask {
         lease: String,
         epoch: u64,
@@ -228,8 +245,8 @@ pub struct Bounds {
     /// Sandboxes that agents leave for graders.
     pub reserved: usize,
     pub warm_max: usize,
-    /// Pods whose creation may be under way at one time. The API server's answers set the pace, and whoever comes to
-    /// wait meanwhile is next.
+    /// Maximum number of pod creations in progress at one time. The API server's answers set the pace, and callers that
+    /// arrive meanwhile are next.
     pub orders: usize,
     /// Leases that may wait at one time.
     pub waiting: usize,

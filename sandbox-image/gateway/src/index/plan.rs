@@ -83,7 +83,7 @@ impl Index {
         due.iter().flat_map(|lease| self.end_or_ask(lease, now)).collect()
     }
 
-    /// A lease whose time is over ends. One that only seems to be idle may have work that nobody waits for.
+    /// An expired lease ends. A lease that only seems to be idle may have background work, so sandboxd is asked.
     fn end_or_ask(&mut self, lease: &str, now: i64) -> Vec<Action> {
         match self.leases.get_mut(lease) {
             Some(held) if held.entry.expires_at > now => {
@@ -165,7 +165,7 @@ impl Index {
         let mut served: Vec<(usize, String)> = Vec::new();
         in_fair_order(&self.queue, &self.leases, |at, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
-            if is_agent && agents_left == 0 {
+            if waiter.is_abandoned || is_agent && agents_left == 0 {
                 return false;
             }
             let Some(name) = ready.get_mut(waiter.request.image.as_str()).and_then(Vec::pop) else {

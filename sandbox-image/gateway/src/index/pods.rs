@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 
 use grpo_sandbox_protocol::SandboxCause;
 
-use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter};
+use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter, WithoutAddress};
 use crate::pull::PullFailure;
 
 /// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first
@@ -12,7 +12,7 @@ use crate::pull::PullFailure;
 const SECOND_PULL: i64 = 5_000;
 
 impl Index {
-    /// A list of pods begins. Whatever is known to exist by now is in it, or is gone.
+    /// A list of pods begins. Every pod that is known to exist by now is in the list, or is gone.
     pub fn list_begins(&mut self) {
         self.lists += 1;
     }
@@ -62,7 +62,7 @@ impl Index {
     pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
         let created = self.created_now(now);
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
-            // A list that began before the answer may have missed it, whatever was seen of an earlier try.
+            // A list that began before the answer may have missed the pod, even if an earlier attempt was seen.
             sandbox.created = Some(created);
             sandbox.unanswered = false;
         }
@@ -86,8 +86,38 @@ impl Index {
         if !sandbox.ip.is_empty() {
             return false;
         }
+        if !node.is_empty() {
+            sandbox.on_node_since.get_or_insert(now);
+        }
         (sandbox.uid, sandbox.ip, sandbox.node) = (uid.to_owned(), ip.to_owned(), node.to_owned());
         !ip.is_empty()
+    }
+
+    /// Pods that were shown and have had no address for so long, milliseconds: they wait for a node, pull an image, or
+    /// their network cannot be set up.
+    pub fn without_address(&self, for_long: i64, now: i64) -> Vec<WithoutAddress> {
+        let shown = self
+            .sandboxes
+            .iter()
+            .filter(|(_, sandbox)| sandbox.ip.is_empty() && !sandbox.uid.is_empty());
+        let since = |sandbox: &Sandbox| sandbox.on_node_since.or(sandbox.created.map(|created| created.at));
+        shown
+            .filter_map(|(name, sandbox)| {
+                let since = since(sandbox).filter(|since| since + for_long <= now)?;
+                let (name, uid, node) = (name.clone(), sandbox.uid.clone(), sandbox.node.clone());
+                Some(WithoutAddress { name, uid, node, since })
+            })
+            .collect()
+    }
+
+    /// Ends a pod that still has no address, and is still the same.
+    pub fn discard_without_address(&mut self, pod: &WithoutAddress, now: i64) -> Vec<Action> {
+        match self.sandboxes.get(&pod.name) {
+            Some(sandbox) if sandbox.ip.is_empty() && sandbox.uid == pod.uid => {
+                self.discard(&pod.name, SandboxCause::Unknown, now)
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Whether a pod is the pool's, or goes already.
@@ -211,8 +241,8 @@ impl Index {
         }
     }
 
-    /// An image of a pod cannot be pulled. Once the kubelet has tried twice, or says that it need not try, whoever
-    /// waits for it hears so, and it is left alone for a while.
+    /// An image of a pod cannot be pulled. After the second attempt of the kubelet, or after a final failure, callers
+    /// that wait for the image get the error, and the pool does not try the image again for a while.
     pub fn pull_failed(&mut self, name: &str, failure: &PullFailure, now: i64) -> Vec<Action> {
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return Vec::new();

@@ -7,17 +7,22 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, Pri
 use super::fair_queue::in_fair_order;
 use super::{Action, Index, Waiter};
 
+/// So long the place of a caller that has gone away is kept, milliseconds: callers whose connection broke ask again.
+const ASKED_AGAIN_WITHIN: i64 = 10_000;
+
 impl Index {
     /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue
     /// is full, the newest waiter of the run that has most of it makes room for a run that has less.
     pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<Vec<Action>, ErrorBody> {
         let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
         self.heard(&request.run, now);
-        if self.leases.contains_key(&request.id) {
+        if let Some(held) = self.leases.get_mut(&request.id) {
+            held.deadline = held.deadline.max(deadline);
             return Ok(Vec::new());
         }
         if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == request.id) {
             waiter.deadline = waiter.deadline.max(deadline);
+            waiter.is_abandoned = false;
             return Ok(Vec::new());
         }
         if let Some(error) = self.pulls.refusal(&request.image, now)
@@ -39,6 +44,7 @@ impl Index {
             since: now,
             deadline,
             queued,
+            is_abandoned: false,
         });
         Ok(actions)
     }
@@ -93,7 +99,22 @@ impl Index {
         (place, self.queue.len())
     }
 
+    /// The last caller that waited for a lease has gone away.
+    pub fn abandon(&mut self, lease: &str, now: i64) {
+        if let Some(waiter) = self.queue.iter_mut().find(|waiter| waiter.request.id == lease) {
+            waiter.is_abandoned = true;
+            waiter.deadline = waiter.deadline.min(now + ASKED_AGAIN_WITHIN);
+        }
+        // Its sandbox may be lost before the ledger has the lease: then it would wait again, without a caller.
+        if let Some(held) = self.leases.get_mut(lease).filter(|held| !held.granted) {
+            held.deadline = held.deadline.min(now + ASKED_AGAIN_WITHIN);
+        }
+    }
+
     pub fn give_up(&mut self, lease: &str) {
         self.queue.retain(|waiter| waiter.request.id != lease);
     }
 }
+
+#[cfg(test)]
+mod tests;

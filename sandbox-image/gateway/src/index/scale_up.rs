@@ -1,5 +1,5 @@
-//! How many pods there are to be: who waits is first, then what runs want warm, and what nobody wants goes after a
-//! while.
+//! How many pods there should be: first for waiting callers, then for the warm demand of runs. Unwanted pods end after
+//! a while.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::fair_queue::in_fair_order;
 use super::{Action, Index, Sandbox, Stage};
 use crate::pull::PullFailure;
 
-/// Pods that nobody wants any more are kept for so long, milliseconds: demand comes in waves.
+/// How long unwanted pods are kept, in milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
 
 /// Unleased pods by image, less those that were counted for somebody.
@@ -88,8 +88,8 @@ impl Index {
         actions
     }
 
-    /// Unleased pods that make room: those that nobody wants for those that somebody does, and warm ones for those who
-    /// wait. What goes already makes room too.
+    /// Unleased pods that make room: unwanted pods for wanted ones, and warm pods for waiting callers. Pods that are
+    /// already being removed make room too.
     fn victims(&self, for_waiting: usize, for_warm: usize, unwanted: &Spare, mut not_waited_for: Spare) -> Vec<String> {
         let coming = self.coming();
         let short = (for_waiting + for_warm).saturating_sub(coming);
@@ -185,7 +185,8 @@ impl Index {
         let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
         in_fair_order(&self.queue, &self.leases, |_, waiter| {
             let is_agent = waiter.request.priority == Priority::Agent;
-            if is_agent && agents_left == 0 || self.pulls.refusal(&waiter.request.image, now).is_some() {
+            let is_kept_waiting = waiter.is_abandoned || is_agent && agents_left == 0;
+            if is_kept_waiting || self.pulls.refusal(&waiter.request.image, now).is_some() {
                 return false;
             }
             agents_left -= usize::from(is_agent);
@@ -266,7 +267,7 @@ impl Index {
         some.take(count).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Ends what nobody has wanted for a while.
+    /// Ends pods that have been unwanted for a while.
     fn shrink(&mut self, spare: Spare, now: i64) -> Vec<Action> {
         self.surplus_since
             .retain(|image, _| spare.get(image).is_some_and(|count| *count > 0));

@@ -47,7 +47,11 @@ fn what_happened_and_what_there_is_can_be_read() {
         max_ttl_millis: 1000,
         idle_millis: 1000,
     };
-    let text = metrics.text(&Index::new(bounds), Around::default(), 0).unwrap();
+    let around = Around {
+        starts: 3,
+        ..Around::default()
+    };
+    let text = metrics.text(&Index::new(bounds), around, 0).unwrap();
     for line in [
         "grpo_gateway_lease_wait_seconds_count{path=\"warm\",priority=\"Agent\"} 1",
         "grpo_gateway_lease_wait_seconds_count{path=\"cold\",priority=\"Agent\"} 1",
@@ -62,12 +66,14 @@ fn what_happened_and_what_there_is_can_be_read() {
         "grpo_gateway_images_left_alone 0",
         "grpo_gateway_pod_writes_total{verb=\"create\"} 1",
         "grpo_gateway_ledger_writes_total 0",
+        "grpo_gateway_starts_total 3",
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
     assert!(!text.contains("SandboxLost"));
     let page = include_str!("../../../../docs/src/metrics.md");
     let (_, own) = page.split_once("\n## A sandbox gateway's").unwrap();
+    let (own, _) = own.split_once("\n## ").unwrap();
     let rows = own.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");
         let (name, kind) = (cells.next()?.trim_end_matches('`'), cells.next()?);

@@ -250,7 +250,7 @@ async fn a_command_gets_the_environment_it_is_given_and_the_clients_configured_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sandboxes_that_are_replaced_without_being_closed_are_taken_back() {
     let world = World::of(short_lived(1)).await;
-    // The pool has room for one; nobody closes any.
+    // The pool has room for one, and the client closes no sandbox.
     let mut leases = Vec::new();
     for _ in 0..3 {
         leases.push(world.allocate().await);

@@ -13,7 +13,7 @@ use crate::World;
 use crate::dice::{Dice, rounds};
 use crate::played::{bounds, sandboxes::Sandboxds};
 
-/// Nobody may be kept waiting for longer, but in the queue.
+/// Longest time that a caller may wait for an answer, except in the queue.
 const WITHIN: Duration = Duration::from_secs(20);
 /// What everything here, the played cluster included, may take more than at the beginning: kibibytes.
 const GROWTH: u64 = 256 << 10;
@@ -25,7 +25,7 @@ fn memory() -> u64 {
 }
 
 async fn world() -> World {
-    // What somebody leased whom nobody knows is free again soon.
+    // Leases of unknown callers expire soon.
     let bounds = Bounds {
         max_ttl_millis: 60_000,
         ..bounds(8)

@@ -1,4 +1,4 @@
-//! An API server that has pods and ConfigMaps, and tells of pods as they change. Whoever plays it says where a pod
+//! A simulated API server that has pods and ConfigMaps, and reports pods as they change. The test decides where a pod
 //! runs.
 
 #![allow(dead_code)]
@@ -50,6 +50,10 @@ pub struct Server {
     pub kept: Arc<AtomicUsize>,
     /// Refuses to label pods.
     pub keeps_labels: Arc<AtomicBool>,
+    /// Pods get a node and no address.
+    pub gives_no_address: Arc<AtomicBool>,
+    /// What the cluster says about pods.
+    pub events: Arc<Mutex<Vec<Value>>>,
     nodes: Arc<dyn Nodes>,
     pub client: kube::Client,
     pub url: String,
@@ -76,6 +80,8 @@ impl Server {
             keeps_pods: Arc::default(),
             kept: Arc::default(),
             keeps_labels: Arc::default(),
+            gives_no_address: Arc::default(),
+            events: Arc::default(),
             nodes,
             client: kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap(),
             url,
@@ -84,6 +90,7 @@ impl Server {
         let router = Router::new()
             .route("/api/v1/namespaces/n/pods", post(make).get(list))
             .route("/api/v1/namespaces/n/pods/{name}", delete(unmake).patch(label))
+            .route("/api/v1/namespaces/n/events", get(events))
             .route("/api/v1/namespaces/n/configmaps/{name}", get(map).put(replace_map))
             .with_state(server.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
@@ -105,7 +112,13 @@ async fn make(State(server): State<Server>, Json(mut pod): Json<Value>) -> Respo
     pod["kind"] = json!("Pod");
     pod["metadata"]["uid"] = json!(format!("uid-{nth}"));
     pod["metadata"]["resourceVersion"] = json!(nth.to_string());
-    pod["status"] = json!({"phase": "Running", "podIP": server.nodes.start(&name)});
+    pod["status"] = match server.gives_no_address.load(Ordering::Relaxed) {
+        false => json!({"phase": "Running", "podIP": server.nodes.start(&name)}),
+        true => {
+            pod["spec"]["nodeName"] = json!("node-1");
+            json!({"phase": "Pending"})
+        }
+    };
     server.pods.lock().unwrap().insert(name, pod.clone());
     server.tell("ADDED", &pod);
     Json(pod).into_response()
@@ -171,6 +184,12 @@ async fn list(State(server): State<Server>, Query(query): Query<BTreeMap<String,
         }
     });
     Body::from_stream(told).into_response()
+}
+
+/// Every Event is of the pods that are asked for.
+async fn events(State(server): State<Server>) -> Response {
+    let items = server.events.lock().unwrap().clone();
+    Json(json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
 }
 
 async fn map(State(server): State<Server>, Path(name): Path<String>) -> Json<Value> {

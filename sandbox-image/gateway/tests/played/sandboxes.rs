@@ -34,7 +34,7 @@ fn binary() -> PathBuf {
 }
 
 impl Sandboxds {
-    /// What they run may be whatever somebody made up: they are nobody.
+    /// They may run arbitrary generated commands, so they run as the Linux user `nobody`.
     pub fn confined() -> Self {
         Self {
             confined: true,
@@ -46,10 +46,10 @@ impl Sandboxds {
         if !self.confined {
             return Command::new(binary());
         }
-        let mut nobody = Command::new("setpriv");
-        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
-        nobody.arg(binary()).current_dir("/");
-        nobody
+        let mut unprivileged = Command::new("setpriv");
+        unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+        unprivileged.arg(binary()).current_dir("/");
+        unprivileged
     }
 
     /// Tries addresses until one is free: other tests have sandboxds too.

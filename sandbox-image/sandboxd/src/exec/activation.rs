@@ -32,7 +32,7 @@ type Cell = Arc<OnceCell<Variables>>;
 pub struct Environments(Arc<Mutex<VecDeque<(Key, Cell)>>>);
 
 impl Environments {
-    /// Where the environment is or will be. Whoever comes first sets it up; who comes meanwhile waits.
+    /// The cell of an environment. Its first user sets the environment up; others wait until that is done.
     pub fn of(&self, script: &str, user: Option<&str>) -> Cell {
         let key = (script.to_owned(), user.map(str::to_owned));
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -88,7 +88,7 @@ impl Known {
         self.kept_bytes += run.printed.in_memory();
         self.kept.push_back(run.id.clone());
         self.ended.push_back(run.id.clone());
-        // The newest is always kept: whoever waits for it may have to ask again.
+        // The newest is always kept: its caller may have to ask again.
         while self.kept.len() > 1 && (self.kept.len() > REMEMBERED || self.kept_bytes > REMEMBERED_BYTES) {
             let Some(oldest) = self.kept.pop_front() else { break };
             if let Some(Entry::Kept(run)) = self.entries.insert(oldest, Entry::Forgotten) {

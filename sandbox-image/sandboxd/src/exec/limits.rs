@@ -48,7 +48,7 @@ impl CounterFiles {
     }
 }
 
-/// Less room than this is none.
+/// A disk with less free space than this counts as full.
 const ROOM: u64 = 64 << 10;
 
 /// Whether nothing more fits where a command works.

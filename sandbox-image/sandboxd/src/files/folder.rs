@@ -1,5 +1,5 @@
-//! A folder that is held open: what is done in it happens there, whatever the policy meanwhile puts in the place of its
-//! path.
+//! A folder that is held open: operations apply to this folder, even if the policy puts something else in the place of
+//! its path meanwhile.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -128,7 +128,7 @@ impl Folder {
         Ok(entries)
     }
 
-    /// A new file which nobody else writes: not another call, and nothing that waits there under its name.
+    /// A new file that only this call writes: its name is new, so no other call and no existing link leads to it.
     fn staged(&self) -> io::Result<(String, File)> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         for _ in 0..STAGING_TRIES {

@@ -139,7 +139,7 @@ pub async fn relay(
     let Some(inside) = sandbox.relays.next(port, wait).await.map_err(relay_error)? else {
         return Ok(done());
     };
-    // The connection goes on after its last answer, and with it its place among those that there may be.
+    // The connection stays open after its last answer, so it keeps its place among the allowed connections.
     let place = place.clone();
     tokio::spawn(async move {
         if let Ok(gateway) = upgrade.await {

@@ -1,7 +1,7 @@
-//! A terminal with nobody at it: our end is read and written, the other end is the program's.
+//! A terminal without a user: sandboxd reads and writes one end, the program has the other.
 //!
-//! A program has a terminal of its own only if it began a session and opened it by itself. So sandboxd is started once
-//! more, does that, and becomes the program.
+//! A program has a terminal of its own only if it began a session and opened the terminal itself. So sandboxd starts a
+//! second sandboxd, which does both and then becomes the program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// A new one, which neither echoes nor turns line ends into those of a teletype: nobody looks at it.
+    /// A new terminal without echo and without conversion of line ends: no person looks at it.
     pub async fn open(user: Option<User>) -> io::Result<Self> {
         let made = offload::run(OPEN_WITHIN, move || make(user.as_ref())).await;
         let (master, name) = made.map_err(io::Error::other)??;
@@ -41,7 +41,7 @@ impl Terminal {
         Ok(Self { master, name })
     }
 
-    /// Zero bytes when nobody has the other end any more.
+    /// Zero bytes when no process has the other end open any more.
     pub async fn read(&self, buffer: &mut [u8]) -> usize {
         loop {
             let Ok(mut ready) = self.master.readable().await else {

@@ -1,4 +1,4 @@
-//! Commands that nobody waits for: started, looked at, read from, killed; and output that is more than a result keeps.
+//! Background commands: started, inspected, read from, killed; and output that is larger than a result keeps.
 
 use std::time::Instant;
 

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::dice::{Dice, rounds};
 use crate::sandbox::{Sandbox, shell};
 
-/// Nobody may be kept waiting for longer.
+/// No caller may wait longer.
 const WITHIN: Duration = Duration::from_secs(20);
 /// Seconds: no lease ends while its door is tried.
 const LONG: u64 = 3600;

@@ -1,4 +1,4 @@
-//! sandboxd as a real process: what a gateway may rely on, whatever runs in the sandbox.
+//! sandboxd as a real process: its guarantees to the gateway, which hold under any workload in the sandbox.
 
 #![allow(clippy::unwrap_used)]
 
@@ -91,7 +91,7 @@ async fn a_background_process_that_holds_the_output_does_not_hold_the_command() 
     assert_eq!(result.exit_code, Some(0));
     assert!(began.elapsed() < Duration::from_secs(30));
     assert!(is_alive(&result.output));
-    // One that goes on printing neither holds it nor dies of nobody listening.
+    // A process that keeps printing does not delay the command, and does not die when its output is dropped.
     let result = sandbox
         .shell("e2", "(while :; do echo x; sleep 0.01; done) & echo $!")
         .await;

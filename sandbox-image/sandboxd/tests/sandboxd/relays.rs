@@ -21,7 +21,7 @@ async fn whoever_connects_to_a_relayed_port_talks_to_whoever_fetched_the_connect
     let sandbox = Sandbox::bound().await;
     let port = free_port();
     let opened = sandbox.upgrade(&format!("/relay?port={port}"), "l1").await;
-    assert_eq!(opened.status(), StatusCode::NO_CONTENT, "nobody has connected");
+    assert_eq!(opened.status(), StatusCode::NO_CONTENT, "there is no connection yet");
     for nth in 0..3u8 {
         let mut inside = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let fetched = sandbox

@@ -49,7 +49,7 @@ impl ReadFile {
 }
 
 pub(super) async fn read(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: ReadFile = parsed(&body)?;
+    let asked: ReadFile = parsed(body)?;
     runtime.compat.own.renew(&runtime.lease, TTL).await?;
     let bytes = runtime.compat.own.get(&runtime.lease, &asked.path).await?;
     Ok(Json(json!({"content": asked.text(&bytes)?})))
@@ -62,7 +62,7 @@ pub(super) struct WriteFile {
 }
 
 pub(super) async fn write(runtime: Runtime, body: Bytes) -> Answer {
-    let file: WriteFile = parsed(&body)?;
+    let file: WriteFile = parsed(body)?;
     put(&runtime, &file.path, file.content.into_bytes().into()).await?;
     Ok(Json(json!({})))
 }
@@ -84,6 +84,8 @@ pub(super) async fn upload(runtime: Runtime, headers: HeaderMap, body: Bytes) ->
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let boundary = multer::parse_boundary(kind.unwrap_or_default());
     let boundary = boundary.map_err(|error| SwerexError::unprocessable(&error.to_string()))?;
+    // The form is a copy. The body has its share of the room for bodies until it is dropped, so the copy has it too.
+    let _share = body.clone();
     let form = Form::read(body, boundary).await?;
     if form.unzip {
         let tar = retarred(&form.file).map_err(|error| Kind::Value.error(format!("reading the zip: {error}")))?;

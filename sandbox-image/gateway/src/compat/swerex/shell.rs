@@ -184,7 +184,7 @@ fn observed(output: &str, exit_code: Option<i64>, expected: &str) -> Answer {
 }
 
 pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: Create = read(&body)?;
+    let asked: Create = read(body)?;
     let shell = Shell::of(&runtime, &asked.session);
     if shell.exists().await? {
         return Err(Kind::SessionExists.error(format!("session {} already exists", asked.session)));
@@ -218,7 +218,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
 }
 
 pub(super) async fn run(runtime: Runtime, body: Bytes) -> Answer {
-    let action: Action = read(&body)?;
+    let action: Action = read(body)?;
     let shell = Shell::of(&runtime, &action.session);
     if action.action_type == "bash_interrupt" {
         return interrupt(&shell, &action).await;
@@ -285,7 +285,7 @@ async fn check_syntax(runtime: &Runtime, command: &str) -> Result<(), SwerexErro
     Err(Kind::BashSyntax.with(message, json!({"bash_stdout": "", "bash_stderr": said})))
 }
 
-/// To a program that the shell has started and that goes on.
+/// Types the command into a program that the shell has started and that still runs.
 async fn converse(shell: &Shell<'_>, action: &Action, within: Duration) -> Answer {
     let text = format!("{}\n", action.command);
     match shell.typed("say", &text, &action.expect, within).await? {
@@ -321,7 +321,7 @@ async fn interrupt(shell: &Shell<'_>, action: &Action) -> Answer {
 }
 
 pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
-    let asked: Close = read(&body)?;
+    let asked: Close = read(body)?;
     let shell = Shell::of(&runtime, &asked.session);
     runtime.compat.own.renew(&runtime.lease, TTL).await?;
     if !shell.exists().await? {

@@ -15,6 +15,7 @@ fn waiter(run: &str, nth: usize, priority: Priority) -> Waiter {
         since: 0,
         deadline: 1,
         queued: false,
+        is_abandoned: false,
     }
 }
 

@@ -124,7 +124,7 @@ impl World {
         world
     }
 
-    /// A gateway begins; the one before is killed or goes on without knowing.
+    /// A gateway begins. The previous one is killed, or continues because it does not know of the new one.
     fn next_gateway(&mut self, kill: bool) {
         if kill && let Some(old) = self.gateways.pop() {
             self.late.extend(old.orders.into_iter().map(|order| (old.term, order)));

@@ -1,3 +1,6 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::*;
 
 const MYSELF: i32 = 1;
@@ -109,4 +112,30 @@ fn a_name_with_brackets_and_spaces_is_no_trouble() {
     let read = parse(42, stat, b"A=b\0GRPO_EXEC_ID=e1\0").unwrap();
     assert_eq!((read.parent, read.group, read.session, read.began), (7, 8, 9, 12345));
     assert_eq!((read.zombie, read.exec.as_deref()), (false, Some("e1")));
+}
+
+#[tokio::test]
+async fn what_does_not_die_is_looked_for_within_a_bound_and_the_loop_works_meanwhile() {
+    let looks = Arc::new(AtomicUsize::new(0));
+    let counted = looks.clone();
+    // No process has such a number, so none is killed, and one seems to be left for ever.
+    let killing = kill_until_none(move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        HashSet::from([i32::MAX])
+    });
+    tokio::pin!(killing);
+    let (began, mut rounds) = (Instant::now(), 0);
+    let all_dead = loop {
+        tokio::select! {
+            all_dead = &mut killing => break all_dead,
+            () = tokio::task::yield_now() => rounds += 1,
+        }
+    };
+    assert!(!all_dead && began.elapsed() >= KILLED_WITHIN);
+    let looks = looks.load(Ordering::Relaxed);
+    assert!((1..=200).contains(&looks), "{looks} looks");
+    assert!(
+        rounds > looks,
+        "the loop waited for a look: {rounds} rounds, {looks} looks"
+    );
 }
