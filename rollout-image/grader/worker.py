@@ -131,7 +131,7 @@ def grade(message: dict) -> dict:
 
 def main() -> None:
     operations = {"prepare": prepare, "complete": complete, "grade": grade}
-    # Whatever a parser prints must not be taken for an answer.
+    # The output that a parser prints must not be taken for an answer.
     answers, sys.stdout = sys.stdout, sys.stderr
     print(json.dumps({"ready": True, "swebench": swebench.__version__}), file=answers, flush=True)
     for line in sys.stdin:

@@ -1,5 +1,6 @@
 //! One episode: where it lives, what happened in it, and its verdict.
 
+use crate::graded::GradedTask;
 use crate::judged::ProcessScores;
 use crate::outcome::{Outcome, VoidReason};
 use crate::paths;
@@ -141,6 +142,9 @@ pub struct EpisodeMeta {
     pub patch_bytes: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_sha256: Option<String>,
+    /// What the verdict is about. Absent in stores from before this field: such a verdict is not taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graded: Option<GradedTask>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade: Option<GradeRecord>,
     /// What happened, in words; for a void, what to look at.

@@ -2,11 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use crate::episode::TestCounts;
 use crate::folder::EpisodeFolder;
+use crate::judged::{score_of, vote_of};
+use crate::reward::{Cost, Shaping};
 use crate::store::sha256_hex;
 use crate::{
-    Batch, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, ExecSummary, GradeRecord,
-    Message, Outcome, RowsFile, SCHEMA, StoredRow, StoredRows, TokenRow, TurnAction, TurnRecord, VoidReason,
+    Batch, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, ExecSummary,
+    GradeRecord, JournalEntry, JudgedTurn, Message, Outcome, ProcessRule, ProcessScores, RewardAnswer, RewardRule,
+    RowsFile, RunAgent, SCHEMA, StoredRow, StoredRows, TokenRow, TurnAction, TurnRecord, TurnScore, VoidReason, Vote,
     WeightsSpan, Writer, paths, rows,
 };
 use std::path::Path;
@@ -43,6 +47,7 @@ pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
             weights: vec!["a-v0".into()],
             patch_bytes: 120,
             patch_sha256: Some("00".into()),
+            graded: None,
             grade: Some(GradeRecord {
                 status: "Judged".into(),
                 tries: 1,
@@ -154,6 +159,112 @@ fn write_episode(dir: &Path, scope: EpisodeScope, sample: u32, outcome: Outcome)
     write_ended(dir, &ended(&folder.meta, &[first, second]));
     std::fs::write(dir.join(paths::patch(&path)), "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n").unwrap();
     write(dir, &paths::meta(&path), &folder.meta);
+}
+
+/// The episode of [`write_store`] that was resolved in iteration 1.
+pub const RESOLVED: &str = "rollouts/iter-000001/psf__requests-1__g0__i0";
+
+/// Gives the run of [`write_store`] a shaped reward, a service and a judge, and its resolved episode what they said.
+pub fn write_rewards(dir: &Path) {
+    let cost = |each, most| Cost { each, most };
+    let started = Event::RunStarted {
+        run: "uid".into(),
+        namespace: "team".into(),
+        name: "demo".into(),
+        seed: 1,
+        tasks_sha256: String::new(),
+        tasks: 1,
+        agent: RunAgent::default(),
+        rows_per_turn: false,
+        process: Some(ProcessRule {
+            coefficient: 0.5,
+            min_votes: 1,
+            step_wise: false,
+        }),
+        reward: Some(RewardRule {
+            resolved: 1.0,
+            unresolved: 0.0,
+            shaping: Some(Shaping {
+                pass_ratio: 0.5,
+                turns: cost(0.05, 0.5),
+                calls: vec![("rewrite".into(), cost(0.1, 0.5))],
+                patch_lines: cost(0.01, 0.2),
+                low: Some(0.0),
+                high: None,
+            }),
+            asks: true,
+        }),
+    };
+    let entry = JournalEntry {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        sequence: 1,
+        at: 0,
+        event: started,
+    };
+    write(dir, &paths::journal_entry(1), &entry);
+    let said = |text: &str| Vote {
+        seed: 7,
+        text: text.into(),
+        vote: vote_of(text),
+        millis: 350,
+        ..Vote::default()
+    };
+    let lost = Vote {
+        lost: Some("10.0.0.7:8000: 503 Service Unavailable".into()),
+        millis: 20_000,
+        ..Vote::default()
+    };
+    let votes = [
+        vec![said("It only looks. \\boxed{-1}"), said("I cannot say."), lost],
+        vec![
+            said("It mends the loop. \\boxed{1}"),
+            said("\\boxed{1}"),
+            said("\\boxed{1}"),
+        ],
+    ];
+    let mut scores = Vec::new();
+    for (turn, votes) in (0..).zip(votes) {
+        let score = score_of(&votes, 1);
+        let judged = JudgedTurn {
+            schema: SCHEMA,
+            writer: Writer::driver(1),
+            episode: "psf__requests-1__g0__i0".into(),
+            turn,
+            prompt_sha256: String::new(),
+            votes,
+            score,
+            at: 0,
+        };
+        write(dir, &paths::judged(RESOLVED, turn), &judged);
+        scores.push(TurnScore { turn, score });
+    }
+    let file = dir.join(paths::meta(RESOLVED));
+    let mut meta: EpisodeMeta = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let passed = |passed, failed| TestCounts { passed, failed };
+    if let Some(grade) = &mut meta.grade {
+        (grade.fail_to_pass, grade.pass_to_pass) = (passed(1, 0), passed(3, 0));
+    }
+    let answer = RewardAnswer {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        episode: meta.key.name(),
+        outcome: meta.outcome.clone(),
+        grade: meta.grade.clone(),
+        by_rule: 1.38,
+        reward: 1.25,
+        note: Some("a clean patch".into()),
+        refused: None,
+        at: 0,
+    };
+    write(dir, &paths::reward(RESOLVED), &answer);
+    let process = ProcessScores {
+        outcome: 1.25,
+        turns: scores,
+    };
+    meta.reward = Some(process.reward(0.5));
+    meta.process = Some(process);
+    write(dir, &paths::meta(RESOLVED), &meta);
 }
 
 /// The episode that these turns add up to.

@@ -8,9 +8,10 @@ use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
 use crate::store::{LocalCopy, RunStore, StoreError, wait};
 use crate::{
-    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, RewardRule, RowRule, RunState,
-    TurnRecord, paths,
+    Batch, EndedEpisode, EndedError, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, RewardRule, RowRule,
+    RunState, TurnRecord, paths,
 };
+use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,7 +32,7 @@ pub struct RunFolder {
     store: RunStore,
     pub journal: Vec<JournalEntry>,
     pub state: RunState,
-    /// Journal entries that were cut off in the middle; nobody was ever told about those.
+    /// Journal entries that were cut off in the middle. The writer never acknowledged them.
     pub torn: Vec<String>,
 }
 
@@ -68,13 +69,20 @@ impl RunFolder {
             state: RunState::default(),
             torn: Vec::new(),
         };
-        for name in names.iter().filter(|name| name.ends_with(".json")) {
-            match wait(folder.store.read::<JournalEntry>(&format!("{}/{name}", paths::JOURNAL))) {
+        let entries: Vec<&String> = names.iter().filter(|name| name.ends_with(".json")).collect();
+        let files: Vec<String> = entries
+            .iter()
+            .map(|name| format!("{}/{name}", paths::JOURNAL))
+            .collect();
+        let mut read = std::pin::pin!(folder.store.read_each::<JournalEntry, _>(files));
+        for name in entries {
+            let Some(entry) = wait(read.next()) else { break };
+            match entry {
                 Ok(entry) => {
                     folder.state.apply(&entry);
                     folder.journal.push(entry);
                 }
-                Err(StoreError::Unreadable { source, .. }) if source.is_eof() => folder.torn.push(name.clone()),
+                Err(StoreError::Unreadable { source, .. }) if source.is_eof() => folder.torn.push(name.to_owned()),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -175,9 +183,14 @@ impl RunFolder {
     /// Every finished attempt (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
     pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
         let mut found = Vec::new();
-        for path in self.attempts(scope)? {
-            if let Some(meta) = wait(self.store.read_if_there(&paths::meta(&path)))? {
-                found.push(EpisodeFolder { path, meta });
+        let attempts = self.attempts(scope)?;
+        let files: Vec<String> = attempts.iter().map(|path| paths::meta(path)).collect();
+        let mut metas = std::pin::pin!(self.store.read_each::<EpisodeMeta, _>(files));
+        for path in attempts {
+            match wait(metas.next()) {
+                Some(Ok(meta)) => found.push(EpisodeFolder { path, meta }),
+                None | Some(Err(StoreError::Missing { .. })) => {}
+                Some(Err(error)) => return Err(error.into()),
             }
         }
         Ok(found)
@@ -222,6 +235,15 @@ impl RunFolder {
         let turns = names.iter().filter(|name| name.ends_with(".json"));
         let turns = turns.map(|name| wait(self.store.read(&format!("{folder}/{name}"))));
         Ok(turns.collect::<Result<_, _>>()?)
+    }
+
+    /// The judge's votes on the turns of an episode; nothing where none was asked for.
+    pub fn judged(&self, episode: &str) -> Result<Vec<JudgedTurn>, FolderError> {
+        let folder = paths::judge(episode);
+        let (names, _) = wait(self.store.names_in(&folder))?;
+        let files = names.iter().filter(|name| name.ends_with(".json"));
+        let judged = files.map(|name| wait(self.store.read(&format!("{folder}/{name}"))));
+        Ok(judged.collect::<Result<_, _>>()?)
     }
 
     /// The files with the rows that graders were given, of the sets whose rows were completed: names and texts.

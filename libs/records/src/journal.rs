@@ -7,6 +7,7 @@ use crate::paths;
 use crate::record::{SCHEMA, Writer};
 use crate::state::RunState;
 use crate::store::{Created, RunStore, StoreError};
+use futures::StreamExt;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -44,8 +45,10 @@ impl Journal {
             .last()
             .and_then(|n| n.trim_end_matches(".json").parse::<u64>().ok())
             .unwrap_or(0);
-        for sequence in 1..=newest {
-            match store.read::<JournalEntry>(&paths::journal_entry(sequence)).await {
+        let entries = store.read_each::<JournalEntry, _>((1..=newest).map(paths::journal_entry));
+        let mut entries = std::pin::pin!(futures::stream::iter(1..=newest).zip(entries));
+        while let Some((sequence, entry)) = entries.next().await {
+            match entry {
                 Ok(entry) => state.apply(&entry),
                 Err(StoreError::Unreadable { source, .. }) if source.is_eof() => state.torn += 1,
                 Err(StoreError::Missing { .. }) => return Err(JournalError::Gap { sequence, newest }),

@@ -46,6 +46,34 @@ pub struct Vote {
     pub millis: u64,
 }
 
+/// What became of a vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VoteEnd {
+    /// It is part of the score.
+    Counted,
+    /// The judge's words have no verdict.
+    Unreadable,
+    /// The judge's servers gave no answer in time.
+    Lost,
+    /// The judge's servers refuse the question.
+    Refused,
+}
+
+impl VoteEnd {
+    pub const ALL: [Self; 4] = [Self::Counted, Self::Unreadable, Self::Lost, Self::Refused];
+}
+
+impl Vote {
+    pub fn end(&self) -> VoteEnd {
+        match (&self.lost, &self.refused, self.vote) {
+            (Some(_), ..) => VoteEnd::Lost,
+            (_, Some(_), _) => VoteEnd::Refused,
+            (.., Some(_)) => VoteEnd::Counted,
+            (.., None) => VoteEnd::Unreadable,
+        }
+    }
+}
+
 /// The verdict of a judge's text: its last `\boxed{}`, whose whole content has to be +1 or -1.
 ///
 /// OpenClaw-RL reads the first box; a judge that quotes its instructions before it answers is then misread.

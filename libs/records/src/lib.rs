@@ -23,6 +23,7 @@ pub mod event;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 pub mod folder;
+pub mod graded;
 pub mod journal;
 pub mod judged;
 pub mod look;
@@ -48,8 +49,9 @@ pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredR
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
+pub use graded::GradedTask;
 pub use journal::{Journal, JournalError};
-pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote};
+pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote, VoteEnd};
 pub use outcome::{Outcome, VoidReason};
 pub use record::{Record, Role, SCHEMA, Writer};
 pub use request::{Branch, Overruled, RequestRecord};

@@ -6,10 +6,15 @@
 //! be read. A path that [`paths`] would not write is refused before any file is touched. [`files`] gives whole files.
 
 pub mod files;
+pub mod worth;
 
+use self::worth::Worth;
 use crate::record::Record;
+use crate::reward::Ended;
 use crate::store::{RunStore, StoreError, wait};
-use crate::{EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, Message, TurnRecord, ended, paths};
+use crate::{
+    EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, Message, TurnRecord, ended, paths,
+};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -109,6 +114,9 @@ pub struct EpisodeView {
     /// Bytes of the patch that are not shown.
     #[serde(default)]
     pub patch_omitted: u64,
+    /// How its reward comes about. Absent without a verdict, and in stores that do not have the rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worth: Option<Worth>,
 }
 
 /// What the trajectory says besides its tokens.
@@ -151,6 +159,9 @@ pub struct TurnsOf {
 #[serde(rename_all = "camelCase")]
 pub struct TurnPage {
     pub turns: Vec<TurnRecord>,
+    /// The judge's votes on these turns; a turn that the judge is not asked about has none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judged: Vec<JudgedTurn>,
     /// What to put into `from` for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u32>,
@@ -168,7 +179,7 @@ pub struct Refusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RefusalCode {
-    /// The path is none that a store has.
+    /// The path is not a valid path in a store.
     BadPath,
     /// There is nothing at that path.
     NotThere,
@@ -271,8 +282,11 @@ impl Records {
         self.check(path)?;
         let told: Option<EpisodeRecord> = self.record_if_there(&paths::trajectory(path))?;
         let (patch, patch_omitted) = self.patch(path)?;
+        let episode = self.found(path.to_owned())?;
+        let turns = told.as_ref().map_or(&[][..], |told| &told.turns);
         Ok(EpisodeView {
-            episode: self.found(path.to_owned())?,
+            worth: self.worth(&episode, turns)?,
+            episode,
             told: told.map(Told::from),
             patch,
             patch_omitted,
@@ -281,9 +295,15 @@ impl Records {
 
     pub fn turns(&self, wanted: &TurnsOf) -> Result<TurnPage, Refusal> {
         self.check(&wanted.path)?;
-        if let Some(turns) = self.ended_turns(&wanted.path)? {
-            return Ok(page_of(turns, wanted.from));
-        }
+        let page = match self.ended_turns(&wanted.path)? {
+            Some(turns) => page_of(turns, wanted.from),
+            None => self.turns_so_far(wanted)?,
+        };
+        self.with_votes(&wanted.path, page)
+    }
+
+    /// The turns of an attempt whose agent works.
+    fn turns_so_far(&self, wanted: &TurnsOf) -> Result<TurnPage, Refusal> {
         let mut page = TurnPage::default();
         let mut bytes = 0;
         for number in wanted.from.. {
@@ -298,6 +318,27 @@ impl Records {
             };
             page.turns.push(turn);
             bytes += length;
+        }
+        Ok(page)
+    }
+
+    /// The page with the votes on its turns. It ends before a turn whose votes would make it too large.
+    fn with_votes(&self, path: &str, mut page: TurnPage) -> Result<TurnPage, Refusal> {
+        let (judged, _) = wait(self.store.names_in(&paths::judge(path)))?;
+        if judged.is_empty() {
+            return Ok(page);
+        }
+        let mut bytes = 0;
+        for at in 0..page.turns.len() {
+            let number = page.turns[at].turn;
+            let file = paths::judged(path, number);
+            bytes += self.length(&file)?.unwrap_or_default();
+            if bytes > TURN_BYTES_A_PAGE && at > 0 {
+                page.next = Some(number);
+                page.turns.truncate(at);
+                break;
+            }
+            page.judged.extend(self.record_if_there::<JudgedTurn>(&file)?);
         }
         Ok(page)
     }
@@ -329,6 +370,30 @@ impl Records {
         let message =
             format!("{path} has {bytes} bytes, and not more than {LARGEST_RECORD} are read; copy it from the store");
         Err(Refusal::new(RefusalCode::TooLarge, message))
+    }
+
+    /// None of an episode without a verdict, and where the journal has no rule for its run.
+    fn worth(&self, episode: &Episode, turns: &[TurnRecord]) -> Result<Option<Worth>, Refusal> {
+        let Some(meta) = episode.meta.as_ref().filter(|meta| meta.outcome.is_verdict()) else {
+            return Ok(None);
+        };
+        let (Some(rule), process) = wait(worth::rules(&self.store, &meta.run))? else {
+            return Ok(None);
+        };
+        // Only a shaped reward counts lines.
+        let patch = paths::patch(&episode.path);
+        let patch = match rule.shaping.is_some() && self.length(&patch)?.is_some() {
+            true => self.bytes(&patch)?,
+            false => Bytes::new(),
+        };
+        let parts = rule.parts(Ended {
+            outcome: &meta.outcome,
+            grade: meta.grade.as_ref(),
+            turns,
+            patch: &patch,
+        });
+        let answer = self.record_if_there(&paths::reward(&episode.path))?;
+        Ok(parts.map(|parts| Worth { parts, answer, process }))
     }
 
     /// Refuses what is no episode's folder, and what is not there.

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Only the first two have a reward. A void is a fault of the infrastructure: it leaves the group, and nobody is
-/// punished.
+/// Only the first two have a reward. A void is a fault of the infrastructure: the episode leaves its group, and the
+/// policy gets no penalty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     Resolved,

@@ -118,6 +118,16 @@ pub fn turn(episode: &str, turn: u32) -> String {
     format!("{episode}/turns/{turn:03}.json")
 }
 
+/// The folder of answers whose actions were about to be carried out.
+pub fn intents(episode: &str) -> String {
+    format!("{episode}/intents")
+}
+
+/// A turn before its action is carried out under this lease.
+pub fn intent(episode: &str, turn: u32, lease: &str) -> String {
+    format!("{episode}/intents/{turn:03}-{lease}.json")
+}
+
 /// Which experts the tokens of a turn went through. Of every answer to it a file of its own.
 pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
     let content = sha256.get(..16).unwrap_or(sha256);
@@ -139,6 +149,11 @@ pub fn patch(episode: &str) -> String {
 
 pub fn grade_log(episode: &str) -> String {
     format!("{episode}/grade.log")
+}
+
+/// The folder of the votes on an episode's turns.
+pub fn judge(episode: &str) -> String {
+    format!("{episode}/judge")
 }
 
 /// The votes on a turn.

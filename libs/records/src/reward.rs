@@ -73,8 +73,58 @@ pub struct Cost {
 }
 
 impl Cost {
-    fn of(self, count: usize) -> f64 {
-        (self.each * count as f64).min(self.most)
+    fn of(self, count: usize) -> Charge {
+        Charge {
+            count,
+            cost: (self.each * count as f64).min(self.most),
+        }
+    }
+}
+
+/// What a reward is made of, for readers. The sum is [`RewardParts::by_rule`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RewardParts {
+    /// The worth of the verdict alone.
+    pub verdict: f64,
+    /// Absent where the rule shapes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shaped: Option<ShapedParts>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShapedParts {
+    /// Added for the tests that pass.
+    pub tests: f64,
+    /// Taken off, by the name of the tool.
+    pub calls: Vec<(String, Charge)>,
+    pub turns: Charge,
+    pub patch_lines: Charge,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+}
+
+/// What was counted, and what it costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Charge {
+    pub count: usize,
+    pub cost: f64,
+}
+
+impl RewardParts {
+    /// What the rule comes to, before a service or a judge is asked.
+    pub fn by_rule(&self) -> f64 {
+        let Some(shaped) = &self.shaped else {
+            return self.verdict;
+        };
+        let calls = shaped.calls.iter().map(|(_, charge)| charge.cost).sum::<f64>();
+        let charged = calls + shaped.turns.cost + shaped.patch_lines.cost;
+        let reward = self.verdict + shaped.tests - charged;
+        let reward = shaped.high.map_or(reward, |high| reward.min(high));
+        shaped.low.map_or(reward, |low| reward.max(low))
     }
 }
 
@@ -90,14 +140,19 @@ pub struct Ended<'a> {
 impl RewardRule {
     /// None for a void.
     pub fn reward(&self, ended: Ended<'_>) -> Option<f32> {
+        self.parts(ended).map(|parts| parts.by_rule() as f32)
+    }
+
+    /// What that reward is made of. None for a void.
+    pub fn parts(&self, ended: Ended<'_>) -> Option<RewardParts> {
         let verdict = match ended.outcome {
             Outcome::Resolved => self.resolved,
             Outcome::Unresolved => self.unresolved,
             Outcome::Void { .. } => return None,
         };
-        Some(match &self.shaping {
-            None => verdict as f32,
-            Some(shaping) => shaping.shaped(verdict, ended) as f32,
+        Some(RewardParts {
+            verdict,
+            shaped: self.shaping.as_ref().map(|shaping| shaping.parts(ended)),
         })
     }
 
@@ -109,18 +164,24 @@ impl RewardRule {
 }
 
 impl Shaping {
-    fn shaped(&self, verdict: f64, ended: Ended<'_>) -> f64 {
+    fn parts(&self, ended: Ended<'_>) -> ShapedParts {
         let calls = |name: &str| {
             let of = |turn: &TurnRecord| turn.action.as_calls().unwrap_or_default();
             let all = ended.turns.iter().flat_map(of);
             all.filter(|call| call.name == name).count()
         };
-        let charged = self.calls.iter().map(|(name, cost)| cost.of(calls(name))).sum::<f64>()
-            + self.turns.of(ended.turns.len())
-            + self.patch_lines.of(changed_lines(ended.patch));
-        let reward = verdict + self.pass_ratio * pass_ratio(ended.grade) - charged;
-        let reward = self.high.map_or(reward, |high| reward.min(high));
-        self.low.map_or(reward, |low| reward.max(low))
+        ShapedParts {
+            tests: self.pass_ratio * pass_ratio(ended.grade),
+            calls: self
+                .calls
+                .iter()
+                .map(|(name, cost)| (name.clone(), cost.of(calls(name))))
+                .collect(),
+            turns: self.turns.of(ended.turns.len()),
+            patch_lines: self.patch_lines.of(changed_lines(ended.patch)),
+            low: self.low,
+            high: self.high,
+        }
     }
 }
 

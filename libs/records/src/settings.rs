@@ -1,5 +1,5 @@
-//! What may change while a run runs, as the driver took it over. It is in the journal, so that a driver that comes back
-//! goes on sampling what was begun as the one before it did.
+//! The settings that may change while a run runs, as the driver accepted them. The journal holds them, so a restarted
+//! driver finishes an iteration or evaluation with the settings that it began with.
 
 use grpo_engine_protocol::Penalties;
 use serde::{Deserialize, Serialize};

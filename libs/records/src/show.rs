@@ -1,8 +1,13 @@
 //! One episode for a person: what the policy was asked, what it said, which of it was sampled, what was run, what came
 //! back, and how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
 
+mod block;
+mod judge;
+mod reward;
+
+use self::block::block;
 use crate::look::EpisodeView;
-use crate::{GradeRecord, Omitted, TurnAction, TurnRecord, paths};
+use crate::{GradeRecord, JudgedTurn, Omitted, TurnAction, TurnRecord, paths};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,10 +34,12 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
 pub struct Detail {
     /// Every sampled token id with its logprob.
     pub tokens: bool,
+    /// The judge's words on every turn.
+    pub votes: bool,
 }
 
-/// The whole episode.
-pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String {
+/// The whole episode. `judged`: the votes on its turns.
+pub fn text(view: &EpisodeView, turns: &[TurnRecord], judged: &[JudgedTurn], detail: Detail) -> String {
     let mut out = head(view);
     let rows = Row::of(turns);
     for turn in turns {
@@ -40,6 +47,9 @@ pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String 
             block(&mut out, &message.role, &message.content);
         }
         turn_text(&mut out, turn, rows.len() > 1, detail);
+        if let Some(judged) = judged.iter().find(|judged| judged.turn == turn.turn) {
+            judge::votes(&mut out, judged, detail.votes);
+        }
     }
     rows_text(&mut out, &rows);
     end(&mut out, view);
@@ -52,6 +62,7 @@ pub fn text(view: &EpisodeView, turns: &[TurnRecord], detail: Detail) -> String 
     if let Some(grade) = view.episode.meta.as_ref().and_then(|meta| meta.grade.as_ref()) {
         graded(&mut out, grade);
     }
+    reward::lines(&mut out, view);
     harmless(&out).into_owned()
 }
 
@@ -228,13 +239,6 @@ fn graded(out: &mut String, grade: &GradeRecord) {
     }
     for note in &grade.notes {
         let _ = writeln!(out, "{note}");
-    }
-}
-
-fn block(out: &mut String, title: &str, body: &str) {
-    let _ = writeln!(out, "--- {title}");
-    for line in body.trim_end().lines() {
-        let _ = writeln!(out, "  {line}");
     }
 }
 

@@ -6,6 +6,8 @@
 
 #[cfg(any(test, feature = "fixture"))]
 pub mod conformance;
+#[cfg(any(test, feature = "fixture"))]
+pub mod counted;
 mod error;
 mod io;
 mod local;
@@ -20,7 +22,7 @@ pub use io::wait;
 pub use local::LocalStore;
 pub use local_copy::LocalCopy;
 pub use remote::RemoteStore;
-pub use run::RunStore;
+pub use run::{READ_AT_ONCE, RunStore};
 pub use staged::Staged;
 pub use upload::{Upload, Uploaded};
 

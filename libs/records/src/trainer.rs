@@ -113,9 +113,9 @@ pub struct StepMetrics {
     pub clip_fraction_high: f64,
     /// Share of trained tokens that a correction left out.
     pub left_out_fraction: f64,
-    /// Mean of |ratio - 1| over trained tokens.
+    /// Mean of |ratio - 1| over the trained tokens that are computed.
     pub ratio_deviation: f64,
-    /// Mean entropy of the policy at trained tokens, nats.
+    /// Mean entropy of the policy at the trained tokens that are computed, nats.
     pub entropy: f64,
     /// Norm of the gradient before clipping; of several optimizer steps their mean.
     pub gradient_norm: f64,
@@ -126,11 +126,13 @@ pub struct StepMetrics {
     pub trained_tokens: u64,
     /// All tokens of the batch's rows.
     pub row_tokens: u64,
-    /// Tokens that were computed in a pass over the batch: shared prefixes once.
+    /// Tokens that were computed in a pass over the batch: shared prefixes once, and no sequence without a loss.
     pub unique_tokens: u64,
     /// How many steps the oldest weights that sampled are behind those that the step began with.
     pub staleness_max: u32,
-    /// Largest |engine's logprob - trainer's| over the trained tokens of the first optimizer step, before it.
+    /// Largest |engine's logprob - trainer's under the weights that the step began with| over the trained tokens of all
+    /// mini-batches; of the first alone where those of the others are not computed (`oldLogprobs: Engine` without
+    /// `correction`).
     pub logprob_gap_max: f64,
     /// Of those tokens, how many have a gap over 1e-3.
     pub logprob_gap_over: u64,

@@ -61,7 +61,7 @@ pub struct TurnRecord {
     pub action: TurnAction,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecSummary>,
-    /// Glue and observation: ids that nobody sampled. Empty on the last turn.
+    /// Glue and observation: ids that the policy did not sample. Empty on the last turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observation: Vec<u32>,
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -5,6 +5,7 @@
 //! again and is not here.
 
 use crate::episode::TestCounts;
+use crate::graded::GradedTask;
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,6 +18,9 @@ pub struct TaskValidation {
     pub writer: Writer,
     pub set: String,
     pub instance: String,
+    /// What was graded. Absent in stores from before this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graded: Option<GradedTask>,
     /// Empty for a task that is fit.
     pub findings: Vec<Finding>,
     /// With the gold patch; empty where the row has none.

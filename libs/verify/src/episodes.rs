@@ -15,7 +15,7 @@ pub struct Sequence {
     pub tokens: Vec<u32>,
     pub mask: Vec<u8>,
     pub logprobs: Vec<f32>,
-    /// The version that sampled each token; empty where nobody did.
+    /// The version that sampled each token; empty for a token that no engine sampled.
     pub versions: Vec<String>,
     /// Which experts tokens went through, where that was recorded.
     pub experts: Vec<ExpertsSpan>,

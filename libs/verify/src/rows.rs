@@ -3,6 +3,7 @@
 
 use super::VerifyError;
 use grpo_records::folder::RunFolder;
+use grpo_records::{GradedTask, graded};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,25 @@ pub enum RowsError {
     Row { path: PathBuf, line: usize, what: String },
 }
 
-/// Rows by instance id.
+/// Rows by instance id. Two sets may have different tasks of one id: then both are here.
 #[derive(Clone, Debug, Default)]
 pub struct TaskRows {
-    rows: BTreeMap<String, Value>,
+    rows: BTreeMap<String, Vec<Value>>,
+}
+
+/// Why there is no row to judge a verdict by.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRow {
+    #[error("there is no row for {instance} among --tasks, and the store kept none")]
+    Unknown { instance: String },
+    #[error(
+        "none of {known} rows for {instance} is the one that was graded (digest {row_sha256}); give --tasks the rows that the run had"
+    )]
+    Other {
+        instance: String,
+        known: usize,
+        row_sha256: String,
+    },
 }
 
 impl TaskRows {
@@ -58,10 +74,16 @@ impl TaskRows {
             let row: Value = serde_json::from_str(line).map_err(|e| wrong(format!("not JSON: {e}")))?;
             // Formats whose rows have no such name are known by the rows that the store kept.
             if let Some(id) = row["instance_id"].as_str() {
-                self.rows.insert(id.to_owned(), row);
+                self.add(id.to_owned(), row);
             }
         }
         Ok(())
+    }
+
+    fn add(&mut self, id: String, row: Value) {
+        let rows = self.rows.entry(id).or_default();
+        rows.retain(|known| graded::row_sha256(known) != graded::row_sha256(&row));
+        rows.push(row);
     }
 
     /// With the rows that a run completed and kept in its store, where these here do not say how they are graded.
@@ -71,9 +93,12 @@ impl TaskRows {
             kept.take(Path::new(&path), &text)?;
         }
         let mut rows = self.clone();
-        for (id, row) in kept.rows {
-            if rows.row(&id).is_none_or(|row| row[GRADED_BY].is_null()) {
-                rows.rows.insert(id, row);
+        for (id, completed) in kept.rows {
+            if let Some(known) = rows.rows.get_mut(&id) {
+                known.retain(|row| !row[GRADED_BY].is_null());
+            }
+            for row in completed {
+                rows.add(id.clone(), row);
             }
         }
         Ok(rows)
@@ -81,11 +106,31 @@ impl TaskRows {
 
     /// All rows, by instance id.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.rows.iter().map(|(id, row)| (id.as_str(), row))
+        self.rows
+            .iter()
+            .flat_map(|(id, rows)| rows.iter().map(move |row| (id.as_str(), row)))
     }
 
+    /// The last that was read.
     pub fn row(&self, instance: &str) -> Option<&Value> {
-        self.rows.get(instance)
+        self.rows.get(instance)?.last()
+    }
+
+    /// The row that a verdict is about. Stores from before that was recorded have one row of an id.
+    pub fn graded(&self, instance: &str, task: Option<&GradedTask>) -> Result<&Value, NoRow> {
+        let unknown = || NoRow::Unknown {
+            instance: instance.to_owned(),
+        };
+        let Some(task) = task else {
+            return self.row(instance).ok_or_else(unknown);
+        };
+        let rows = self.rows.get(instance).ok_or_else(unknown)?;
+        let same = rows.iter().find(|row| graded::row_sha256(row) == task.row_sha256);
+        same.ok_or_else(|| NoRow::Other {
+            instance: instance.to_owned(),
+            known: rows.len(),
+            row_sha256: task.row_sha256.clone(),
+        })
     }
 }
 

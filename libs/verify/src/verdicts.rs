@@ -43,6 +43,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
                 let twin = by_path.get(source);
                 let same = twin.is_some_and(|t| {
                     t.meta.key.instance == meta.key.instance
+                        && t.meta.graded == meta.graded
                         && t.meta.patch_sha256 == meta.patch_sha256
                         && t.meta.outcome == meta.outcome
                         && t.meta.grade.as_ref().is_some_and(|g| g.reused_from.is_none())
@@ -74,10 +75,9 @@ fn judge(
     log: &std::path::Path,
 ) -> Result<Result<bool, String>, GraderError> {
     let instance = &episode.meta.key.instance;
-    let Some(row) = rows.row(instance) else {
-        return Ok(Err(format!(
-            "there is no row for {instance} among --tasks, and the store kept none"
-        )));
+    let row = match rows.graded(instance, episode.meta.graded.as_ref()) {
+        Ok(row) => row,
+        Err(error) => return Ok(Err(error.to_string())),
     };
     grader.judge(instance, row, &String::from_utf8_lossy(patch), log)
 }

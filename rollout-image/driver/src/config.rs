@@ -1,6 +1,10 @@
 //! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
 //! types.
 
+mod patience;
+
+use self::patience::GRADING_PATIENCE;
+pub use self::patience::{Patience, TRAINER_PATIENCE};
 use crate::agent::AgentKind;
 use crate::agent::bash::Prompts;
 use crate::agent::commands::CommandSurroundings;
@@ -11,7 +15,7 @@ use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::judge::JudgeSettings;
 use crate::replicas::Endpoints;
-use crate::retry::{Budget, Pauses};
+use crate::retry::Budget;
 use crate::reward::{self, RewardServiceSettings};
 use crate::sampling;
 use crate::tasks::selection::{self, Selection, Slice};
@@ -30,26 +34,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a lease outlives a driver that died: a restarted one takes its episodes up again within this.
-const LEASE_TTL: Duration = Duration::from_secs(120);
-/// How long the gateway, or every engine, may be away before an episode is void.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// How long an engine may be silent before it has to prove that it samples.
-const SILENCE: Duration = Duration::from_secs(60);
-/// How long graders may be lost one after the other before an episode whose patch is durable is void.
-const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
 /// How long the judge may be at one answer.
 const JUDGING: Duration = Duration::from_secs(900);
-/// How long nothing may happen at the trainer before the run is given up.
-pub const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
-/// Registries come back after minutes; a name that is wrong holds a run up no longer than this.
-const IMAGE_PATIENCE: Duration = Duration::from_secs(900);
-/// Between attempts at an episode, or at grading one, that were lost to the infrastructure.
-const PAUSES: Pauses = Pauses {
-    first: Duration::from_secs(5),
-    longest: Duration::from_secs(300),
-    factor: 3,
-};
 
 /// The whole of it.
 #[derive(Clone, Debug)]
@@ -141,40 +127,6 @@ pub struct Reward {
     /// Who has the last word, where the run has one.
     pub service: Option<RewardServiceSettings>,
     pub grade_timeout: Duration,
-}
-
-/// How long the infrastructure is waited for.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    pub gateway: Duration,
-    /// For an image that cannot be pulled, from its first failure.
-    pub images: Duration,
-    pub engines: Budget,
-    pub grading: Duration,
-    pub trainer: Duration,
-    /// Between attempts at what was lost to the infrastructure.
-    pub pauses: Pauses,
-    pub lease_ttl: Duration,
-    /// How often a void episode is tried again.
-    pub void_retries: u32,
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            gateway: PATIENCE,
-            images: IMAGE_PATIENCE,
-            engines: Budget {
-                request: SILENCE,
-                total: PATIENCE,
-            },
-            grading: GRADING_PATIENCE,
-            trainer: TRAINER_PATIENCE,
-            pauses: PAUSES,
-            lease_ttl: LEASE_TTL,
-            void_retries: 3,
-        }
-    }
 }
 
 /// Refuses what this version does not execute. To be called before anything is downloaded.

@@ -12,7 +12,7 @@ mod answer;
 
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
-use crate::replicas::{Endpoints, Replicas};
+use crate::replicas::{Endpoints, Home, Replicas};
 use crate::retry::{Budget, Pauses, Retry};
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
@@ -175,14 +175,20 @@ impl Engines {
     }
 
     /// Samples once with the weights that `wanted` names, which may change while this waits.
-    pub async fn sample(&self, ask: &Ask<'_>, wanted: &watch::Receiver<String>) -> Result<Answered, EngineError> {
+    /// `home`: of the episode.
+    pub async fn sample(
+        &self,
+        ask: &Ask<'_>,
+        wanted: &watch::Receiver<String>,
+        home: &Home,
+    ) -> Result<Answered, EngineError> {
         let began = Instant::now();
         let mut retry = Retry::new(self.budget.total, PAUSES).with_jitter(&ask.seed.to_string());
         let proved = AtomicBool::new(false);
         loop {
             let version = wanted.borrow().clone();
             self.replicas.all().await;
-            let last = if let Some(guard) = self.replicas.least_busy(&version) {
+            let last = if let Some(guard) = self.replicas.take(&version, home) {
                 let asked = Instant::now();
                 match self.ask(guard.replica, ask, &version, &proved).await {
                     Ok(answer) => {

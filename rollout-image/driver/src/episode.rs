@@ -27,7 +27,7 @@ use crate::grade::{Graded, Grader};
 use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
-use crate::replicas::Gate;
+use crate::replicas::{Gate, Home};
 use crate::reward::service::RewardService;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
@@ -41,12 +41,10 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RewardAnswer, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OnceCell, watch};
 
-/// Time on top of the policy's own, for waiting; when it is over too, the infrastructure is at fault.
-const INFRASTRUCTURE_ALLOWANCE: Duration = Duration::from_secs(1800);
 /// How long taking a patch may take.
 const PATCH_TIMEOUT: u64 = 300;
 
@@ -91,21 +89,29 @@ impl Episodes {
     ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(attempt);
         let mut trajectory = Trajectory::default();
-        let limit = self.settings.agent.limits.episode_timeout + INFRASTRUCTURE_ALLOWANCE;
+        // When the time for waiting is over too, the infrastructure is at fault.
+        let limit = self.settings.agent.limits.episode_timeout + self.settings.patience.waiting;
         // Others go on, or are given up, when the weights change.
         let inside = match plan.on_sync {
             OnSync::Drain => Some(self.gate.enter().await),
             OnSync::Continue | OnSync::Abort => None,
         };
         let mut judging = Judging::new(plan, &dir, &self.store, &self.writer, self.judge.as_ref());
-        let work = self.run_attempt(plan, &dir, attempt, resume, &mut trajectory, &mut judging);
+        let held = OnceLock::new();
+        let work = self.run_attempt(plan, &dir, (attempt, resume), &held, &mut trajectory, &mut judging);
         let ended = tokio::time::timeout(limit, work).await;
         drop(inside);
         let stopped = match ended {
-            Err(_) => Abort::Void {
-                reason: VoidReason::DeadlineInfrastructure,
-                message: format!("the episode took more than {limit:?}, waiting included"),
-            },
+            Err(_) => {
+                // What was under way was dropped, and its sandbox with it.
+                if let Some(lease) = held.get() {
+                    self.gateway.release(lease).await;
+                }
+                Abort::Void {
+                    reason: VoidReason::DeadlineInfrastructure,
+                    message: format!("the episode took more than {limit:?}, waiting included"),
+                }
+            }
             Ok(Err(stop)) => stop,
             Ok(Ok(result)) => {
                 let concluded = match result {
@@ -130,13 +136,14 @@ impl Episodes {
         }
     }
 
-    /// From wherever the attempt stands to the durable patch; the sandbox is given back on the way.
+    /// From wherever the attempt stands to the durable patch; the sandbox is given back on the way. `held`: the lease
+    /// under which it works.
     async fn run_attempt(
         &self,
         plan: &EpisodePlan,
         dir: &str,
-        attempt: u32,
-        resume: bool,
+        (attempt, resume): (u32, bool),
+        held: &OnceLock<String>,
         trajectory: &mut Trajectory,
         judging: &mut Judging,
     ) -> Result<Worked, Abort> {
@@ -158,10 +165,11 @@ impl Episodes {
         }
         // Turns go on in the sandbox in which they began. Without one there is nothing to go on with.
         let begun = trajectory.turns.last().map(|turn| turn.lease.clone());
+        let lease = held.get_or_init(|| begun.clone().unwrap_or_else(|| self.lease_id(plan, dir)));
         let sandbox = match begun {
             Some(lease) => self.gateway.take_up(&lease).await?.ok_or(Abort::Abandoned)?,
             None => {
-                let sandbox = self.lease(plan, &self.lease_id(plan, dir), trajectory).await?;
+                let sandbox = self.lease(plan, lease, trajectory).await?;
                 match self.set_up(&sandbox, &plan.task).await {
                     Ok(()) => sandbox,
                     Err(stop) => {
@@ -213,6 +221,7 @@ impl Episodes {
         let base = self
             .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
             .await?;
+        let first_turn = trajectory.next_turn();
         let mut episode = LiveEpisode {
             plan,
             dir,
@@ -227,6 +236,8 @@ impl Episodes {
             store: &self.store,
             writer: &self.writer,
             engines: &self.engines,
+            home: Home::default(),
+            first_turn,
             replay: self.settings.replay.as_ref(),
         };
         let end = self.agent.run(&mut episode).await?;
@@ -332,7 +343,8 @@ impl Episodes {
             Err(error) => Err(error),
         };
         match taken {
-            Ok(patch) if patch.len() <= patch::MAX_PATCH => Ok(Some(patch)),
+            // A copy: the answer holds room that its grader's answers need, and the patch may wait long for its grader.
+            Ok(patch) if patch.len() <= patch::MAX_PATCH => Ok(Some(Bytes::copy_from_slice(&patch))),
             Ok(_) | Err(SandboxError::NoSuchFile { .. }) => Ok(None),
             Err(error) if error.is_workloads_fault() => Ok(None),
             // Too large to be read: something that the policy left running grew it after it was measured.
@@ -436,6 +448,7 @@ impl Episodes {
             log: None,
             message: Some(cause.message),
             took: Duration::ZERO,
+            of_this_task: true,
         };
         self.write_meta(plan, dir, attempt, trajectory, None, graded, Worth::default())
             .await
@@ -458,6 +471,7 @@ impl Episodes {
                 log: None,
                 message: None,
                 took: Duration::ZERO,
+                of_this_task: false,
             });
         }
         if let Some(patch) = patch {

@@ -22,7 +22,7 @@ impl TerminalFault {
     }
 }
 
-/// Anything but a fault ends this attempt only: the next one reads the journal and goes on.
+/// Only `Terminal` ends the run. Any other error ends this attempt: the next attempt reads the journal and continues.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(transparent)]

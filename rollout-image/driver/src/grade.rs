@@ -4,28 +4,29 @@
 //! long as there is patience: the patch is durable, and only grading is done again. Doubt means once more, and then the
 //! empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts).
 //! Within a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its
-//! source.
+//! source. Two tasks are the same where all that grading reads is ([`grpo_records::graded`]), not where their names
+//! are.
 
 mod control;
+mod known;
 mod packages;
 mod trial;
 
 use self::control::NoControl;
+use self::known::{Known, Shared, entry};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
-use crate::patch;
+use crate::patch::{self, test_setup};
 use crate::retry::{Budget, Pauses, Retry};
 use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{EpisodeEnd, GradeRecord, Outcome, VoidReason};
+use grpo_records::{EpisodeEnd, EpisodeMeta, GradeRecord, GradedTask, Outcome, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
@@ -44,17 +45,9 @@ pub struct Graded {
     pub log: Option<String>,
     pub message: Option<String>,
     pub took: Duration,
+    /// Graded now, by the image and the time that the task has now. What an earlier driver graded may be of others.
+    pub of_this_task: bool,
 }
-
-/// A verdict that may be taken over, and the folder of the episode that it is from.
-#[derive(Clone, Debug)]
-struct Known {
-    folder: String,
-    outcome: Outcome,
-    record: GradeRecord,
-}
-
-type Shared<K, V> = Mutex<HashMap<K, Arc<V>>>;
 
 /// Grades for one run.
 pub struct Grader {
@@ -67,9 +60,12 @@ pub struct Grader {
     /// Names leases apart from those of an earlier driver: a grader is always fresh.
     epoch: String,
     scratch: tempfile::TempDir,
-    scripts: Shared<String, OnceCell<String>>,
-    verdicts: Shared<(String, String), Mutex<Option<Known>>>,
-    controls: Shared<String, OnceCell<Control>>,
+    /// By what grading reads of a row.
+    scripts: Shared<OnceCell<String>>,
+    /// By what was graded, and the patch.
+    verdicts: Shared<Mutex<Option<Known>>>,
+    /// By what was graded.
+    controls: Shared<OnceCell<Control>>,
     controls_asked: AtomicU64,
 }
 
@@ -107,7 +103,7 @@ impl Grader {
 
     /// Has the official package complete the task's evaluation script; a row it could not grade is a fault.
     pub async fn script(&self, task: &Task) -> Result<String, DriverError> {
-        let cell = entry(&self.scripts, task.instance.clone()).await;
+        let cell = entry(&self.scripts, task.graded_sha256.clone()).await;
         let made = cell
             .get_or_try_init(|| self.worker.eval_script(&task.instance, &task.row))
             .await;
@@ -115,20 +111,24 @@ impl Grader {
     }
 
     /// Makes a verdict of an earlier attempt of this run available for reuse.
-    pub async fn remember(
-        &self,
-        instance: &str,
-        patch_sha256: &str,
-        folder: &str,
-        outcome: &Outcome,
-        record: &GradeRecord,
-    ) {
-        let slot = entry(&self.verdicts, (instance.to_owned(), patch_sha256.to_owned())).await;
+    pub async fn remember(&self, meta: &EpisodeMeta) {
+        let (Some(task), Some(patch), Some(record)) = (&meta.graded, &meta.patch_sha256, &meta.grade) else {
+            return;
+        };
+        if meta.patch_bytes == 0 || record.reused_from.is_some() || !meta.outcome.is_verdict() {
+            return;
+        }
+        let slot = entry(&self.verdicts, known::key(task, patch)).await;
         slot.lock().await.get_or_insert_with(|| Known {
-            folder: folder.to_owned(),
-            outcome: outcome.clone(),
+            folder: meta.key.dir(meta.attempt),
+            outcome: meta.outcome.clone(),
             record: record.clone(),
         });
+    }
+
+    /// What a verdict on a patch of this task is about.
+    pub fn graded(&self, task: &Task) -> GradedTask {
+        task.graded(self.timeout)
     }
 
     /// The verdict on what an episode left behind. `patch` is nothing when none could be taken.
@@ -146,23 +146,14 @@ impl Grader {
             } else {
                 "NoPatch"
             };
-            return Ok(Graded {
-                outcome,
-                record: Some(GradeRecord {
-                    status: status.to_owned(),
-                    ..GradeRecord::default()
-                }),
-                log: None,
-                message: None,
-                took: began.elapsed(),
-            });
+            return Ok(without_grader(outcome, status, Vec::new()));
         }
         let patch = patch.cloned().unwrap_or_default();
-        let slot = entry(&self.verdicts, (task.instance.clone(), sha256_hex(&patch))).await;
+        let slot = entry(&self.verdicts, known::key(&self.graded(task), &sha256_hex(&patch))).await;
         // Twins wait here for the first of them and take its verdict over.
         let mut known = slot.lock().await;
         if let Some(known) = known.as_ref() {
-            return Ok(reused(known, began.elapsed()));
+            return Ok(known.taken_over(began.elapsed()));
         }
         let graded = self.decide(task, folder, &patch).await?;
         if let (true, Some(record)) = (graded.outcome.is_verdict(), &graded.record) {
@@ -190,12 +181,18 @@ impl Grader {
             log: None,
             message: None,
             took: Duration::ZERO,
+            of_this_task: false,
         }))
     }
 
     async fn decide(&self, task: &Task, folder: &str, patch: &Bytes) -> Result<Graded, DriverError> {
+        let applied = test_setup::without(patch, task.row["patch"].as_str());
+        let mut notes: Vec<String> = applied.note().into_iter().collect();
+        let patch = &applied.patch;
+        if patch.is_empty() {
+            return Ok(without_grader(Outcome::Unresolved, "EmptyPatch", notes));
+        }
         let mut attempts = Vec::new();
-        let mut notes = Vec::new();
         let mut control = None;
         let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(folder);
         loop {
@@ -229,6 +226,7 @@ impl Grader {
                     log: tried.log,
                     message,
                     took: Duration::ZERO,
+                    of_this_task: true,
                 });
             }
         }
@@ -441,6 +439,21 @@ fn without_log(attempt: Attempt, error: &SandboxError) -> Tried {
     }
 }
 
+fn without_grader(outcome: Outcome, status: &str, notes: Vec<String>) -> Graded {
+    Graded {
+        outcome,
+        record: Some(GradeRecord {
+            status: status.to_owned(),
+            notes,
+            ..GradeRecord::default()
+        }),
+        log: None,
+        message: None,
+        took: Duration::ZERO,
+        of_this_task: true,
+    }
+}
+
 fn verdict_of(resolved: bool) -> Outcome {
     if resolved {
         Outcome::Resolved
@@ -465,28 +478,10 @@ fn record_of(tried: &Tried, tries: u32, notes: Vec<String>) -> GradeRecord {
     }
 }
 
-fn reused(known: &Known, took: Duration) -> Graded {
-    Graded {
-        outcome: known.outcome.clone(),
-        record: Some(GradeRecord {
-            reused_from: Some(known.folder.clone()),
-            tries: 0,
-            ..known.record.clone()
-        }),
-        log: None,
-        message: None,
-        took,
-    }
-}
-
 fn worker_fault(error: WorkerError) -> TerminalFault {
     let reason = match &error {
         WorkerError::Row { .. } => "TaskRowInvalid",
         WorkerError::Start { .. } | WorkerError::NoAnswer { .. } => "GraderUnavailable",
     };
     TerminalFault::new(reason, error.to_string())
-}
-
-async fn entry<K: std::hash::Hash + Eq, V: Default>(map: &Shared<K, V>, key: K) -> Arc<V> {
-    map.lock().await.entry(key).or_default().clone()
 }

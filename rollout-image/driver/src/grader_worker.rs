@@ -1,19 +1,25 @@
-//! The official grader, as a child process that stays: one JSON line in, one JSON line out.
+//! The official grader, as child processes that stay: one JSON line in, one JSON line out.
 //!
 //! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was
-//! judged.
+//! judged. There are several, because one log may keep one busy for a minute, and no other grading waits for that.
 
 use grpo_verify::grader::GraderCommand;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
 
 /// How long one log may be judged. A parser that a crafted log sends into endless backtracking is cut off here.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest answer, bytes: a row with its evaluation script, or the tests of a log.
+const ANSWER_BYTES: u64 = 64 << 20;
+/// How many workers there may be.
+const WORKERS: RangeInclusive<usize> = 2..=4;
 /// How long Python may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -64,18 +70,27 @@ struct Answer {
     rest: Value,
 }
 
-/// The worker and how to start it again. Judging is pure computation, so one at a time is enough for one driver.
+/// The workers and how to start one. Each takes one question at a time.
 pub struct GraderWorker {
     command: GraderCommand,
     patience: Duration,
-    running: Mutex<Option<Running>>,
+    /// One for each worker that there may be.
+    places: Semaphore,
+    /// Those without a question. One is started only where none of these is left.
+    idle: Mutex<Vec<Running>>,
 }
 
 struct Running {
     _child: Child,
     stdin: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
+    stdout: BufReader<ChildStdout>,
     next: u64,
+}
+
+/// As many as there are processors, within [`WORKERS`]: judging is computation, and each holds some hundred MiB.
+fn workers() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.clamp(*WORKERS.start(), *WORKERS.end())
 }
 
 impl GraderWorker {
@@ -87,7 +102,8 @@ impl GraderWorker {
                 site: site.into(),
             },
             patience: PATIENCE,
-            running: Mutex::new(None),
+            places: Semaphore::new(workers()),
+            idle: Mutex::default(),
         }
     }
 
@@ -122,8 +138,10 @@ impl GraderWorker {
     }
 
     async fn ask(&self, instance: &str, request: Value) -> Result<Value, WorkerError> {
-        let mut slot = self.running.lock().await;
-        let mut running = match slot.take() {
+        // It is never closed.
+        let _place = self.places.acquire().await;
+        let idle = self.idle().pop();
+        let mut running = match idle {
             Some(running) => running,
             None => self.start().await?,
         };
@@ -134,7 +152,7 @@ impl GraderWorker {
             Ok(Ok(answer)) => answer,
         };
         // Only a worker that answered is used again; any other was dropped above, which kills it.
-        *slot = Some(running);
+        self.idle().push(running);
         match answer {
             Answer { ok: true, rest, .. } => Ok(rest),
             Answer {
@@ -150,6 +168,10 @@ impl GraderWorker {
         }
     }
 
+    fn idle(&self) -> MutexGuard<'_, Vec<Running>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn start(&self) -> Result<Running, WorkerError> {
         let cannot = |what: String| WorkerError::Start {
             worker: self.command.worker.clone(),
@@ -163,12 +185,12 @@ impl GraderWorker {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(cannot("no pipes".to_owned()));
         };
-        let mut lines = BufReader::new(stdout).lines();
-        match tokio::time::timeout(START_PATIENCE, lines.next_line()).await {
+        let mut stdout = BufReader::new(stdout);
+        match tokio::time::timeout(START_PATIENCE, next_line(&mut stdout, ANSWER_BYTES)).await {
             Ok(Ok(Some(line))) if line.contains("\"ready\"") => Ok(Running {
                 _child: child,
                 stdin,
-                lines,
+                stdout,
                 next: 0,
             }),
             Ok(Ok(line)) => Err(cannot(format!("it said {line:?} and not that it is ready"))),
@@ -186,7 +208,7 @@ impl Running {
         line.push('\n');
         self.stdin.write_all(line.as_bytes()).await?;
         self.stdin.flush().await?;
-        let Some(line) = self.lines.next_line().await? else {
+        let Some(line) = next_line(&mut self.stdout, ANSWER_BYTES).await? else {
             return Err(std::io::Error::other("it ended"));
         };
         let answer: Answer = serde_json::from_str(&line)?;
@@ -201,9 +223,26 @@ impl Running {
     }
 }
 
+/// The next line; none at the end. One that is longer than it may be is an error before it is read.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> std::io::Result<Option<String>> {
+    let mut line = Vec::new();
+    from.take(longest).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if line.len() as u64 == longest && line.last() != Some(&b'\n') {
+        return Err(std::io::Error::other(format!("an answer of more than {longest} bytes")));
+    }
+    let line = String::from_utf8(line).map_err(std::io::Error::other)?;
+    Ok(Some(line))
+}
+
 fn no_answer(instance: &str, what: impl std::fmt::Display) -> WorkerError {
     WorkerError::NoAnswer {
         instance: instance.to_owned(),
         what: what.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ pub mod prompt;
 
 use self::prompt::{Asked, JudgePrompt, ran};
 use crate::fault::{DriverError, TerminalFault};
+use crate::metrics::Metrics;
 use crate::replicas::{Endpoints, Replicas};
 use crate::retry::{Budget, Pauses, Retry};
 use crate::sampling::penalties;
@@ -20,7 +21,7 @@ use grpo_records::judged::{score_of, vote_of};
 use grpo_records::{
     Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
 };
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -45,6 +46,7 @@ pub struct Judge {
     token: Option<TokenFile>,
     /// Requests at the judge at one time.
     places: Semaphore,
+    metrics: Arc<Metrics>,
     /// When it last answered anything: an outage is waited for once, not by each vote.
     heard: Mutex<Instant>,
 }
@@ -72,7 +74,7 @@ enum Unanswered {
 
 impl Judge {
     /// Compiles the templates; nothing is asked of anybody yet.
-    pub fn new(settings: &JudgeSettings, token: TokenFile) -> Result<Self, DriverError> {
+    pub fn new(settings: &JudgeSettings, token: TokenFile, metrics: Arc<Metrics>) -> Result<Self, DriverError> {
         let unusable = |error: minijinja::Error| {
             TerminalFault::new(
                 "PromptUnusable",
@@ -91,6 +93,7 @@ impl Judge {
             http,
             token: Some(token),
             places: Semaphore::new(settings.spec.concurrency as usize),
+            metrics,
             heard: Mutex::new(Instant::now()),
             settings: settings.clone(),
         })
@@ -140,7 +143,10 @@ impl Judge {
             at: jiff::Timestamp::now().as_second(),
         };
         match case.store.create(&file, &judged).await? {
-            Created::Written { .. } => Ok(judged),
+            Created::Written { .. } => {
+                self.metrics.judged(&judged);
+                Ok(judged)
+            }
             // Another driver was faster: there is one score per turn, and that is its.
             Created::Existed => Ok(case.store.read(&file).await?),
         }

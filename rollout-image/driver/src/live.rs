@@ -1,8 +1,8 @@
 //! Changes of a run that runs. The operator rewrites `run.json`, the kubelet brings it into the pod, and between two
-//! pieces of work the driver takes over what may change; everything else it says and leaves.
+//! pieces of work the driver applies the changes that are allowed. It reports all other changes and ignores them.
 //!
-//! What is in force is in the journal: of an iteration or evaluation that was begun, all episodes are sampled alike,
-//! whoever finishes it.
+//! The journal holds the settings in force: the driver samples all episodes of an iteration or evaluation with the same
+//! settings, even if a restarted driver finishes it.
 
 use crate::config::Settings;
 use crate::fault::TerminalFault;

@@ -1,13 +1,14 @@
-//! grpo-driver: reads `run.json`, takes the run up where the store says it is, and sees it to its end.
+//! grpo-driver: reads `run.json`, resumes the run at the point that the store records, and completes it.
 //!
-//! Exit status 0: the run is done. 42: a fault that nobody gets over, named in `status.progress.fault` and in the
-//! termination message. Anything else: this attempt failed, the next goes on.
+//! Exit status 0: the run is done. 42: a terminal fault; retrying cannot help. `status.progress.fault` and the
+//! termination message name it. Any other status: this attempt failed, and the next attempt continues the run.
 
 use clap::{Parser, Subcommand};
 use futures::future::BoxFuture;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
+use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_crds::sources::ObjectStoreSource;
@@ -40,7 +41,7 @@ struct Arguments {
     #[arg(long, default_value = RunConfig::PATH)]
     config: PathBuf,
     /// Weights, progress and metrics are served here.
-    #[arg(long, default_value = "0.0.0.0:8070")]
+    #[arg(long, default_value_t = everywhere(RunConfig::DRIVER_PORT))]
     listen: SocketAddr,
     /// People look into the run's records here, through the API server's port-forward.
     #[arg(long, default_value_t = records_address())]
@@ -248,8 +249,8 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
         .guard(Service::Driver, serve::callers(config))
         .map_err(|error| DriverError::Other(format!("checking tokens: {error}")))?;
     tokio::spawn(keys);
-    let listener = tokio::net::TcpListener::bind(arguments.listen)
-        .await
+    let listener = listen(arguments.listen)
+        .and_then(tokio::net::TcpListener::from_std)
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
     records_server::open_beside(&store, arguments.listen_records).await;
     let (model_told, model) = watch::channel(None);
@@ -329,7 +330,7 @@ fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError
             ExitCode::from(grpo_contracts::exit::FAULT_CODE)
         }
         Err(error) => {
-            tracing::error!(%error, "this attempt ends; another one goes on");
+            tracing::error!(%error, "this attempt failed; the next attempt continues the run");
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,6 @@
 //! What the driver counts, as Prometheus text and as one record per iteration.
 
-use grpo_records::{DropReason, EpisodeMeta, Outcome, SCHEMA, VoidReason, Writer};
+use grpo_records::{DropReason, EpisodeMeta, JudgedTurn, Outcome, SCHEMA, VoidReason, VoteEnd, Writer};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -26,6 +26,7 @@ pub struct Metrics {
     episodes: Family<OutcomeLabel, Counter>,
     voids: Family<ReasonLabel, Counter>,
     groups_dropped: Family<ReasonLabel, Counter>,
+    judge_votes: Family<OutcomeLabel, Counter>,
     sampled_tokens: Counter,
     turns: Counter,
     /// Attempts that were left as they lay: their sandbox went with an earlier driver, or new weights came (Abort).
@@ -44,6 +45,7 @@ impl Default for Metrics {
             episodes: Family::default(),
             voids: Family::default(),
             groups_dropped: Family::default(),
+            judge_votes: Family::default(),
             sampled_tokens: Counter::default(),
             turns: Counter::default(),
             attempts_left: Counter::default(),
@@ -60,6 +62,11 @@ impl Default for Metrics {
             "groups_dropped",
             "Groups that no batch has",
             metrics.groups_dropped.clone(),
+        );
+        registry.register(
+            "judge_votes",
+            "Votes of the judge of turns, by what became of them",
+            metrics.judge_votes.clone(),
         );
         registry.register(
             "sampled_tokens",
@@ -118,6 +125,18 @@ impl Metrics {
             reason: format!("{reason:?}"),
         };
         self.groups_dropped.get_or_create(&reason).inc();
+    }
+
+    /// Votes that were asked for, once they are durable.
+    pub fn judged(&self, judged: &JudgedTurn) {
+        judged.votes.iter().for_each(|vote| self.vote(vote.end()));
+    }
+
+    fn vote(&self, end: VoteEnd) {
+        let outcome = OutcomeLabel {
+            outcome: format!("{end:?}"),
+        };
+        self.judge_votes.get_or_create(&outcome).inc();
     }
 
     /// The Prometheus text.
@@ -209,3 +228,6 @@ impl IterationRecord {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

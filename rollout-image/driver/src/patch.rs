@@ -6,13 +6,15 @@
 //! has a say. What the image's own exclude file leaves out stays out. The bytes travel as files, never through a
 //! shell's quoting or a heredoc.
 
+pub mod test_setup;
+
 /// Where the patch lies in either sandbox.
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";
 /// Where the task's evaluation script lies in the grader's sandbox.
 pub const EVAL_FILE: &str = "/tmp/grpo/eval.sh";
 /// Where the task's setup lies in either sandbox while it runs.
 pub const SETUP_FILE: &str = "/tmp/grpo/setup.sh";
-/// A larger patch is not graded: nobody fixes a bug with it.
+/// The driver does not grade a larger patch: no real bug fix has this size.
 pub const MAX_PATCH: usize = 8 << 20;
 
 /// Exit status of [`take`] when the base commit cannot be read.
@@ -61,11 +63,39 @@ export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROM
 cd "$repo" || exit 7
 g() { git -c safe.directory='*' -c core.autocrlf=false -c apply.whitespace=nowarn "$@"; }
 clean() { g read-tree --reset "$base" && g checkout-index -a -f && g clean -fdq; }
+# patch also takes scripts for ed, and follows links and names out of the tree where it is old: it gets plain diffs of git.
+plain() {
+  awk '
+    function bad() { refused = 1; exit 1 }
+    old > 0 || new > 0 {
+      kind = substr($0, 1, 1)
+      if (kind == " " || kind == "") { old--; new-- }
+      else if (kind == "-") old--
+      else if (kind == "+") new--
+      else if (kind != "\\") bad()
+      if (old < 0 || new < 0) bad()
+      next
+    }
+    /^diff --git / { began = 1 }
+    !began { bad() }
+    /^(---|\+\+\+) \/dev\/null$/ { next }
+    /^(diff --git|---|\+\+\+) / && (/\/\.\.\// || / "?\//) { bad() }
+    /^(index|old mode|new mode|new file mode|deleted file mode) .*120000$/ { bad() }
+    /^@@ -[0-9]+(,[0-9]+)? \+[0-9]+(,[0-9]+)? @@/ {
+      old = (split($2, part, ",") > 1) ? part[2] + 0 : 1
+      new = (split($3, part, ",") > 1) ? part[2] + 0 : 1
+      next
+    }
+    /^(diff --git|---|\+\+\+|index|old mode|new mode|new file mode|deleted file mode) / || /^\\ / { next }
+    { bad() }
+    END { exit refused || !began || old > 0 || new > 0 }
+  ' "$1"
+}
 g apply --whitespace=nowarn "$patch" && exit 0
 # The image's tree may differ from the commit that the patch is against.
 clean && g apply --whitespace=nowarn "$patch" && exit 0
 clean && g apply --3way "$patch" && exit 0
-clean && patch -p1 --batch --forward --fuzz=5 -i "$patch" && exit 0
+clean && plain "$patch" && patch -p1 --batch --forward --fuzz=5 -i "$patch" && exit 0
 exit 7
 "#;
 

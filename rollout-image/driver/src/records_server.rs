@@ -44,7 +44,7 @@ pub async fn open_beside(store: &RunStore, listen: SocketAddr) {
             tokio::spawn(async move { axum::serve(listener, router(records)).await });
         }
         Err(error) => {
-            tracing::warn!(%error, %listen, "nobody can look into the records: the address cannot be listened on")
+            tracing::warn!(%error, %listen, "cannot listen on the address: the records of this run cannot be viewed")
         }
     }
 }

@@ -1,9 +1,11 @@
 //! The replicas of the engine pool: which there are, which may be asked, and, in [`switch`], which weights each serves.
 //!
 //! The replicas are the addresses that the pool's headless service resolves to, looked up every second. One is eligible
-//! if it said that it serves the weights that are asked for and has not failed a moment ago; of the eligible ones the
-//! least busy is taken. A replica of which nothing is known yet, or that boots and serves nothing, is not eligible: it
-//! has the fewest requests of all and would be given every one of them. Failures in a row make it rest longer.
+//! if it said that it serves the weights that are asked for and has not failed a moment ago. Of the eligible ones an
+//! episode takes the one that answered it before, which has its prefix in its cache, unless that one is much busier
+//! than others; else the least busy. A replica of which nothing is known yet, or that boots and serves nothing, is not
+//! eligible: it has the fewest requests of all and would be given every one of them. Failures in a row make it rest
+//! longer.
 
 mod gate;
 pub mod switch;
@@ -18,6 +20,8 @@ use std::time::{Duration, Instant};
 /// How long a replica that failed is left alone; twice as long after each failure in a row.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 const LONGEST_COOL_DOWN: Duration = Duration::from_secs(8);
+/// So many requests more than the least busy replica, and half as many as that one has, an episode's own may have.
+const MORE_AT_HOME: usize = 4;
 /// How long the list of addresses is trusted.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 
@@ -145,17 +149,24 @@ impl Replicas {
         }
     }
 
-    /// Takes the least busy of the eligible replicas, and counts the request as its own until the guard is dropped.
-    pub fn least_busy(&self, version: &str) -> Option<InFlight> {
+    /// Takes the eligible replica that `home` names, or the least busy one, which is its home from then on. The request
+    /// counts as the replica's own until the guard is dropped.
+    pub fn take(&self, version: &str, home: &Home) -> Option<InFlight> {
         let mut known = self.known();
         let now = Instant::now();
-        let (replica, state) = known
-            .iter_mut()
-            .filter(|(_, r)| r.is_eligible(version, now))
-            .min_by_key(|(_, r)| r.in_flight)?;
-        state.in_flight += 1;
+        let eligible = known.iter().filter(|(_, r)| r.is_eligible(version, now));
+        let (least, fewest) = eligible
+            .map(|(replica, r)| (*replica, r.in_flight))
+            .min_by_key(|(_, in_flight)| *in_flight)?;
+        let mut home = home.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stays = home.filter(|replica| {
+            let state = known.get(replica).filter(|r| r.is_eligible(version, now));
+            state.is_some_and(|r| r.in_flight <= fewest + fewest / 2 + MORE_AT_HOME)
+        });
+        let replica = *home.insert(stays.unwrap_or(least));
+        known.get_mut(&replica)?.in_flight += 1;
         Some(InFlight {
-            replica: *replica,
+            replica,
             replicas: self.clone(),
         })
     }
@@ -170,6 +181,10 @@ impl Replicas {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The replica that answered an episode last. A prompt that it knows is computed from its end on.
+#[derive(Debug, Default)]
+pub struct Home(Mutex<Option<SocketAddr>>);
 
 /// A request that a replica works on.
 pub struct InFlight {

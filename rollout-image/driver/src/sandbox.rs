@@ -6,33 +6,37 @@
 //! leaves it to its time to live, which is what a restarted driver relies on.
 
 mod agents;
+mod answer;
 mod error;
 mod images;
 mod sessions;
 
+use self::answer::{ANSWER_BYTES, Refusal, answer_of_output, once};
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;
 use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_sandbox_protocol::{
-    Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand, Lease, LeaseRequest,
-    PackageIndexState, PoolState, Priority, RenewRequest, SandboxCause,
+    DEFAULT_OUTPUT_BYTES, Demand, ErrorBody, ErrorCode, ExecRequest, ExecResult, FaultOrigin as Whose, ImageDemand,
+    Lease, LeaseRequest, MAX_FILE_BYTES, PackageIndexState, PoolState, Priority, RenewRequest, Room, SandboxCause,
 };
-use reqwest::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How long the gateway holds a request for a lease before it says that there is none.
+/// How long the gateway holds a lease request before it answers that no lease is available.
 const LEASE_WAIT: Duration = Duration::from_secs(60);
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
 /// Between two attempts at an image that cannot be pulled: the registry is asked by the gateway, not by this.
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
 /// Added to the time a command may take: the way there and back, and killing it.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
+/// Answers may take as much memory together as so many of the largest files.
+const FILES_IN_MEMORY: usize = 4;
+const LONGEST_RENEWAL: Duration = Duration::from_secs(40);
 /// Of calls that are soon made again anyway.
 const BRIEF: Budget = Budget {
     request: EXEC_MARGIN,
@@ -49,6 +53,8 @@ pub struct Gateway {
     ttl: Duration,
     token: Option<TokenFile>,
     images: Images,
+    /// For answers.
+    room: Room,
 }
 
 /// A lease that is kept alive for as long as this exists.
@@ -79,6 +85,7 @@ impl Gateway {
             ttl,
             token: None,
             images: Images::new(patience),
+            room: Room::of_files(FILES_IN_MEMORY),
         })
     }
 
@@ -127,6 +134,7 @@ impl Gateway {
                 request: LEASE_WAIT + EXEC_MARGIN,
                 total: patience,
             },
+            answer: ANSWER_BYTES,
         };
         let lease: Lease = self
             .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
@@ -145,6 +153,7 @@ impl Gateway {
                 request: EXEC_MARGIN,
                 total: self.patience,
             },
+            answer: ANSWER_BYTES,
         };
         let renew = RenewRequest {
             ttl_seconds: self.ttl.as_secs(),
@@ -154,6 +163,15 @@ impl Gateway {
             Ok(lease) => Ok(Some(self.hold(lease))),
             Err(SandboxError::NoSuchLease { .. } | SandboxError::Lost { .. }) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a lease back. If the gateway does not hear of it, the lease ends by itself.
+    pub async fn release(&self, id: &str) {
+        let url = self.at(&format!("/v1/leases/{id}"));
+        let request = self.http.delete(url).timeout(Duration::from_secs(10));
+        if let Err(error) = self.authorized(request).send().await {
+            tracing::debug!(lease = id, %error, "releasing");
         }
     }
 
@@ -169,6 +187,7 @@ impl Gateway {
             object: "",
             // The next demand replaces this one anyway.
             budget: BRIEF,
+            answer: ANSWER_BYTES,
         };
         self.send(&call, || self.http.put(self.at("/v1/demand")).json(&demand))
             .await
@@ -181,6 +200,7 @@ impl Gateway {
             lease: "",
             object: "",
             budget: BRIEF,
+            answer: ANSWER_BYTES,
         };
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
         parsed(&call, &answer)
@@ -210,6 +230,7 @@ impl Gateway {
                 request: EXEC_MARGIN,
                 total: self.patience,
             },
+            answer: ANSWER_BYTES,
         }
     }
 
@@ -228,12 +249,13 @@ impl Gateway {
             ttl_seconds: self.ttl.as_secs(),
         };
         let url = self.at(&format!("/v1/leases/{id}/renew"));
+        let (pause, timeout) = renewal(self.ttl);
         loop {
-            tokio::time::sleep(self.ttl / 3).await;
-            let request = self.http.post(&url).json(&renew).timeout(self.ttl / 4);
+            tokio::time::sleep(pause).await;
+            let request = self.http.post(&url).json(&renew).timeout(timeout);
             match self.authorized(request).send().await {
                 Ok(answer) if answer.status() == 404 || answer.status() == 410 => return,
-                // Whoever uses the sandbox next finds out; the pause above is the retry.
+                // The next call that uses the sandbox reports the error; the pause above is the retry.
                 Ok(_) => {}
                 Err(error) => tracing::debug!(lease = id, %error, "renewing"),
             }
@@ -264,7 +286,13 @@ impl Gateway {
         let mut image = Retry::new(Duration::MAX, IMAGE_PAUSES);
         let began = Instant::now();
         loop {
-            let (last, retry) = match once(self.authorized(request()).timeout(call.budget.request)).await {
+            let (last, retry) = match once(
+                self.authorized(request()).timeout(call.budget.request),
+                call.answer,
+                &self.room,
+            )
+            .await
+            {
                 Ok(bytes) => return Ok(bytes),
                 Err(Refusal::Final(error)) => return Err(call.error(error)),
                 Err(refusal) if refusal.code() == Some(ErrorCode::ImageUnavailable) => {
@@ -305,6 +333,7 @@ impl Sandbox {
                 request: Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
                 total: self.gateway.patience + Duration::from_secs(request.timeout_seconds) + EXEC_MARGIN,
             },
+            answer: answer_of_output(request.max_output_bytes.unwrap_or(DEFAULT_OUTPUT_BYTES)),
         };
         let url = self.url("/exec");
         self.gateway
@@ -332,10 +361,7 @@ impl Sandbox {
 
     /// Gives the sandbox back. If the gateway does not hear of it, the lease ends by itself.
     pub async fn release(self) {
-        let request = self.gateway.http.delete(self.url("")).timeout(Duration::from_secs(10));
-        if let Err(error) = self.gateway.authorized(request).send().await {
-            tracing::debug!(lease = %self.lease.id, %error, "releasing");
-        }
+        self.gateway.release(&self.lease.id).await;
     }
 
     fn url(&self, below: &str) -> String {
@@ -351,6 +377,7 @@ impl Sandbox {
                 request: Duration::from_secs(60),
                 total: self.gateway.patience,
             },
+            answer: MAX_FILE_BYTES,
         }
     }
 }
@@ -361,35 +388,20 @@ impl Drop for Sandbox {
     }
 }
 
+/// The pause between two renewals, and how long one may take. A driver that stands still between two of them keeps its
+/// leases for the rest of their time. A pool may cap that time.
+fn renewal(ttl: Duration) -> (Duration, Duration) {
+    ((ttl / 3).min(LONGEST_RENEWAL), (ttl / 4).min(LONGEST_RENEWAL))
+}
+
 /// What a call is about, for its errors.
 struct Call<'a> {
     doing: String,
     lease: &'a str,
     object: &'a str,
     budget: Budget,
-}
-
-enum Refusal {
-    /// No answer, or none of the gateway's.
-    Away(String),
-    Again(ErrorBody),
-    Final(ErrorBody),
-}
-
-impl Refusal {
-    fn code(&self) -> Option<ErrorCode> {
-        match self {
-            Self::Away(_) => None,
-            Self::Again(body) | Self::Final(body) => Some(body.code),
-        }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Away(why) => why,
-            Self::Again(body) | Self::Final(body) => &body.message,
-        }
-    }
+    /// The longest answer that is read, bytes.
+    answer: usize,
 }
 
 impl Call<'_> {
@@ -436,39 +448,10 @@ impl Call<'_> {
     }
 }
 
-async fn once(request: reqwest::RequestBuilder) -> Result<Bytes, Refusal> {
-    let again = |error: reqwest::Error| Refusal::Away(error.to_string());
-    let answer = request.send().await.map_err(again)?;
-    let status = answer.status();
-    let bytes = answer.bytes().await.map_err(again)?;
-    if status.is_success() {
-        return Ok(bytes);
-    }
-    match serde_json::from_slice::<ErrorBody>(&bytes) {
-        // A token may be replaced, and its account allowed, in the next moment.
-        Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => Err(Refusal::Again(body)),
-        Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
-        Ok(body) => Err(Refusal::Final(body)),
-        Err(_) => Err(Refusal::Away(format!("status {status}"))),
-    }
-}
-
-/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, a
-/// registry that is away, clocks that are about to be set. What the workload brought about it would bring about again,
-/// and waiting for it would turn its loss into a fault of the infrastructure.
-fn may_pass(status: StatusCode, body: &ErrorBody) -> bool {
-    let passing = matches!(
-        body.code,
-        ErrorCode::EgressUnproven | ErrorCode::BadSignature | ErrorCode::ImageUnavailable
-    );
-    let infrastructure = status.is_server_error() || passing;
-    status == StatusCode::TOO_MANY_REQUESTS || infrastructure && body.fault != Whose::Workload
-}
-
 fn parsed<T: DeserializeOwned>(call: &Call<'_>, bytes: &[u8]) -> Result<T, SandboxError> {
     serde_json::from_slice(bytes).map_err(|error| SandboxError::Refused {
         doing: call.doing.clone(),
-        message: format!("an answer that is none: {error}"),
+        message: format!("malformed response from the gateway: {error}"),
         fault: Whose::Infrastructure,
     })
 }

@@ -1,5 +1,5 @@
 //! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give
-//! the same answers, whoever asks again after whatever went wrong.
+//! the same answers, also when a restarted driver asks again after a failure.
 
 use grpo_records::{EpisodeKey, EpisodeScope};
 use sha2::{Digest, Sha256};

@@ -25,6 +25,7 @@ use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{self, Task, TaskSet, overlong, report};
 use crate::trainer::TrainerClient;
+use futures::StreamExt;
 use grpo_auth::TokenFile;
 use grpo_chat_template::ChatTemplate;
 use grpo_contracts::access::Service;
@@ -154,7 +155,7 @@ pub async fn run(
     let judge = settings
         .judge
         .as_ref()
-        .map(|judge| Judge::new(judge, token()).map(Arc::new));
+        .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
 
     let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
 
@@ -242,7 +243,7 @@ pub struct Owner<'a> {
     pub selected: &'a str,
 }
 
-/// Goes on in a store that this run, or one of the same tasks under its name, began; refuses any other.
+/// Continues in a store that this run began, or a run of the same name and tasks; refuses any other store.
 pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: Event) -> Result<(), DriverError> {
     let (known, began_with) = journal.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
     let ours = known.as_deref() == Some(owner.uid);
@@ -317,21 +318,16 @@ async fn take_up_settings(
 /// Makes recorded verdicts available to identical patches.
 async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &Grader) -> Result<(), DriverError> {
     let folders: Vec<String> = journal.read(|s| s.verdicts.keys().cloned().collect()).await;
-    for folder in folders {
-        let meta: EpisodeMeta = match store.read(&paths::meta(&folder)).await {
+    let metas = store.read_each::<EpisodeMeta, _>(folders.into_iter().map(|folder| paths::meta(&folder)));
+    let mut metas = std::pin::pin!(metas);
+    while let Some(meta) = metas.next().await {
+        let meta = match meta {
             Ok(meta) => meta,
             // Its entry is the truth for this run; only its reuse is lost.
             Err(StoreError::Missing { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
-        let (Some(sha256), Some(record)) = (&meta.patch_sha256, &meta.grade) else {
-            continue;
-        };
-        if meta.patch_bytes > 0 && record.reused_from.is_none() {
-            grader
-                .remember(&meta.key.instance, sha256, &folder, &meta.outcome, record)
-                .await;
-        }
+        grader.remember(&meta).await;
     }
     Ok(())
 }

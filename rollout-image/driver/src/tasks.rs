@@ -25,11 +25,13 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
 use grpo_contracts::task_sets::{SetReport, SkippedRow};
 use grpo_crds::grpo_run::HiddenField;
+use grpo_records::GradedTask;
 use grpo_records::store::sha256_hex;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a task's format says of the place in which the agent works and its tests run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +67,22 @@ pub struct Task {
     pub row: Arc<Value>,
     /// Of the row's bytes.
     pub sha256: String,
+    /// Of what grading reads of the row.
+    pub graded_sha256: String,
     /// Fields that prompts may show although they give the answer away.
     pub revealed: Vec<HiddenField>,
 }
 
 impl Task {
+    /// What a verdict is about whose evaluation may take so long.
+    pub fn graded(&self, timeout: Duration) -> GradedTask {
+        GradedTask {
+            row_sha256: self.graded_sha256.clone(),
+            image: self.image.clone(),
+            timeout_seconds: timeout.as_secs(),
+        }
+    }
+
     /// What a prompt template may use: the row without what gives the answer away, unless the set reveals it; and
     /// `working_dir`, the folder of the repository.
     pub fn variables(&self) -> Map<String, Value> {
@@ -215,7 +228,7 @@ async fn imported(task: Task, images: &impl ImageModules) -> Result<Result<Task,
     Ok(checked.map(|()| task))
 }
 
-/// One checksum over the rows in order: tells whether a run goes on with the tasks it began with.
+/// One checksum over the rows in order. It shows whether a run continues with the tasks it began with.
 pub fn checksum(tasks: &[Task]) -> String {
     let all: String = tasks.iter().map(|task| task.sha256.as_str()).collect();
     sha256_hex(all.as_bytes())

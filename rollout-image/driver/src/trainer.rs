@@ -71,7 +71,7 @@ impl TrainerClient {
     pub async fn state(&self) -> Result<TrainerState, String> {
         let request = self.http.get(format!("{}/v1/state", self.url));
         let answer = successful(self.send(request.timeout(Duration::from_secs(5))).await?).await?;
-        answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
+        answer.json().await.map_err(|e| format!("malformed response: {e}"))
     }
 
     /// Waits until the trainer has published weights and is ready for a step.
@@ -192,7 +192,7 @@ impl TrainerClient {
             .send(request.timeout(Duration::from_secs(POLL_SECONDS + 10)))
             .await?;
         let answer = successful(answer).await?;
-        answer.json().await.map_err(|e| format!("an answer that is none: {e}"))
+        answer.json().await.map_err(|e| format!("malformed response: {e}"))
     }
 
     async fn wait(

@@ -125,6 +125,43 @@ async fn a_resumed_episode_takes_its_patch_against_the_commit_that_it_began_with
     assert!(meta.patch_bytes > 0);
 }
 
+/// Defect 19: an engine does not always answer alike, and what ran and was not recorded is in the sandbox.
+#[tokio::test]
+async fn a_command_that_ran_and_was_not_recorded_is_the_one_that_a_later_driver_records() {
+    let world = World::new(1).await;
+    let turn = world.dir().join(paths::turn(&folder(), 1));
+    let says = |at: Option<std::path::PathBuf>, word: &'static str| {
+        move |prompt: &str, _: u64| {
+            let command = match prompt.matches("assistant\n").count() {
+                1 => "cat $F".to_owned(),
+                2 => format!("echo '# {word}' >> $F"),
+                _ => "echo SUBMIT".to_owned(),
+            };
+            if let (true, Some(at)) = (command.contains(word), &at) {
+                std::fs::write(at, "{\"schema\":3}").unwrap();
+            }
+            format!("Go.\n```bash\n{command}\n```")
+        }
+    };
+    *world.engine.policy.lock().unwrap() = Box::new(says(Some(turn.clone()), "first"));
+    let stopped = attempt(&world, 1, false).await.unwrap_err();
+    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
+    std::fs::remove_file(&turn).unwrap();
+
+    *world.engine.policy.lock().unwrap() = Box::new(says(None, "second"));
+    let meta = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((meta.end, meta.turns), (EpisodeEnd::Submitted, 3));
+    let store = world.store();
+    let record: EpisodeRecord = store.read(&paths::trajectory(&folder())).await.unwrap();
+    assert!(record.turns[1].text.contains("first"), "{}", record.turns[1].text);
+    let patch = store.bytes(&paths::patch(&folder())).await.unwrap();
+    let patch = String::from_utf8_lossy(&patch);
+    assert!(patch.contains("+# first") && !patch.contains("second"), "{patch}");
+    world.nothing_ran_twice();
+    let (left, _) = store.names_in(&paths::intents(&folder())).await.unwrap();
+    assert_eq!(left, Vec::<String>::new(), "they go with the turns' files");
+}
+
 #[tokio::test]
 async fn a_driver_that_finds_a_turn_of_another_one_stops() {
     let world = World::new(1).await;

@@ -88,7 +88,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
                     time_left: Duration::from_secs(600),
                     experts: None,
                 };
-                let answered = engines.sample(&ask, &wanted).await.unwrap();
+                let answered = engines.sample(&ask, &wanted, &Default::default()).await.unwrap();
                 assert!(matches!(answered, Answered::Sampled(_)), "{answered:?}");
             }
         }
@@ -102,7 +102,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
         }
     };
     let all = futures::future::join_all((0..EPISODES).map(episode));
-    let (_, told) = tokio::join!(all, tokio::time::timeout(Duration::from_secs(60), reported));
+    let (_, told) = tokio::join!(all, tokio::time::timeout(Duration::from_secs(300), reported));
     told.unwrap();
     let carried = carried(&pace);
     println!(
@@ -121,6 +121,14 @@ async fn a_run_of_which_three_of_four_replicas_do_not_work_continues_without_a_v
     let broken = broken().await;
     let all = broken.into_iter().chain([world.engine_address]).collect();
     settings.engines = Endpoints::Fixed(all);
+    // A run of two quick iterations may end before each replica has been looked at.
+    let all_are_named = "all-are-named";
+    world
+        .trainer
+        .waits_for
+        .lock()
+        .unwrap()
+        .insert(1, all_are_named.to_owned());
     let run = world.start(settings, 1).await.unwrap();
     let mut seen = run.board.watch();
     let named = async {
@@ -130,8 +138,9 @@ async fn a_run_of_which_three_of_four_replicas_do_not_work_continues_without_a_v
                 .await
                 .unwrap();
         }
+        world.store().create_bytes(all_are_named, "").await.unwrap();
     };
-    let (ended, named) = tokio::join!(run.go(), tokio::time::timeout(Duration::from_secs(60), named));
+    let (ended, named) = tokio::join!(run.go(), tokio::time::timeout(Duration::from_secs(300), named));
     ended.unwrap();
     named.unwrap();
     assert!(world.state().await.voids.is_empty());

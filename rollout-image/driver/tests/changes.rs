@@ -145,7 +145,7 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
     assert_eq!(
         of_iteration(&world, 1).await,
         [1.0, 1.0],
-        "what was begun goes on as it was"
+        "an iteration keeps the settings that it began with"
     );
     assert_eq!(of_iteration(&world, 2).await, [0.5, 0.5]);
     assert_eq!(of_iteration(&world, 3).await, [0.5, 0.5]);

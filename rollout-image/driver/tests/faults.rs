@@ -1,7 +1,7 @@
 //! Faults of what surrounds a driver: they cost time. What only looks like one, and is the policy's doing, is billed to
 //! the policy.
 
-use crate::world::{self, Engine, Silence, World};
+use crate::world::{self, Engine, Pace, Silence, World};
 use axum::Json;
 use axum::Router;
 use axum::routing::get;
@@ -10,7 +10,10 @@ use grpo_driver::config::Settings;
 use grpo_driver::fault::DriverError;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::trainer::TrainerClient;
-use grpo_records::{EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, TrainerPhase, TrainerState, VoidReason, paths};
+use grpo_records::{
+    EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
+    VoidReason, paths,
+};
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -47,7 +50,7 @@ async fn an_image_that_can_never_be_pulled_ends_the_run_after_its_patience_and_i
     let (ended, named) = tokio::join!(run.go(), async {
         let names = |said: &String| said.contains("image img/task-0:1 cannot be pulled");
         let named = seen.wait_for(|progress| progress.message.as_ref().is_some_and(names));
-        matches!(tokio::time::timeout(Duration::from_secs(60), named).await, Ok(Ok(_)))
+        matches!(tokio::time::timeout(Duration::from_secs(300), named).await, Ok(Ok(_)))
     });
     assert!(named);
     let ended = ended.unwrap_err();
@@ -99,6 +102,24 @@ async fn with_another_engine(world: &World) -> (Arc<Engine>, Settings) {
 }
 
 #[tokio::test]
+async fn the_turns_of_an_episode_go_to_the_replica_that_has_its_prefix() {
+    let world = World::new(1).await;
+    let (other, settings) = with_another_engine(&world).await;
+    world.go(settings, 1).await.unwrap();
+    for engine in [&world.engine, &other] {
+        let sampled = engine.sampled.lock().unwrap();
+        let opening = sampled.iter().map(|(prompt, _)| prompt.len()).min().unwrap();
+        for (prompt, _) in sampled.iter().filter(|(prompt, _)| prompt.len() > opening) {
+            let mut before = sampled.iter().map(|(prompt, ids)| [&prompt[..], &ids[..]].concat());
+            assert!(
+                before.any(|before| prompt.starts_with(&before)),
+                "it was answered elsewhere"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_replica_that_boots_does_not_starve_the_others() {
     let world = World::new(1).await;
     let (other, settings) = with_another_engine(&world).await;
@@ -132,6 +153,42 @@ async fn a_replica_that_hangs_costs_time_and_another_one_answers() {
             meta.end
         );
     }
+}
+
+#[tokio::test]
+async fn a_run_whose_engines_load_no_weights_ends_with_a_reason_instead_of_waiting_for_ever() {
+    let world = World::new(1).await;
+    *world.engine.stuck.lock().unwrap() = true;
+    let mut settings = one_iteration(&world);
+    settings.patience.weights = Duration::from_millis(200);
+    let ended = world.go(settings, 1).await.unwrap_err();
+    assert!(
+        matches!(&ended, DriverError::Terminal(fault) if fault.reason == "WeightsNotServed"),
+        "{ended}"
+    );
+    assert!(ended.to_string().contains("serves Some(\"base\")"), "{ended}");
+}
+
+#[tokio::test]
+async fn an_episode_past_its_whole_limit_gives_its_sandbox_back() {
+    let world = World::new(1).await;
+    *world.engine.silence.lock().unwrap() = Some(Silence::Hangs);
+    let mut settings = world.settings();
+    settings.mode = Mode::Evaluate;
+    settings.agent.limits.episode_timeout = Duration::from_secs(1);
+    // Long enough for a sandbox on a busy machine, and less than an engine's answer has.
+    settings.patience.waiting = Duration::from_secs(6);
+    settings.patience.void_retries = 0;
+    world.go(settings, 1).await.unwrap_err();
+    let metas = world.metas().await;
+    let deadline = Outcome::void(VoidReason::DeadlineInfrastructure);
+    assert_eq!(metas.iter().map(|meta| &meta.outcome).collect::<Vec<_>>(), [&deadline]);
+    let state = world.gateway.state.lock().unwrap();
+    assert!(
+        state.leases.is_empty() && state.released.len() == 1,
+        "{:?}",
+        state.released
+    );
 }
 
 #[tokio::test]
@@ -273,4 +330,101 @@ async fn a_trainer_that_replays_for_longer_than_the_patience_is_waited_for() {
         matches!(&stopped, DriverError::Terminal(fault) if fault.reason == "TrainerUnavailable"),
         "{stopped}"
     );
+}
+
+/// Defect 8: how long a step takes, the trainer's own deadlines say.
+#[tokio::test]
+async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
+    let polled = Arc::new(AtomicU32::new(0));
+    let state = || async {
+        Json(TrainerState {
+            attempt: 1,
+            world_size: 1,
+            lineage: "a".into(),
+            step: 0,
+            weights: paths::weights_version("a", 0),
+            manifest_sha256: String::new(),
+            checkpoint_step: 0,
+            phase: TrainerPhase::Stepping,
+            error: None,
+        })
+    };
+    let polls = polled.clone();
+    let step = move || {
+        let done = polls.fetch_add(1, Ordering::Relaxed) >= 4;
+        async move {
+            Json(StepState {
+                step: 1,
+                state: if done { StepPhase::Done } else { StepPhase::Running },
+                weights: None,
+                manifest_sha256: None,
+                metrics: None,
+                error: None,
+            })
+        }
+    };
+    let order = || async { axum::http::StatusCode::ACCEPTED };
+    let router = Router::new()
+        .route("/v1/state", get(state))
+        .route("/v1/steps/{k}", get(step).put(order));
+    let address = world::serve(router).await;
+    // Shorter than the pauses between the five questions.
+    let trainer = TrainerClient::new(format!("http://{address}"), Duration::from_millis(1300)).unwrap();
+    let request = StepRequest {
+        batch: paths::batch(1),
+        sha256: String::new(),
+        checkpoint: None,
+    };
+    let done = trainer.step(1, &request, &watch::channel(None).0).await.unwrap();
+    assert_eq!(done.state, StepPhase::Done);
+    assert!(polled.load(Ordering::Relaxed) >= 5);
+}
+
+/// Defect 11: what is recorded under a version was sampled by it.
+#[tokio::test]
+async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_one() {
+    let world = World::new(3).await;
+    // What the trainer will come back with.
+    *world.trainer.lineage.lock().unwrap() = "b".into();
+    world.trainer.publish(1).await;
+    *world.trainer.lineage.lock().unwrap() = "a".into();
+    *world.trainer.step.lock().unwrap() = 0;
+    let pace = Arc::new(Pace {
+        slots: tokio::sync::Semaphore::new(0),
+        answer: Duration::ZERO,
+        sampled: Default::default(),
+    });
+    // The first answer of the last evaluation is the last one for now.
+    let (engine, trainer, held) = (world.engine.clone(), world.trainer.clone(), pace.clone());
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        if *engine.serving.lock().unwrap() == "a-v1" && *trainer.lineage.lock().unwrap() == "a" {
+            *trainer.lineage.lock().unwrap() = "b".into();
+            *engine.pace.lock().unwrap() = Some(held.clone());
+        }
+        world::half_right(prompt, seed)
+    });
+    let mut settings = world.settings();
+    (settings.iterations, settings.prompts, settings.concurrency) = (1, 1, Some(1));
+    let comes = || world.engine.prefetched.lock().unwrap().contains(&"b-v1".to_owned());
+    let go_on = async {
+        while !comes() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        pace.slots.add_permits(1000);
+    };
+    let (ended, came) = tokio::join!(
+        world.go(settings, 1),
+        tokio::time::timeout(Duration::from_secs(300), go_on)
+    );
+    came.unwrap();
+    ended.unwrap();
+    let measured = world.state().await.evaluations;
+    let versions: Vec<&str> = measured.keys().map(|(_, weights)| weights.as_str()).collect();
+    assert_eq!(versions, ["a-v0", "b-v1"]);
+    assert!(measured.values().all(|set| set.episodes == 3));
+    for meta in world.metas().await {
+        if let EpisodeScope::Evaluation { weights, .. } = &meta.key.scope {
+            assert_eq!(&meta.weights, std::slice::from_ref(weights));
+        }
+    }
 }

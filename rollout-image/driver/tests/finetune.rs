@@ -141,7 +141,7 @@ async fn a_driver_that_comes_back_asks_for_the_next_step_and_makes_the_same_batc
     // The third step is not done before there is a file that is never written.
     world.trainer.waits_for.lock().unwrap().insert(3, far.clone());
     let (run, _) = start(&world, settings(&world), 1).await.unwrap();
-    let stuck = tokio::time::timeout(Duration::from_secs(60), async {
+    let stuck = tokio::time::timeout(Duration::from_secs(300), async {
         tokio::select! {
             done = run.go() => panic!("{done:?}"),
             () = async {

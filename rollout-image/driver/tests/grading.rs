@@ -100,6 +100,62 @@ async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
     assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");
 }
 
+/// Answers at once, but about `slow` only when the file `go` is there.
+const SLOW: &str = "import json, os, sys, time
+here = os.path.dirname(__file__)
+open(os.path.join(here, f'started-{os.getpid()}'), 'w').close()
+print('{\"ready\": true}', flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked['row'].get('slow'):
+        open(os.path.join(here, f'asked-{os.getpid()}'), 'w').close()
+        while not os.path.exists(os.path.join(here, 'go')):
+            time.sleep(0.01)
+    print(json.dumps({'id': asked['id'], 'ok': True, 'evalScript': 'x'}), flush=True)
+";
+
+fn with_prefix(dir: &tempfile::TempDir, prefix: &str) -> usize {
+    let names = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(prefix)).count()
+}
+
+async fn until(what: impl Fn() -> bool) {
+    while !what() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_slow_question_holds_no_other_up_and_workers_are_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("worker.py");
+    std::fs::write(&script, SLOW).unwrap();
+    let worker = Arc::new(GraderWorker::new(&script, dir.path()));
+    let ask = |row: serde_json::Value| {
+        let worker = worker.clone();
+        tokio::spawn(async move { worker.eval_script("a", &row).await })
+    };
+    let slow = ask(json!({"slow": true}));
+    until(|| with_prefix(&dir, "asked-") == 1).await;
+    for _ in 0..3 {
+        assert_eq!(ask(json!({})).await.unwrap().unwrap(), "x");
+    }
+    assert_eq!(
+        with_prefix(&dir, "started-"),
+        2,
+        "a worker without a question is asked again"
+    );
+    let many: Vec<_> = (0..20).map(|_| ask(json!({"slow": true}))).collect();
+    until(|| with_prefix(&dir, "asked-") >= 2).await;
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    for one in many.into_iter().chain([slow]) {
+        assert_eq!(one.await.unwrap().unwrap(), "x");
+    }
+    assert!(with_prefix(&dir, "started-") <= 4);
+}
+
 #[tokio::test]
 async fn a_site_without_the_grader_is_an_error_that_says_what_to_install() {
     let dir = tempfile::tempdir().unwrap();
@@ -282,4 +338,78 @@ async fn the_verdict_on_a_script_that_installs_nothing_does_not_wait_for_the_pac
         graded_without_packages("true", u32::MAX).await,
         (Outcome::Unresolved, 1, 0)
     );
+}
+
+/// A task of the same name whose script, image or limit changed is another one.
+#[tokio::test]
+async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    let reused = async |task: &Task, dir: &str| {
+        let graded = grader.grade(task, dir, EpisodeEnd::Submitted, Some(&HANG.into())).await;
+        graded.unwrap().record.unwrap().reused_from
+    };
+    assert_eq!(reused(&task, "first").await, None);
+    assert_eq!(reused(&task, "second").await.as_deref(), Some("first"));
+    let image = Task {
+        image: "img/task-0:2".into(),
+        ..task.clone()
+    };
+    assert_eq!(reused(&image, "third").await, None);
+    let mut row = (*task.row).clone();
+    let script = row["eval_script"].as_str().unwrap().replace("'a + b'", "'a'");
+    row["eval_script"] = json!(script);
+    let changed = Task {
+        graded_sha256: grpo_records::graded::row_sha256(&row),
+        row: Arc::new(row),
+        ..task.clone()
+    };
+    assert_eq!(reused(&changed, "fourth").await, None);
+    assert!(
+        world.gateway.state.lock().unwrap().evaluations >= 3,
+        "each of the three was evaluated"
+    );
+}
+
+/// Defect 20: with it, every test passes.
+const FLIPS: &str = "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n";
+
+/// A world whose tests do what a conftest.py of the tree says.
+async fn with_setup(fix: &str) -> (World, Grader, Task) {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["patch"] = json!(fix);
+    row["eval_script"] = json!(
+        "#!/bin/bash\nset -uxo pipefail\ncd /testbed\necho '>>>>> Start Test Output'\nif [ -f conftest.py ]; then echo PASSED t.py::add; echo PASSED t.py::other; else echo FAILED t.py::add; false; fi\necho '>>>>> End Test Output'\n"
+    );
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    (world, grader, task)
+}
+
+#[tokio::test]
+async fn a_policys_conftest_does_not_change_its_grading_and_the_record_names_it() {
+    let (world, grader, task) = with_setup("").await;
+    let grade = async |patch: String| {
+        let graded = grader
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+            .await;
+        let graded = graded.unwrap();
+        (graded.outcome, graded.record.unwrap())
+    };
+    let (outcome, record) = grade([FLIPS, HANG].concat()).await;
+    assert_eq!((outcome, record.status.as_str()), (Outcome::Unresolved, "Judged"));
+    assert!(record.notes[0].contains("conftest.py"), "{:?}", record.notes);
+    let (outcome, record) = grade(FLIPS.into()).await;
+    assert_eq!((outcome, record.status.as_str()), (Outcome::Unresolved, "EmptyPatch"));
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 1);
+}
+
+#[tokio::test]
+async fn a_conftest_that_the_fix_of_the_task_changes_is_the_policys_to_change() {
+    let (_world, grader, task) = with_setup("--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n").await;
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FLIPS.into()))
+        .await;
+    assert_eq!(graded.unwrap().outcome, Outcome::Resolved);
 }

@@ -185,7 +185,7 @@ async fn a_driver_killed_again_and_again_finishes_the_run_and_no_verdict_is_made
     assert_eq!(entries, 22);
     world.nothing_ran_twice();
     assert_eq!(world::rows_of_steps(&world.verified().await), [8, 8]);
-    // Iteration 1 and the evaluation under a-v0 are of the same weights whoever sampled them.
+    // Iteration 1 and the evaluation under a-v0 use the same weights, no matter which driver process sampled them.
     for meta in world.metas().await {
         if meta.key.scope == (EpisodeScope::Iteration { iteration: 1 }) {
             assert_eq!(meta.weights, ["a-v0"]);
@@ -233,7 +233,7 @@ async fn a_driver_that_is_told_to_stop_stops_at_once() {
     }
     let pid = nix::unistd::Pid::from_raw(driver.0.id() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(30), driver.ended()).await;
+    let ended = tokio::time::timeout(Duration::from_secs(120), driver.ended()).await;
     assert_eq!(ended.unwrap(), Some(143));
 }
 

@@ -189,7 +189,7 @@ async fn a_driver_that_comes_back_does_not_ask_again_for_what_was_answered() {
         let folders = files.iter().filter_map(|file| file.strip_suffix("/reward.json"));
         folders.map(str::to_owned).collect::<BTreeSet<_>>()
     };
-    let cut = tokio::time::timeout(Duration::from_secs(60), async {
+    let cut = tokio::time::timeout(Duration::from_secs(300), async {
         tokio::select! {
             done = run.go() => panic!("{done:?}"),
             () = async {

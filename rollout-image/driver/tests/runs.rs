@@ -418,7 +418,7 @@ async fn the_experts_of_a_mixture_come_with_its_batches_and_nothing_is_reported_
     assert_eq!(rows.len(), 8);
     assert!(rows.iter().all(|row| row.experts.len() == 3), "a file for each turn");
     let asked = world.engine.experts_asked.lock().unwrap().clone();
-    assert!(asked.contains(&None), "nobody trains on an evaluation");
+    assert!(asked.contains(&None), "an evaluation asks for no experts");
     assert_eq!(asked.iter().filter(|from| **from == Some(0)).count(), 8, "first turns");
     world.verified().await;
     let file = world.mount.path().join("ns/run").join(&rows[0].experts[1].file);

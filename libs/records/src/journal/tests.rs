@@ -1,4 +1,6 @@
 use super::*;
+use crate::store::READ_AT_ONCE;
+use crate::store::counted::counted;
 
 fn promoted(step: u32) -> Event {
     Event::Promoted {
@@ -19,6 +21,20 @@ async fn the_state_after_a_restart_is_the_state_before_it() {
     let (_, again) = Journal::open(store, Writer::driver(2)).await.unwrap();
     assert_eq!(again, state);
     assert_eq!(again.promoted.unwrap().weights, "a-v2");
+}
+
+#[tokio::test]
+async fn a_long_journal_is_read_in_bounded_waves_and_folded_in_its_order() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "ns/run").unwrap();
+    let (mut journal, mut state) = Journal::open(store.clone(), Writer::driver(1)).await.unwrap();
+    for step in 0..200 {
+        journal.append(promoted(step), &mut state).await.unwrap();
+    }
+    let (store, reads) = counted(&store);
+    let (_, again) = Journal::open(store, Writer::driver(2)).await.unwrap();
+    assert_eq!(again, state, "the last promotion counts");
+    assert_eq!((reads.all(), reads.most()), (200, READ_AT_ONCE));
 }
 
 #[tokio::test]

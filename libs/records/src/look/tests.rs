@@ -119,6 +119,50 @@ fn turns_of_an_ended_episode_come_from_its_record_and_rows() {
 }
 
 #[test]
+fn votes_come_with_their_turns_and_bound_the_page() {
+    let (dir, records) = store();
+    fixture::write_rewards(dir.path());
+    let page = |from| {
+        let path = fixture::RESOLVED.to_owned();
+        records.turns(&TurnsOf { path, from }).unwrap()
+    };
+    let turns = |page: &TurnPage| {
+        let votes = page.judged.iter().map(|judged| judged.turn).collect::<Vec<_>>();
+        (page.turns.len(), votes, page.next)
+    };
+    assert_eq!(turns(&page(0)), (2, vec![0, 1], None));
+    // A judge that says much: each turn's votes fill a page.
+    for turn in 0..2 {
+        let file = dir.path().join(paths::judged(fixture::RESOLVED, turn));
+        let mut judged: JudgedTurn = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        judged.votes[0].text = "x".repeat(TURN_BYTES_A_PAGE as usize);
+        std::fs::write(file, serde_json::to_vec(&judged).unwrap()).unwrap();
+    }
+    assert_eq!(turns(&page(0)), (1, vec![0], Some(1)));
+    assert_eq!(turns(&page(1)), (1, vec![1], None));
+}
+
+#[test]
+fn the_rule_of_a_reward_is_that_of_the_episodes_own_run() {
+    let (dir, records) = store();
+    assert_eq!(records.episode(fixture::RESOLVED).unwrap().worth, None);
+    fixture::write_rewards(dir.path());
+    let first = dir.path().join(paths::journal_entry(1));
+    let entry = std::fs::read_to_string(&first).unwrap();
+    std::fs::write(
+        dir.path().join(paths::journal_entry(2)),
+        entry.replace("\"uid\"", "\"uid-2\"").replace("0.05", "0.5"),
+    )
+    .unwrap();
+    let worth = records.episode(fixture::RESOLVED).unwrap().worth.unwrap();
+    assert!((worth.parts.by_rule() - 1.38).abs() < 1e-9, "{worth:?}");
+    assert_eq!(worth.parts.shaped.as_ref().unwrap().turns.count, 2);
+    std::fs::rename(first, dir.path().join("journal/0000000003.json")).unwrap();
+    let later = records.episode(fixture::RESOLVED).unwrap().worth.unwrap();
+    assert_eq!(later.parts, worth.parts);
+}
+
+#[test]
 fn a_record_too_large_to_read_is_refused_and_a_long_patch_cut() {
     let (dir, records) = store();
     let path = "rollouts/iter-000001/psf__requests-1__g0__i0";

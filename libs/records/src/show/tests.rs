@@ -11,7 +11,8 @@ fn shown(path: &str, detail: Detail) -> String {
         path: path.into(),
         from: 0,
     });
-    text(&records.episode(path).unwrap(), &turns.unwrap().turns, detail)
+    let turns = turns.unwrap();
+    text(&records.episode(path).unwrap(), &turns.turns, &turns.judged, detail)
 }
 
 #[test]
@@ -38,6 +39,56 @@ fn an_episode_is_told_from_prompt_to_verdict() {
         rest = &rest[at + part.len()..];
     }
     assert!(!told.contains("sampled ids"), "{told}");
+}
+
+#[test]
+fn a_judged_episode_is_told_with_scores_votes_and_the_parts_of_its_reward() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    fixture::write_rewards(dir.path());
+    let records = Records::open(dir.path()).unwrap();
+    let page = records.turns(&TurnsOf {
+        path: fixture::RESOLVED.into(),
+        from: 0,
+    });
+    let page = page.unwrap();
+    let view = records.episode(fixture::RESOLVED).unwrap();
+    let told = |votes| {
+        let detail = Detail { tokens: false, votes };
+        text(&view, &page.turns, &page.judged, detail)
+    };
+    let short = told(false);
+    let parts = [
+        "=== turn 0",
+        "--- judge: score -1.000; votes -1, unreadable, lost\n",
+        "=== turn 1",
+        "--- judge: score 1.000; votes +1, +1, +1\n",
+        "--- graded: Judged",
+        "--- reward 1.25\n",
+        "  verdict Resolved: 1\n",
+        "  tests: 4 of 4 pass: +0.5\n",
+        "  shaping, turns: 2: -0.1\n",
+        "  shaping, calls of rewrite: 0: -0\n",
+        "  shaping, lines of the patch: 2: -0.02\n",
+        "  by the rule, from 0 to none: 1.38\n",
+        "  hook: the service says 1.25: a clean patch\n",
+        "  process: 0.5 x mean score 0 of 2 of 2 judged turns: +0\n",
+    ];
+    let mut rest = short.as_str();
+    for part in parts {
+        let at = rest.find(part);
+        let at = at.unwrap_or_else(|| panic!("{part:?} does not follow in:\n{short}"));
+        rest = &rest[at + part.len()..];
+    }
+    assert!(!short.contains("It mends the loop."), "{short}");
+    let long = told(true);
+    for words in [
+        "--- vote 0: +1 in 350 ms\n  It mends the loop. \\boxed{1}\n",
+        "--- vote 1: unreadable in 350 ms\n  I cannot say.\n",
+        "--- vote 2: lost in 20000 ms\n  10.0.0.7:8000: 503 Service Unavailable\n",
+    ] {
+        assert!(long.contains(words), "{words:?} is not in:\n{long}");
+    }
 }
 
 fn called(number: u32, row: u32, action: TurnAction) -> TurnRecord {
@@ -67,7 +118,7 @@ fn calls_and_rows_are_told_with_what_was_sampled_in_each() {
     fixture::write_store(dir.path());
     let view = Records::open(dir.path()).unwrap();
     let view = view.episode("rollouts/iter-000001/psf__requests-1__g0__i0").unwrap();
-    let told = text(&view, &turns, Detail::default());
+    let told = text(&view, &turns, &[], Detail::default());
     let parts = [
         "=== turn 0 in row 0: tokens 3..5 were sampled by a-v0 (2 of them, logprob -0.600)\nanswer 0",
         "--- call call_view of view\n  {\"path\": \"a␛\"}\n--- call call_eval of eval\n  {}\n",
@@ -85,7 +136,7 @@ fn calls_and_rows_are_told_with_what_was_sampled_in_each() {
         rest = &rest[at + part.len()..];
     }
     assert!(
-        !text(&view, &turns[..1], Detail::default()).contains("in row"),
+        !text(&view, &turns[..1], &[], Detail::default()).contains("in row"),
         "{told}"
     );
     let notes = crate::ended::messages(&turns)
@@ -101,7 +152,13 @@ fn calls_and_rows_are_told_with_what_was_sampled_in_each() {
 
 #[test]
 fn every_sampled_id_is_told_when_asked_for() {
-    let told = shown("rollouts/iter-000001/psf__requests-1__g0__i0", Detail { tokens: true });
+    let told = shown(
+        "rollouts/iter-000001/psf__requests-1__g0__i0",
+        Detail {
+            tokens: true,
+            ..Detail::default()
+        },
+    );
     assert!(told.contains("    10 -0.500        2 -0.100"), "{told}");
 }
 

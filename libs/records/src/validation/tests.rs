@@ -59,6 +59,7 @@ fn one(instance: &str, findings: Vec<Finding>) -> TaskValidation {
         writer: Writer::driver(1),
         set: "train".into(),
         instance: instance.into(),
+        graded: None,
         findings,
         gold: Vec::new(),
         empty: Vec::new(),

@@ -261,7 +261,7 @@ fn action_of(answer: &str) -> TurnAction {
     }
 }
 
-/// Every closed block, in order. One that is not closed is none: the answer may have been about to go on.
+/// Every closed block, in order. An unclosed block does not count: the answer may have been cut off inside it.
 fn blocks_of(answer: &str) -> Vec<String> {
     const OPEN: &str = "```bash";
     let mut blocks = Vec::new();

@@ -142,6 +142,18 @@ impl<A: LoopAgent> TurnLoop<A> {
     /// One turn: sample, act, observe, record.
     async fn turn(&self, episode: &mut LiveEpisode<'_>) -> Result<(), Abort> {
         let number = episode.trajectory.next_turn();
+        let known = episode.intended(number).await?;
+        let sampled = match known {
+            Some(turn) => Some(turn),
+            None => self.sampled(episode, number).await?,
+        };
+        let Some(mut turn) = sampled else { return Ok(()) };
+        self.respond(episode, &mut turn).await?;
+        episode.record(turn).await
+    }
+
+    /// An answer, durable where it has an action. Nothing when the policy's time is over.
+    async fn sampled(&self, episode: &mut LiveEpisode<'_>, number: u32) -> Result<Option<TurnRecord>, Abort> {
         let Prompt {
             row,
             opening,
@@ -178,7 +190,7 @@ impl<A: LoopAgent> TurnLoop<A> {
             Answered::OutOfTime { took } => {
                 episode.trajectory.sample_millis += millis(took);
                 episode.trajectory.end = Some(EpisodeEnd::EpisodeTimeout);
-                return Ok(());
+                return Ok(None);
             }
         };
         let answer = sampled.answer;
@@ -206,8 +218,10 @@ impl<A: LoopAgent> TurnLoop<A> {
         if answer.finish == FinishReason::Stop {
             turn.action = self.agent.parse(number, &turn.text);
         }
-        self.respond(episode, &mut turn).await?;
-        episode.record(turn).await
+        if turn.action.is_action() {
+            episode.intend(&turn).await?;
+        }
+        Ok(Some(turn))
     }
 
     /// The ids before an answer that is not the first, and the row that they continue or begin.

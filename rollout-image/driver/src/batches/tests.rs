@@ -42,6 +42,7 @@ fn that_sampled(
         weights: vec![version.into()],
         patch_bytes: 0,
         patch_sha256: None,
+        graded: None,
         grade: None,
         message: None,
         agent_millis: 0,

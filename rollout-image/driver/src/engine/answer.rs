@@ -21,12 +21,12 @@ pub struct Experts {
     pub bytes: Vec<u8>,
 }
 
-/// Why an answer is none.
+/// Why the driver rejects an answer.
 #[derive(Debug)]
 pub enum Wrong {
-    /// Another one may be.
+    /// A new attempt may give a valid answer.
     Answer(String),
-    /// Every one of this engine's will be alike.
+    /// Every answer of this engine will have the same defect.
     Engine(String),
 }
 
@@ -95,7 +95,7 @@ fn choice(mut answer: CompletionResponse, version: &str, max_tokens: u32) -> Res
         ));
     }
     if logprobs.iter().any(|l| !l.is_finite() || *l > 0.0) {
-        return Err("a logprob that is none".into());
+        return Err("a logprob is positive or not finite".into());
     }
     Ok(choice)
 }

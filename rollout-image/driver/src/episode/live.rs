@@ -12,6 +12,7 @@ use crate::agent::observation::Observation;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
 use crate::recording::sessions::Sessions;
+use crate::replicas::Home;
 use crate::sandbox::Sandbox;
 use crate::trajectory::{Trajectory, experts_to};
 use grpo_chat_template::ChatTemplate;
@@ -40,6 +41,9 @@ pub struct LiveEpisode<'a> {
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
+    pub(super) home: Home,
+    /// The turn that this driver begins with.
+    pub(super) first_turn: u32,
     /// The mixture whose experts are recorded.
     pub(super) replay: Option<&'a Arc<Mixture>>,
 }
@@ -98,7 +102,7 @@ impl LiveEpisode<'_> {
             time_left: self.limits.episode_timeout.saturating_sub(spent),
             experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
         };
-        Ok(self.engines.sample(&ask, &self.plan.weights).await?)
+        Ok(self.engines.sample(&ask, &self.plan.weights, &self.home).await?)
     }
 
     /// A turn of this attempt of which nothing is known yet.
@@ -135,6 +139,26 @@ impl LiveEpisode<'_> {
             waited_millis: 0,
             at: now(),
         }
+    }
+
+    /// Makes an answer durable before its action is carried out: a driver that comes back in between carries out this
+    /// one, which its sandbox knows, and not another one on top of it.
+    pub async fn intend(&self, turn: &TurnRecord) -> Result<(), Abort> {
+        let path = paths::intent(self.dir, turn.turn, self.sandbox.id());
+        Ok(once::create(self.store, self.writer, &path, turn).await?)
+    }
+
+    /// What an earlier driver was about to carry out in this sandbox. Only the first turn of a driver can have it.
+    pub async fn intended(&self, number: u32) -> Result<Option<TurnRecord>, Abort> {
+        if number == 0 || number != self.first_turn {
+            return Ok(None);
+        }
+        let path = paths::intent(self.dir, number, self.sandbox.id());
+        let turn = self.store.read_if_there::<TurnRecord>(&path).await?;
+        Ok(turn.map(|turn| TurnRecord {
+            writer: self.writer.clone(),
+            ..turn
+        }))
     }
 
     /// Makes a turn durable and part of the trajectory.

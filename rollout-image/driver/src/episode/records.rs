@@ -127,7 +127,7 @@ impl Episodes {
         for file in files {
             self.store.delete(&format!("{folder}/{file}")).await?;
         }
-        Ok(())
+        Ok(self.store.delete_folder(&paths::intents(dir)).await?)
     }
 
     pub(super) async fn write_meta(
@@ -161,6 +161,7 @@ impl Episodes {
             weights: trajectory.versions(),
             patch_bytes: patch.map_or(0, Bytes::len),
             patch_sha256: patch.map(|p| sha256_hex(p)),
+            graded: graded.of_this_task.then(|| self.grader.graded(&plan.task)),
             grade: graded.record,
             message: graded.message,
             agent_millis: trajectory.sample_millis + trajectory.exec_millis,

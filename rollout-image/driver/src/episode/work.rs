@@ -50,7 +50,7 @@ pub struct Program {
 #[derive(Clone, Debug)]
 pub struct Typed<'a> {
     pub session: &'a str,
-    /// Unique within the session and this driver.
+    /// Of the session's texts, from 1.
     pub number: u32,
     pub text: &'a str,
     pub prompt: &'a str,
@@ -163,8 +163,13 @@ impl LiveEpisode<'_> {
     ) -> Result<Result<SessionReply, String>, Halt> {
         let input = SessionInput {
             session: typed.session.to_owned(),
-            // What an earlier driver typed and did not record is not what this one types.
-            id: format!("{}-{}", self.writer.epoch, typed.number),
+            // The same for a driver that carries out again what an earlier one meant to: it is typed once.
+            id: format!(
+                "{}-{}-{}",
+                turn.turn,
+                typed.number,
+                &sha256_hex(typed.text.as_bytes())[..12]
+            ),
             text: typed.text.to_owned(),
             prompt: Some(typed.prompt.to_owned()),
             idle_millis: None,

@@ -1,6 +1,7 @@
 //! The control: how the empty patch of a task is graded, which tells a bad patch from a bad task.
 
-use super::{Grader, entry};
+use super::Grader;
+use super::known::entry;
 use crate::fault::DriverError;
 use crate::outcome::{self, Attempt, Control};
 use crate::retry::Retry;
@@ -27,7 +28,7 @@ impl Grader {
     /// Whether the task is sound, by its empty patch; asked once per task. Lost graders say nothing about a task, so
     /// nothing is remembered of them.
     pub(super) async fn control(&self, task: &Task) -> Result<Control, NoControl> {
-        let cell = entry(&self.controls, task.instance.clone()).await;
+        let cell = entry(&self.controls, self.graded(task).sha256()).await;
         let control = cell
             .get_or_try_init(|| async {
                 let mut attempts = Vec::new();

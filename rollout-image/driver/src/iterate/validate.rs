@@ -39,9 +39,9 @@ impl Run {
             let validated = self.validate_set(&set, tasks).await?;
             let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
             said.push(format!("tasks.{set}: {fit} of {} tasks are fit", validated.len()));
-            self.store
-                .create_bytes(&paths::validated_ids(&set), id_list(&set, &validated))
-                .await?;
+            // Tasks whose image, limit or row changed were validated again: the list before may not be theirs.
+            let ids = id_list(&set, &validated);
+            self.store.replace(&paths::validated_ids(&set), ids.into()).await?;
         }
         self.board.end(Stage::Grading);
         self.board.say(Topic::Tasks, Some(said.join("; ")));
@@ -73,10 +73,17 @@ impl Run {
     /// From the store where it is there.
     async fn validated(&self, set: &str, task: &Task) -> Result<TaskValidation, DriverError> {
         let path = paths::validation(set, &task.instance);
-        if let Some(known) = self.store.read_if_there::<TaskValidation>(&path).await? {
-            return Ok(known);
-        }
         let grader = &self.rollouts.episodes.grader;
+        let graded = Some(grader.graded(task));
+        let known = self.store.read_if_there::<TaskValidation>(&path).await?;
+        let outdated = match known {
+            // What is known is about another image, limit or row.
+            Some(known) => match known.graded.is_none() || known.graded == graded {
+                true => return Ok(known),
+                false => true,
+            },
+            None => false,
+        };
         let gold = task.row["patch"].as_str().filter(|patch| !patch.trim().is_empty());
         let gold = gold.map(|patch| Bytes::from(patch.to_owned()));
         let mut found = self.repository(task).await?;
@@ -96,11 +103,15 @@ impl Run {
             writer: self.writer.clone(),
             set: set.to_owned(),
             instance: task.instance.clone(),
+            graded,
             findings: found,
             gold: with_gold,
             empty: without,
             at: jiff::Timestamp::now().as_second(),
         };
+        if outdated {
+            self.store.delete(&path).await?;
+        }
         match self.store.create(&path, &record).await? {
             Created::Written { .. } => Ok(record),
             Created::Existed => Ok(self.store.read(&path).await?),

@@ -124,13 +124,13 @@ impl Run {
         });
         let prefetched = switch::until_prefetched(self.view.clone(), weights);
         if let Ok(prefetched) = tokio::time::timeout(PREFETCH_PATIENCE, prefetched).await {
-            prefetched.map_err(DriverError::Other)?;
+            prefetched?;
         }
         let _closed = gate.close().await;
         self.set_target(target);
         let target = self.target.subscribe();
-        let switched = switch::until_one_updated(self.view.clone(), &target);
-        switched.await.map(|_| ()).map_err(DriverError::Other)
+        switch::until_one_updated(self.view.clone(), &target, self.settings.patience.weights).await?;
+        Ok(())
     }
 
     /// Makes the weights that engines boot with the ones to sample from.
@@ -158,8 +158,7 @@ impl Run {
     pub(super) async fn wait_synced(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Syncing);
         let target = self.target.subscribe();
-        let updated = switch::until_updated(self.view.clone(), &target);
-        let updated = updated.await.map_err(DriverError::Other)?;
+        let updated = switch::until_updated(self.view.clone(), &target, self.settings.patience.weights).await?;
         tracing::info!(
             version = %updated.version,
             replicas = updated.updated,

@@ -73,7 +73,7 @@ fn a_doubtful_log_is_graded_once_more_and_then_the_control_decides() {
 
 #[test]
 fn the_policy_cannot_bring_a_void_about() {
-    // Whatever its patch does to the grader, as long as the empty patch is judged: never a void.
+    // No effect of its patch on the grader leads to a void, as long as the grader can judge the empty patch.
     let caused_by_policy = [
         &DOUBTFUL[..],
         &[Attempt::PatchRefused, Attempt::Judged { resolved: false }],

@@ -181,6 +181,39 @@ fn a_patch_of_another_tree_does_not_apply_and_says_so() {
     assert_eq!(run(&argv).status.code(), Some(DOES_NOT_APPLY));
 }
 
+/// Ends how applying this text ends, with what is then in the file it is for.
+fn applied(text: &str) -> (Option<i32>, String) {
+    let repo = Repo::new();
+    let patch = repo.dir.path().join("some.diff");
+    std::fs::write(&patch, text).unwrap();
+    let fresh = repo.dir.path().join("fresh");
+    let argv = apply_from(fresh.to_str().unwrap(), &repo.base, patch.to_str().unwrap());
+    let code = run(&argv).status.code();
+    (code, std::fs::read_to_string(fresh.join("a.py")).unwrap())
+}
+
+#[test]
+fn a_diff_of_git_whose_context_differs_is_applied_with_fuzz_and_nothing_else_is() {
+    let files = "--- a/a.py\n+++ b/a.py\n";
+    let hunk = "@@ -1,3 +1,4 @@\n zero\n one\n+between\n two\n";
+    let git = format!("diff --git a/a.py b/a.py\nindex 1111111..2222222 100644\n{files}{hunk}");
+    let (code, text) = applied(&git);
+    assert!(code == Some(0) && text.contains("between\n"), "{code:?} {text}");
+    let refused = (Some(DOES_NOT_APPLY), "one\ntwo\n".to_owned());
+    for other in [
+        format!("{files}{hunk}"),
+        format!("Index: a.py\n{git}"),
+        format!("{git}1d\n"),
+        format!("{git}diff --git a/../x b/../x\n--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n"),
+        format!("{git}diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n"),
+        git.replace("100644", "120000"),
+        git.replace("+1,4", "+1,5"),
+        git.replace("+between", "!between"),
+    ] {
+        assert_eq!(applied(&other), refused, "{other}");
+    }
+}
+
 /// Defect 16: no delimiter in the patch can end it early, because no heredoc carries it.
 #[test]
 fn a_patch_that_spells_a_heredoc_delimiter_arrives_whole() {

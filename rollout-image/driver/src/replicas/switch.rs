@@ -6,6 +6,7 @@
 //! because it boots, hangs or crashes again and again, is not awaited at all: each switch would cost that grace.
 
 use crate::engine::Engines;
+use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
 use grpo_engine_protocol::{AgentState, WeightsOrder};
 use std::collections::{HashMap, HashSet};
@@ -28,7 +29,7 @@ const NAMED: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub version: String,
-    /// Nothing for the weights an engine boots with, which nobody can order.
+    /// `None` for the weights that an engine boots with: the driver cannot order those.
     pub order: Option<WeightsOrder>,
     /// Checksum of the tensors, if the manifest names it: what an engine has to hold to count as updated.
     pub tensors_sha256: Option<String>,
@@ -231,22 +232,58 @@ fn in_words(mut said: Vec<String>) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
+/// Why replicas are not awaited any more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    #[error("nothing looks at the engines any more")]
+    Unseen,
+    #[error(
+        "engines answer, and for {patience:?} none of them serves the weights {version}: {last}; look at the logs of an engine and its agent, and at the memory, disk and deadlines of its pod"
+    )]
+    NotServed {
+        version: String,
+        patience: Duration,
+        last: String,
+    },
+}
+
+impl From<SwitchError> for DriverError {
+    fn from(error: SwitchError) -> Self {
+        match error {
+            SwitchError::Unseen => Self::Other(error.to_string()),
+            SwitchError::NotServed { .. } => TerminalFault::new("WeightsNotServed", error.to_string()).into(),
+        }
+    }
+}
+
+/// For how long what is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Of those that are not ready, while others are.
+    grace: Duration,
+    /// While replicas answer and none serves the weights.
+    patience: Duration,
+}
+
 /// Waits until every awaited replica serves the target as it is now, or at least one does and the others have had their
 /// time.
-/// Ends with an error text only if nothing looks at the replicas any more.
 pub async fn until_updated(
     view: watch::Receiver<View>,
     target: &watch::Receiver<Option<Target>>,
-) -> Result<View, String> {
-    until(view, |view| updated(view, target), View::has_all_awaited, GRACE).await
+    patience: Duration,
+) -> Result<View, SwitchError> {
+    let limits = Limits { grace: GRACE, patience };
+    until(view, |view| updated(view, target), View::has_all_awaited, limits).await
 }
 
 /// Waits until one replica serves the target as it is now.
 pub async fn until_one_updated(
     view: watch::Receiver<View>,
     target: &watch::Receiver<Option<Target>>,
-) -> Result<View, String> {
-    until(view, |view| updated(view, target), |_| true, GRACE).await
+    patience: Duration,
+) -> Result<View, SwitchError> {
+    let limits = Limits { grace: GRACE, patience };
+    until(view, |view| updated(view, target), |_| true, limits).await
 }
 
 /// How many replicas serve the target, as far as this view is of it.
@@ -257,7 +294,7 @@ fn updated(view: &View, target: &watch::Receiver<Option<Target>>) -> usize {
 }
 
 /// Waits until every replica that serves has `version` on disk, or the others have had their time.
-pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Result<View, String> {
+pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Result<View, SwitchError> {
     let ready = |view: &View| {
         if view.next.as_deref() == Some(version) {
             view.prefetched
@@ -265,7 +302,12 @@ pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Res
             0
         }
     };
-    until(view, ready, |view| view.prefetched >= view.updated, GRACE).await
+    // What serves meanwhile are the weights before.
+    let limits = Limits {
+        grace: GRACE,
+        patience: Duration::MAX,
+    };
+    until(view, ready, |view| view.prefetched >= view.updated, limits).await
 }
 
 /// Waits until `ready` replicas, of which there must be one, are all of them, or no other has become ready for a grace.
@@ -273,9 +315,12 @@ async fn until(
     mut view: watch::Receiver<View>,
     ready: impl Fn(&View) -> usize,
     all: impl Fn(&View) -> bool,
-    grace: Duration,
-) -> Result<View, String> {
+    Limits { grace, patience }: Limits,
+) -> Result<View, SwitchError> {
     let mut newest = (0, Instant::now());
+    // For how long replicas answered and none served this version, and when they were last looked at. A pool of which
+    // none answers is waited for: it has no pods, or no node for them.
+    let mut unserved: Option<(String, Duration, Instant)> = None;
     loop {
         {
             let now = view.borrow_and_update();
@@ -286,9 +331,26 @@ async fn until(
             if count > 0 && (all(&now) || newest.1.elapsed() >= grace) {
                 return Ok(now.clone());
             }
+            let before = unserved.take().filter(|(version, ..)| *version == now.version);
+            if now.updated == 0 {
+                let (answered, looked) = before.map_or((Duration::ZERO, Instant::now()), |(_, time, at)| (time, at));
+                let answered = match now.behind {
+                    0 => answered,
+                    _ => answered + looked.elapsed(),
+                };
+                if now.behind > 0 && answered >= patience {
+                    let last = now.message.clone().unwrap_or_else(|| "they say no reason".into());
+                    return Err(SwitchError::NotServed {
+                        version: now.version.clone(),
+                        patience,
+                        last,
+                    });
+                }
+                unserved = Some((now.version.clone(), answered, Instant::now()));
+            }
         }
         tokio::select! {
-            changed = view.changed() => changed.map_err(|_| "nothing looks at the engines any more".to_owned())?,
+            changed = view.changed() => changed.map_err(|_| SwitchError::Unseen)?,
             () = tokio::time::sleep(grace.min(LOOK_EVERY)) => {}
         }
     }

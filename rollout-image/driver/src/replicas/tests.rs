@@ -11,7 +11,7 @@ async fn of(ports: &[u16]) -> Replicas {
 }
 
 fn taken(replicas: &Replicas, version: &str) -> Option<SocketAddr> {
-    replicas.least_busy(version).map(|guard| guard.replica)
+    replicas.take(version, &Home::default()).map(|guard| guard.replica)
 }
 
 #[tokio::test]
@@ -20,7 +20,7 @@ async fn a_replica_that_boots_gets_no_requests_however_idle_it_is() {
     assert_eq!(taken(&replicas, "a-v1"), None, "nothing is known of either");
     replicas.serves(replica(1), None);
     replicas.serves(replica(2), Some("a-v1"));
-    let busy: Vec<_> = (0..8).filter_map(|_| replicas.least_busy("a-v1")).collect();
+    let busy: Vec<_> = (0..8).filter_map(|_| replicas.take("a-v1", &Home::default())).collect();
     assert!(busy.len() == 8 && busy.iter().all(|guard| guard.replica == replica(2)));
     replicas.serves(replica(1), Some("a-v1"));
     assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
@@ -56,4 +56,30 @@ async fn a_replica_that_fails_rests_longer_each_time_until_it_answers() {
     assert_eq!(replicas.trouble(replica(1)), None);
     assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
     assert_eq!(rest(&replicas), 1);
+}
+
+#[tokio::test]
+async fn an_episode_stays_with_the_replica_that_has_its_prefix_while_that_is_not_much_busier() {
+    let replicas = of(&[1, 2]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    replicas.serves(replica(2), Some("a-v1"));
+    let home = Home::default();
+    let first = replicas.take("a-v1", &home).unwrap();
+    // Another one is idle, and all the same: the least busy alone would be taken.
+    let again = replicas.take("a-v1", &home).unwrap();
+    assert_eq!(again.replica, first.replica);
+    let mut held = vec![first, again];
+    while held.len() <= MORE_AT_HOME {
+        held.push(replicas.take("a-v1", &home).unwrap());
+        assert_eq!(held.last().unwrap().replica, held[0].replica);
+    }
+    let moved = replicas.take("a-v1", &home).unwrap();
+    assert_ne!(
+        moved.replica, held[0].replica,
+        "it waits for no replica that is much busier"
+    );
+    let stays = replicas.take("a-v1", &home).unwrap();
+    assert_eq!(stays.replica, moved.replica, "its prefix is there now");
+    replicas.rest(moved.replica, "it hangs");
+    assert_eq!(replicas.take("a-v1", &home).unwrap().replica, held[0].replica);
 }

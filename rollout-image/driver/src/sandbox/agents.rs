@@ -1,6 +1,6 @@
 //! What a command-line agent needs of its sandbox: a port that leads to the driver, and an end by force.
 
-use super::{BRIEF, Call, EXEC_MARGIN, Sandbox, SandboxError};
+use super::{ANSWER_BYTES, BRIEF, Call, EXEC_MARGIN, Sandbox, SandboxError};
 use crate::retry::Budget;
 use grpo_sandbox_protocol::{KillRequest, RelayRequest};
 use std::convert::Infallible;
@@ -49,6 +49,7 @@ impl Sandbox {
                 request: EXEC_MARGIN,
                 total,
             },
+            answer: ANSWER_BYTES,
         };
         let url = self.url("/relay");
         let put = || self.gateway.http.put(&url).json(relay);

@@ -1,6 +1,6 @@
 //! Programs in a sandbox that are talked to, such as a debugger.
 
-use super::{Call, EXEC_MARGIN, Sandbox, SandboxError};
+use super::{ANSWER_BYTES, Call, EXEC_MARGIN, Sandbox, SandboxError};
 use crate::retry::Budget;
 use grpo_sandbox_protocol::{CloseRequest, SessionInput, SessionReply, SessionRequest};
 use serde::Serialize;
@@ -47,6 +47,7 @@ impl Sandbox {
                 request: time,
                 total: self.gateway.patience + time,
             },
+            answer: ANSWER_BYTES,
         }
     }
 }

@@ -1,12 +1,29 @@
 use super::*;
 use proptest::prelude::*;
 
+/// Suspended, migrated or out of processor time: none of that ends the episodes that it holds.
+#[test]
+fn a_driver_that_stands_still_for_four_minutes_keeps_its_leases() {
+    let ttl = crate::config::Patience::default().lease_ttl;
+    let (pause, timeout) = renewal(ttl);
+    let left = ttl - pause;
+    assert!(
+        left >= Duration::from_secs(240),
+        "{left:?} are left at the next renewal"
+    );
+    assert!(timeout < left, "one renewal that hangs costs no lease");
+    let capped = Duration::from_secs(60);
+    let (pause, timeout) = renewal(capped);
+    assert!(pause + timeout < capped);
+}
+
 fn call() -> Call<'static> {
     Call {
         doing: "running a command".into(),
         lease: "a-1",
         object: "f",
         budget: BRIEF,
+        answer: ANSWER_BYTES,
     }
 }
 
@@ -62,38 +79,6 @@ fn what_could_not_be_had_in_the_end_keeps_its_cause() {
     assert_eq!(call().unavailable(Refusal::Again(silent)).blame(), Blame::Unknown);
     let away = call().unavailable(Refusal::Away("connection refused".into()));
     assert_eq!(away.blame(), Blame::Infrastructure);
-}
-
-fn asked_again(code: ErrorCode, fault: Whose) -> bool {
-    let status = StatusCode::from_u16(code.status()).unwrap();
-    may_pass(status, &ErrorBody::new(code, fault, "why"))
-}
-
-#[test]
-fn what_the_workload_brought_about_is_not_waited_for() {
-    for code in [ErrorCode::Unavailable, ErrorCode::Internal, ErrorCode::BadSignature] {
-        assert!(!asked_again(code, Whose::Workload), "{code:?}");
-        assert!(asked_again(code, Whose::Infrastructure), "{code:?}");
-    }
-    assert!(!asked_again(ErrorCode::NoSuchFile, Whose::Workload));
-}
-
-#[test]
-fn what_the_infrastructure_may_get_over_is_waited_for() {
-    use ErrorCode::*;
-    for code in [
-        EgressUnproven,
-        QueueDeadline,
-        SandboxUnreachable,
-        BadSignature,
-        ImageUnavailable,
-    ] {
-        assert!(asked_again(code, Whose::Infrastructure), "{code:?}");
-    }
-    // Another lease's sandbox does not become this one's.
-    for code in [WrongLease, SandboxLost] {
-        assert!(!asked_again(code, Whose::Infrastructure), "{code:?}");
-    }
 }
 
 #[test]

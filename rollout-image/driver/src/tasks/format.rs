@@ -6,6 +6,7 @@
 use super::reader::Row;
 use super::{Task, TaskEnvironment, installs};
 use grpo_crds::grpo_run::RowFormat;
+use grpo_records::graded;
 use grpo_records::paths::is_plain_name;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -273,15 +274,18 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
         test_command: read::<Option<String>>(&fields, "test_command", "a shell command")?.filter(|it| !it.is_empty()),
     };
     fields.insert("image".to_owned(), Value::String(image.clone()));
+    let installs = installs::command(&text(&fields, "eval_script")?);
+    let row = Value::Object(fields);
     Ok(Task {
         index: 0,
         revealed: Vec::new(),
         image,
-        base_commit: fields.get("base_commit").and_then(Value::as_str).map(str::to_owned),
+        base_commit: row["base_commit"].as_str().map(str::to_owned),
         environment,
-        installs: installs::command(&text(&fields, "eval_script")?),
+        installs,
         sha256,
-        row: Arc::new(Value::Object(fields)),
+        graded_sha256: graded::row_sha256(&row),
+        row: Arc::new(row),
         instance,
     })
 }

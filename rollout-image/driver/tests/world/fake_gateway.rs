@@ -141,7 +141,7 @@ async fn exec(
             return (status, Json(body)).into_response();
         }
     }
-    // Goes on when the caller is gone, and whoever asks again with the same id waits for the same result.
+    // The command continues after its caller is gone. A second call with the same id waits for the same result.
     let cell = gateway
         .state
         .lock()
@@ -202,11 +202,16 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
     };
     let millis = began.elapsed().as_millis() as u64;
     let by_request = ended.is_none();
+    let kept = request.max_output_bytes.unwrap_or(sandbox::DEFAULT_OUTPUT_BYTES) as usize;
     let (exit_code, output, timed_out) = match ended {
         None => (None, String::new(), false),
         Some(Ok(out)) => {
             let out = out.unwrap();
-            let text = [out.stderr, out.stdout].concat();
+            let mut text = [out.stderr, out.stdout].concat();
+            if text.len() > kept {
+                // Head and tail, like the real one.
+                text.drain(kept / 2..text.len() - kept / 2);
+            }
             (out.status.code(), String::from_utf8_lossy(&text).into_owned(), false)
         }
         Some(Err(_)) => (None, String::new(), true),

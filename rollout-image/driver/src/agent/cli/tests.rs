@@ -33,6 +33,7 @@ fn task() -> Task {
         installs: None,
         row: Arc::new(json!({"problem_statement": "Mend {{ it }}.", "patch": "the fix"})),
         sha256: "00".into(),
+        graded_sha256: "00".into(),
         revealed: Vec::new(),
     }
 }

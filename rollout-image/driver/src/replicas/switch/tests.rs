@@ -1,6 +1,11 @@
 use super::*;
 
 const SHORT: Duration = Duration::from_millis(100);
+const HOUR: Duration = Duration::from_secs(3600);
+const LIMITS: Limits = Limits {
+    grace: SHORT,
+    patience: HOUR,
+};
 
 fn view(version: &str, updated: usize, behind: usize) -> View {
     View {
@@ -26,14 +31,42 @@ fn target(version: &str) -> Option<Target> {
 async fn a_replica_that_never_gets_there_holds_the_others_up_for_a_grace_and_no_longer() {
     let (_sender, seen) = watch::channel(view("a-v1", 1, 1));
     let ready = |view: &View| view.updated;
-    let ended = until(seen, ready, View::has_all_awaited, SHORT).await.unwrap();
+    let ended = until(seen, ready, View::has_all_awaited, LIMITS).await.unwrap();
     assert_eq!((ended.updated, ended.behind), (1, 1));
     let (_sender, seen) = watch::channel(view("a-v1", 0, 2));
-    let waits = until(seen, ready, View::has_all_awaited, SHORT);
+    let waits = until(seen, ready, View::has_all_awaited, LIMITS);
     assert!(
         tokio::time::timeout(3 * SHORT, waits).await.is_err(),
         "one has to serve"
     );
+}
+
+#[tokio::test]
+async fn weights_that_engines_answer_about_and_none_ever_serves_end_the_wait_with_a_reason() {
+    let limits = Limits {
+        grace: Duration::from_millis(10),
+        patience: SHORT,
+    };
+    let ready = |view: &View| view.updated;
+    let message = "engine 10.0.0.1:8000 is Failed: out of memory";
+    let stuck = View {
+        message: Some(message.into()),
+        ..view("a-v1", 0, 2)
+    };
+    let (_sender, seen) = watch::channel(stuck);
+    let ended = until(seen, ready, View::has_all_awaited, limits).await.unwrap_err();
+    assert!(
+        ended.to_string().contains(message) && ended.to_string().contains("a-v1"),
+        "{ended}"
+    );
+    let DriverError::Terminal(fault) = ended.into() else {
+        panic!("it ends the run");
+    };
+    assert_eq!(fault.reason, "WeightsNotServed");
+    // A pool without pods is what the operator waits for.
+    let (_sender, seen) = watch::channel(view("a-v1", 0, 0));
+    let waits = until(seen, ready, View::has_all_awaited, limits);
+    assert!(tokio::time::timeout(3 * SHORT, waits).await.is_err());
 }
 
 #[test]
@@ -61,14 +94,14 @@ async fn a_replica_that_is_not_awaited_holds_no_switch_up() {
     now.awaited = 0;
     let (_sender, seen) = watch::channel(now);
     let (_targets, target) = watch::channel(target("a-v1"));
-    assert_eq!(until_updated(seen, &target).await.unwrap().updated, 1);
+    assert_eq!(until_updated(seen, &target, HOUR).await.unwrap().updated, 1);
 }
 
 #[tokio::test]
 async fn what_is_waited_for_is_the_target_as_it_is_and_not_as_it_was() {
     let (views, seen) = watch::channel(view("a-v1", 0, 1));
     let (targets, target_seen) = watch::channel(target("a-v1"));
-    let waiting = tokio::spawn(async move { until_updated(seen, &target_seen).await });
+    let waiting = tokio::spawn(async move { until_updated(seen, &target_seen, HOUR).await });
     // A trainer that came back brought another lineage.
     targets.send_replace(target("b-v1"));
     views.send_replace(view("a-v1", 1, 0));
