@@ -179,7 +179,7 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
             (said.estimated_bytes, said.estimate) = (estimate.total(), estimate.to_string());
         }
     }
-    // Whoever leaves first breaks the connections of the others.
+    // A rank that exits first breaks the connections of the others.
     model.group.barrier()?;
     Ok(said)
 }

@@ -103,6 +103,7 @@ fn one(
         rows,
         sums: None,
         first: true,
+        new: true,
     };
     let mut tally = Tally::default();
     let (found, loss) = model.gradients(&batches, &mut |batch, logprobs, entropies| {

@@ -131,8 +131,8 @@ async fn page(state: &HttpState, page: Page) -> Response {
     }
 }
 
-/// Lets nobody in any more, and answers when everybody is out. If an engine that does not answer was the reason, its
-/// successor lets in again.
+/// Refuses new requests, and answers when all running requests have ended. If the drain is for an engine that does not
+/// answer, its successor accepts requests again.
 async fn drain(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Response {
     let given = headers.get(DRAIN_KEY_HEADER).map_or(&[][..], |key| key.as_bytes());
     let key = state.drain_key.as_deref().unwrap_or_default().as_bytes();

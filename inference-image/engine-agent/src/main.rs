@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_auth::AuthFlags;
+use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
+use grpo_contracts::listen::{everywhere, listen};
 use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::Limits;
 use grpo_engine_agent::worker::Pace;
@@ -22,7 +24,7 @@ use tracing_subscriber::EnvFilter;
 struct Flags {
     #[command(subcommand)]
     instead: Option<Instead>,
-    #[arg(long, default_value = "0.0.0.0:8000")]
+    #[arg(long, default_value_t = everywhere(RunConfig::AGENT_PORT))]
     listen: SocketAddr,
     /// The engine, on loopback unless it is somebody else's.
     #[arg(long, default_value = "http://127.0.0.1:8001")]
@@ -148,8 +150,8 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
             _ = terminate.recv() => Err("told to stop; what is downloaded stays in the cache".into()),
         };
     }
-    let listener = TcpListener::bind(flags.listen)
-        .await
+    let listener = listen(flags.listen)
+        .and_then(TcpListener::from_std)
         .map_err(|error| format!("cannot listen on {}: {error}; choose another --listen", flags.listen))?;
     let options = Options {
         kind: flags.kind(),

@@ -1,8 +1,8 @@
-//! Bringing one version to local disk: the manifest, then each file it names, checked byte by byte.
+//! Pulls one version to local disk: the manifest, then each file it names, checked byte by byte.
 //!
-//! A file grows under a `.partial` name and is renamed when its length and checksum are right, so whatever has a plain
-//! name is whole. A pull that breaks off, or an agent that restarts, goes on where the partial file ends (HTTP ranges).
-//! What is on disk already is checked and not fetched again.
+//! A file grows under a `.partial` name and is renamed when its length and checksum are right, so every file without
+//! this suffix is complete. After an interruption or a restart of the agent, the pull resumes where the partial file
+//! ends (HTTP ranges). Files that are already on disk are checked and not fetched again.
 
 use crate::cache::{BadName, Cache, PARTIAL, checked_name};
 use crate::engine::wire::causes;
@@ -25,7 +25,7 @@ const MANIFEST: &str = "manifest.json";
 /// A manifest names a handful of files.
 const MAX_MANIFEST_BYTES: usize = 4 << 20;
 
-/// A source that sends nothing for this long is given up on; the next attempt goes on where this one ended.
+/// A pull gives up on a source that sends nothing for this long; the next attempt resumes where this one ended.
 const STALL: Duration = Duration::from_secs(30);
 
 /// Why a version is not on local disk.
@@ -60,7 +60,7 @@ pub enum PullError {
         expected: String,
         found: String,
     },
-    #[error("{url} ended after {found} of {expected} bytes; the next attempt goes on from there")]
+    #[error("{url} ended after {found} of {expected} bytes; the next attempt resumes from there")]
     Short { url: String, found: u64, expected: u64 },
     #[error("{url} sends more than the {expected} bytes its manifest says")]
     Long { url: String, expected: u64 },
@@ -238,7 +238,7 @@ async fn get(client: &PullClient, url: &str, from: u64) -> Result<Response, Pull
     }
 }
 
-/// Whether the body goes on at `from`; a source without ranges begins at the beginning.
+/// Whether the body starts at `from`; a source without support for ranges sends the whole file.
 fn continues_at(answer: &Response, from: u64) -> bool {
     let range = answer
         .headers()

@@ -109,11 +109,11 @@ impl Attempts {
 }
 
 impl<E: Engine> Worker<E> {
-    /// Runs until nobody can order anything any more.
+    /// Runs until the sender of orders is dropped.
     pub async fn run(mut self) {
         let mut attempts = Attempts::new(self.orders.borrow_and_update().clone());
         loop {
-            // A new order interrupts whatever is going on; a pull resumes where it was.
+            // A new order interrupts the current turn; a pull resumes where it was.
             let mut orders = self.orders.clone();
             tokio::select! {
                 () = self.turn(&mut attempts) => {}

@@ -249,6 +249,30 @@ async fn three_versions_in_a_row_under_traffic_drop_nothing_and_two_stay_on_disk
     assert_eq!(agent.versions_on_disk(), ["a-v2", "a-v3"]);
 }
 
+/// A disk that has room for two versions never needs room for three.
+#[tokio::test]
+async fn the_oldest_version_leaves_the_disk_before_the_next_one_is_pulled() {
+    let base = model_of(1);
+    let engine = engine::start(engine::options(base.path())).await;
+    let source = Source::start().await;
+    let agent = Agent::before(&engine.url).await;
+    for (version, seed) in [("a-v1", 2), ("a-v2", 3)] {
+        agent.order(&source.publish(version, seed).0).await;
+        agent.wait_until_serving(version).await;
+    }
+    assert_eq!(agent.versions_on_disk(), ["a-v1", "a-v2"]);
+    let (order, _) = source.publish("a-v3", 4);
+    source.corrupt("a-v3/model.safetensors");
+    agent.order(&order).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("a-v2"));
+    let left = agent.versions_on_disk();
+    assert!(
+        left.contains(&"a-v2".to_owned()) && !left.contains(&"a-v1".to_owned()),
+        "{left:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_newer_order_overtakes_one_that_cannot_be_fulfilled() {
     let base = model_of(1);

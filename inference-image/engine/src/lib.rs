@@ -1,9 +1,9 @@
 //! The embedded inference engine: continuous batching on CPU, for clusters without GPUs, continuous integration and
 //! laptops.
 //!
-//! It speaks the completion API that vLLM speaks, so the driver cannot tell them apart, and it keeps one promise that
-//! those do not: an answer is a function of the request, its seed and the weights, bit for bit, whatever else runs at
-//! the same time.
+//! It implements vLLM's completion API, so the driver sees no difference. It makes one promise that vLLM does not make:
+//! an answer is a function of the request, its seed and the weights, bit for bit. Other requests that run at the same
+//! time do not change it.
 //!
 //! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop;
 //! [`prefix`] reuse, [`sampling`]) → answer. A conversation in text becomes such a request by [`chat`]. New weights

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
-/// Samples from a model on CPU, bit for bit the same whatever else runs.
+/// Samples from a model on CPU. An answer is bit for bit reproducible: concurrent requests do not change it.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {

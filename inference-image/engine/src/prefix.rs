@@ -1,9 +1,9 @@
 //! Blocks of keys and values that later rows with the same beginning take over instead of computing them again.
 //!
 //! The samples of a group share their prompt, and every turn of an agent sends the whole conversation again, so most of
-//! a prompt has been read before. Entries are found by (number of the block before, the tokens in this one): exact, no
-//! hashes to collide. Sharing cannot change an answer, because a position has the same bits whoever computed it. A
-//! cache belongs to one weights version and goes with it.
+//! a prompt has been read before. The key of an entry is (number of the block before, the tokens in this one): exact,
+//! without hash collisions. Sharing cannot change an answer, because every row computes the same bits for a position.
+//! A cache belongs to one weights version and is dropped with it.
 
 use grpo_model::decode::{BLOCK_LEN, Block};
 use std::collections::{BTreeMap, HashMap};

@@ -5,8 +5,8 @@
 //! and its logprob is what is reported, so a trainer that recomputes `log_softmax(logits / temperature)` finds the same
 //! number wherever nothing was cut off or penalised.
 //!
-//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). A row therefore draws the same
-//! numbers whatever else runs, in whichever order, and a prompt extended by its own sampled tokens goes on exactly as
+//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). So other rows and their order do
+//! not change the numbers that a row draws. A prompt that is extended by its own sampled tokens continues exactly as
 //! the longer row did.
 
 use grpo_engine_protocol::Penalties;
@@ -118,21 +118,74 @@ impl Sampling {
         if all && self.top_p >= 1.0 {
             return;
         }
-        let mut order: Vec<usize> = (0..weights.len()).collect();
-        order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
-        let mut kept = if all { order.len() } else { self.top_k };
-        if self.top_p < 1.0 {
-            let enough = self.top_p * order[..kept].iter().map(|id| weights[*id]).sum::<f64>();
-            let mut reached = 0.0;
-            let below = order[..kept].iter().take_while(|id| {
-                let short = reached < enough;
-                reached += weights[**id];
-                short
-            });
-            kept = below.count().max(1);
+        let mut largest = Largest::of(weights);
+        let most = if all { weights.len() } else { self.top_k };
+        let kept = match self.top_p < 1.0 {
+            false => most,
+            true => {
+                let sum: f64 = match all {
+                    true => weights.iter().sum(),
+                    false => largest.first(most).iter().map(|(_, weight)| weight).sum(),
+                };
+                largest.reaching(self.top_p * sum, most)
+            }
+        };
+        let kept = largest.first(kept).to_vec();
+        weights.fill(0.0);
+        for (id, weight) in kept {
+            weights[id] = weight;
         }
-        for id in &order[kept..] {
-            weights[*id] = 0.0;
+    }
+}
+
+/// Ids with their weights, of which as many are in order as were asked for: the largest come first, and of equal ones
+/// the lower id. A vocabulary is large, and a distribution has few tokens that matter.
+struct Largest {
+    all: Vec<(usize, f64)>,
+    ordered: usize,
+}
+
+/// How many are put in order at first.
+const AT_FIRST: usize = 64;
+
+impl Largest {
+    fn of(weights: &[f64]) -> Self {
+        Self {
+            all: weights.iter().copied().enumerate().collect(),
+            ordered: 0,
+        }
+    }
+
+    /// The `count` largest, in order.
+    fn first(&mut self, count: usize) -> &[(usize, f64)] {
+        let before = |a: &(usize, f64), b: &(usize, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+        if count > self.ordered {
+            let rest = &mut self.all[self.ordered..];
+            let more = count - self.ordered;
+            if more < rest.len() {
+                rest.select_nth_unstable_by(more, before);
+            }
+            rest[..more].sort_unstable_by(before);
+            self.ordered = count;
+        }
+        &self.all[..count]
+    }
+
+    /// How many of the `most` largest have `enough` weight together: one at least.
+    fn reaching(&mut self, enough: f64, most: usize) -> usize {
+        let (mut reached, mut count, mut looked) = (0.0, 0, AT_FIRST.min(most));
+        loop {
+            for (_, weight) in &self.first(looked)[count..] {
+                if reached >= enough {
+                    return count.max(1);
+                }
+                reached += weight;
+                count += 1;
+            }
+            if looked == most || reached >= enough {
+                return count.max(1);
+            }
+            looked = (4 * looked).min(most);
         }
     }
 }

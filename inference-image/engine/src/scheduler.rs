@@ -132,7 +132,7 @@ impl Scheduler {
         self.prefixes = PrefixCache::new(self.prefix_bytes / install.model.decoder.block_bytes().max(1));
         self.model = install.model;
         self.tell();
-        // Nobody waits for the word any more: the version serves all the same.
+        // The receiver may be gone; the version serves anyway.
         let _ = install.done.send(());
     }
 

@@ -265,7 +265,7 @@ impl ChatTemplate {
         } else {
             let shown: String = glue.chars().take(20).collect();
             Err(TemplateError::Shape(format!(
-                "ends an answer with {shown:?}, which is none of the model's end tokens {:?}",
+                "ends an answer with {shown:?}, which is not one of the model's end tokens {:?}",
                 self.stops.iter().map(|(_, text)| text).collect::<Vec<_>>()
             )))
         }

@@ -42,7 +42,7 @@ fn an_episode_put_together_from_ids_is_the_golden_conversation_token_by_token() 
             ids.extend(observation(&template, Some(stop), &message.content).unwrap());
         }
     }
-    // The golden text goes on with the newline behind the last turn, which nobody sampled.
+    // The golden text ends with the newline behind the last turn, which was not sampled.
     ids.extend(template.literals.encode("\n").unwrap());
     assert_eq!(ids, golden_ids(&golden));
 }

@@ -252,8 +252,8 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, family: Family) -> Result<()
     refuse_windows(fields, family)
 }
 
-/// A layer is windowed where `use_sliding_window` is on and it is none of the first `max_window_layers` (in a mixture:
-/// any layer).
+/// A layer uses a sliding window if `use_sliding_window` is on and the layer comes after the first `max_window_layers`
+/// (in a mixture of experts: every layer).
 fn refuse_windows(fields: &Fields<'_>, family: Family) -> Result<(), ModelError> {
     let kinds: Option<Vec<String>> = fields.optional("layer_types", "a list of names")?;
     let layers = fields.positive("num_hidden_layers")?;
@@ -272,7 +272,7 @@ fn refuse_windows(fields: &Fields<'_>, family: Family) -> Result<(), ModelError>
     let first = fields
         .optional("max_window_layers", "a number of layers")?
         .unwrap_or(28);
-    // Absent is transformers' 4096; written as null is none.
+    // An absent field means transformers' default, 4096; null means no window.
     if on && (window.is_some() || fields.absent("sliding_window")) && (first < layers || family == Family::Qwen3Moe) {
         return Err(fields.refuse("use_sliding_window", "true".to_owned(), "full attention is"));
     }

@@ -10,8 +10,9 @@
 //! [`Layout`]'s: padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
 
 use grpo_native::dropout::dropout;
+use grpo_native::gpu_wait::wait_for;
 use grpo_native::{fused, linear};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::config::{Config, Experts};
 use crate::layout::Layout;
@@ -102,7 +103,7 @@ fn mixture(
     let size = x.size();
     let (n, k, h) = (size[0] * size[1], geometry.per_token as i64, size[2]);
     let x = x.reshape([n, h]);
-    // 32 bits at least, whatever the weights have.
+    // At least 32 bits, even if the weights have fewer.
     let kind = if x.kind() == Kind::Double {
         Kind::Double
     } else {
@@ -151,10 +152,13 @@ fn mixture(
 
 /// How many tokens each expert computes, of experts as [`block`] leaves them.
 pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
-    let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
-    (0..geometry.count as i64)
-        .map(|expert| counts.int64_value(&[expert]))
-        .collect()
+    wait_for(experts.device(), || {
+        let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
+        let counts = counts.to_device(Device::Cpu);
+        (0..geometry.count as i64)
+            .map(|expert| counts.int64_value(&[expert]))
+            .collect()
+    })
 }
 
 /// A linear layer: `[.., inputs]` to `[.., outputs]`.

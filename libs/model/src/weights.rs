@@ -4,7 +4,8 @@
 //! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of
 //! a directory's tensors, so that a rank takes no more than its shard; [`export`] writes directories that others read.
 //! [`checksum`] speaks of names, shapes and values, not of how they lie in a file: it is what a weights manifest calls
-//! `tensorsSha256` and what an engine reports after loading.
+//! `tensorsSha256` and what an engine reports after loading. [`TensorsDigest`] makes it of tensors that come one by
+//! one.
 
 pub mod export;
 mod source;
@@ -149,20 +150,45 @@ pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
     safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))
 }
 
-/// Hex sha256 over every tensor in name order: name, a zero byte, dimensions as little-endian u64, values as
-/// little-endian f32.
-pub fn checksum(weights: &Weights) -> String {
-    let mut sha = Sha256::new();
-    let mut buffer = Vec::new();
-    for (name, array) in weights {
+/// Values that are hashed at a time.
+const HASHED: usize = 1 << 14;
+
+/// [`checksum`] of tensors that come one by one, in any order.
+#[derive(Clone, Debug, Default)]
+pub struct TensorsDigest {
+    by_name: BTreeMap<String, [u8; 32]>,
+}
+
+impl TensorsDigest {
+    pub fn add(&mut self, name: &str, shape: &[usize], values: &[f32]) {
+        let mut sha = Sha256::new();
         sha.update(name.as_bytes());
         sha.update([0]);
-        for dimension in &array.shape {
+        for dimension in shape {
             sha.update((*dimension as u64).to_le_bytes());
         }
-        buffer.clear();
-        buffer.extend(array.values.iter().flat_map(|value| value.to_le_bytes()));
-        sha.update(&buffer);
+        let mut buffer = Vec::with_capacity(4 * HASHED.min(values.len()));
+        for piece in values.chunks(HASHED) {
+            buffer.clear();
+            buffer.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
+            sha.update(&buffer);
+        }
+        self.by_name.insert(name.to_owned(), sha.finalize().into());
     }
-    hex::encode(sha.finalize())
+
+    pub fn finish(&self) -> String {
+        let mut sha = Sha256::new();
+        self.by_name.values().for_each(|digest| sha.update(digest));
+        hex::encode(sha.finalize())
+    }
+}
+
+/// Hex sha256 over the tensors' sha256 in name order. That of a tensor is over its name, a zero byte, dimensions as
+/// little-endian u64, values as little-endian f32.
+pub fn checksum(weights: &Weights) -> String {
+    let mut digest = TensorsDigest::default();
+    for (name, array) in weights {
+        digest.add(name, &array.shape, &array.values);
+    }
+    digest.finish()
 }

@@ -58,6 +58,22 @@ Tensor shared(const Tensor& x, int64_t begin, int64_t count, int64_t heads) {
 // The same run as a batch of one, [1, run, heads, d].
 Tensor run(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(0, begin, count).unsqueeze(0); }
 
+// Where the process computes deterministically (device.cc), the flash kernel's backward does so only while libtorch is told to fail for operations
+// that cannot; other operations only warn.
+class Strictly {
+ public:
+  Strictly() : warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) { set(false); }
+  ~Strictly() { set(warned_); }
+  Strictly(const Strictly&) = delete;
+  Strictly& operator=(const Strictly&) = delete;
+
+ private:
+  static void set(bool warn_only) {
+    if (at::globalContext().deterministicAlgorithms()) at::globalContext().setDeterministicAlgorithms(true, warn_only);
+  }
+  bool warned_;
+};
+
 // CUDA's flash attention computes in 16 bits only. Head sizes that it has no kernel for are refused by itself.
 bool has_flash_kernel(const Tensor& x) { return x.device().is_cuda() && x.scalar_type() == at::kBFloat16; }
 
@@ -170,6 +186,7 @@ std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tens
   if (has_flash_kernel(q)) {
     // Nothing is dropped out, so no random numbers have to be repeated.
     const Tensor none = at::zeros({2}, q.options().dtype(at::kUInt64));
+    const Strictly strictly;
     const auto answer = at::_flash_attention_backward(
         run(dout, p.query, p.queries), run(q, p.query, p.queries), run(k, p.key, p.keys), run(v, p.key, p.keys),
         run(out, p.query, p.queries), part_lse.reshape({1, q.size(1), p.queries}).contiguous(), Tensor(), Tensor(),

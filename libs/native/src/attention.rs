@@ -117,7 +117,7 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
         return Err(failed("the shapes do not fit each other".to_owned()));
     }
     let n = qs[0] as usize;
-    // What could read or write outside the tensors is refused here; `check` is for whoever makes a layout.
+    // This refuses only pieces that reach outside the tensors. Code that makes a layout calls `check` on it.
     if let Some(at) = pieces.iter().position(|p| p.queries.end > n || p.keys.end > n) {
         let message = "a run ends behind the last token".to_owned();
         return Err(AttentionError::Layout { at, message });

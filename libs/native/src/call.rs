@@ -29,6 +29,6 @@ pub(crate) fn made(work: impl FnOnce(*mut *mut c_void, *mut c_char, usize) -> c_
 /// The same of a call that makes a tensor, by `new` and for us.
 pub(crate) fn made_tensor(work: impl FnOnce(*mut *mut c_void, *mut c_char, usize) -> c_int) -> Result<Tensor, String> {
     let tensor = made(work)?;
-    // SAFETY: every call of the shim that is given here leaves a tensor of its own, which nobody else frees.
+    // SAFETY: every call of the shim that is given here returns a new tensor, and only this handle frees it.
     Ok(unsafe { Tensor::from_ptr(tensor.cast()) })
 }

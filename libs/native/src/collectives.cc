@@ -40,7 +40,7 @@ struct Group {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
 #ifdef USE_C10D_NCCL
   c10::intrusive_ptr<c10d::Store> store;
-  std::chrono::milliseconds timeout;
+  std::chrono::milliseconds gpu_timeout;
   // Made by the first tensor on a GPU: a group without GPUs must not ask for one. Shared with graphs that outlive the group.
   std::shared_ptr<c10::intrusive_ptr<c10d::ProcessGroupNCCL>> nccl =
       std::make_shared<c10::intrusive_ptr<c10d::ProcessGroupNCCL>>();
@@ -52,7 +52,7 @@ struct Group {
 #ifdef USE_C10D_NCCL
     if (!*nccl) {
       auto options = c10d::ProcessGroupNCCL::Options::create();
-      options->timeout = timeout;
+      options->timeout = gpu_timeout;
       *nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store),
                                                           gloo->getRank(), gloo->getSize(), options);
     }
@@ -160,12 +160,13 @@ c10d::Store& store_of(void* store) { return *static_cast<RendezvousStore*>(store
 
 extern "C" {
 
-int grpo_store_new(int rank, int world, const char* address, int port, int64_t timeout_ms, void** out, char* error,
-                     size_t room) {
+// `opens`: whether this is the process that keeps the store. Others connect to it, and so may that process again.
+int grpo_store_new(int rank, int world, int opens, const char* address, int port, int64_t timeout_ms, void** out,
+                   char* error, size_t room) {
   return guarded(error, room, [&] {
     c10d::TCPStoreOptions options;
     options.port = static_cast<uint16_t>(port);
-    options.isServer = rank == 0;
+    options.isServer = opens != 0;
     options.numWorkers = world;
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(timeout_ms);
@@ -197,8 +198,9 @@ int grpo_store_wait(void* store, const char* key, int64_t timeout_ms, char* erro
                  [&] { store_of(store).wait({key}, std::chrono::milliseconds(timeout_ms)); });
 }
 
+// `gpu_timeout_ms`: after as long NCCL's watchdog ends the process by SIGABRT.
 int grpo_group_new(void* rendezvous, int rank, int world, const char* own_host, const char* interface, int64_t timeout_ms,
-                   void** out, char* error, size_t room) {
+                   int64_t gpu_timeout_ms, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     auto gloo = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
     if (*interface != 0) {
@@ -212,7 +214,9 @@ int grpo_group_new(void* rendezvous, int rank, int world, const char* own_host, 
     const auto& store = static_cast<RendezvousStore*>(rendezvous)->store;
 #ifdef USE_C10D_NCCL
     group->store = store;
-    group->timeout = std::chrono::milliseconds(timeout_ms);
+    group->gpu_timeout = std::chrono::milliseconds(gpu_timeout_ms);
+#else
+    static_cast<void>(gpu_timeout_ms);
 #endif
     group->gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, world, gloo);
     *out = group.release();

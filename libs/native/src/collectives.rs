@@ -17,6 +17,7 @@ unsafe extern "C" {
     pub(crate) fn grpo_store_new(
         rank: c_int,
         world: c_int,
+        opens: c_int,
         address: *const c_char,
         port: c_int,
         timeout_ms: i64,
@@ -63,6 +64,7 @@ unsafe extern "C" {
         own_host: *const c_char,
         interface: *const c_char,
         timeout_ms: i64,
+        gpu_timeout_ms: i64,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,

@@ -1,6 +1,7 @@
 // The GPU of a rank, and tensors' way between it and the host.
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -14,6 +15,9 @@
 #include "call.h"
 
 namespace {
+
+// cuBLAS repeats its sums only with a workspace of a size that is known, and reads this when CUDA starts. A value that is set stays.
+const int workspace_is_known = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
 
 // A GPU that the process sees.
 c10::DeviceIndex gpu(int index) {
@@ -57,6 +61,15 @@ int grpo_gpu_name(int index, char* name, size_t name_room, char* error, size_t r
 #endif
   });
 }
+
+// Operations that sum in an order of their own choice take one that is always the same. One that has none warns once: a run that ends for it would
+// be worse than a replay with other last bits. What is not written yet is not filled: everything here is written before it is read.
+void grpo_compute_deterministically() {
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+
+int grpo_computes_deterministically() { return at::globalContext().deterministicAlgorithms() ? 1 : 0; }
 
 int grpo_host_copy(void* x, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {

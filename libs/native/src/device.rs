@@ -9,6 +9,8 @@ use crate::call::{call, made_tensor};
 unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_name(index: c_int, name: *mut c_char, name_room: usize, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_compute_deterministically();
+    fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
@@ -39,8 +41,21 @@ pub fn gpu_name(index: usize) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// A copy in pinned memory, written in the order of the device's current stream: whoever reads it through the same
-/// stream reads it whole. A tensor on the host is answered as it is.
+/// From here on the process computes the same bits from the same numbers on a GPU too: a step that is replayed is the
+/// step that was. On the CPU it does so anyway.
+pub fn compute_deterministically() {
+    // SAFETY: sets two flags of the process.
+    unsafe { grpo_compute_deterministically() }
+}
+
+/// Whether [`compute_deterministically`] was called.
+pub fn computes_deterministically() -> bool {
+    // SAFETY: reads a flag.
+    unsafe { grpo_computes_deterministically() != 0 }
+}
+
+/// A copy in pinned memory, written in the order of the device's current stream: a reader on the same stream sees the
+/// complete copy. For a tensor on the host, returns the tensor itself.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
     made_tensor(|out, error, room| {
@@ -52,3 +67,6 @@ pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
         message,
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
 //! An all-to-all that gradients flow through: how ranks that share a sequence trade tokens for heads and back
 //! (DeepSpeed-Ulysses, arXiv 2309.14509).
 //!
-//! Forward and backward call it from the middle of a graph, where there is nobody to return an error to. So a failure
-//! is noted: from then on nothing is exchanged, zeros take the place of what would have come, and [`Exchange::check`]
-//! says what happened.
+//! Forward and backward call it from the middle of a graph, where it cannot return an error to a caller. So it records
+//! a failure: from then on it exchanges nothing, returns zeros in place of the other ranks' data, and
+//! [`Exchange::check`] reports the failure.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};

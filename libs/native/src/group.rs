@@ -2,11 +2,13 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tch::Tensor;
 
 use crate::call::{call, made};
 use crate::collectives::{grpo_all_reduce_sum, grpo_barrier, grpo_broadcast, grpo_group_free, grpo_group_new};
+use crate::gpu_wait;
 use crate::rendezvous::{CollectiveError, Rendezvous};
 use crate::rendezvous_store::{Progress, RendezvousStore, Watch};
 
@@ -14,13 +16,25 @@ use crate::rendezvous_store::{Progress, RendezvousStore, Watch};
 pub struct Arrived {
     at: Rendezvous,
     store: Option<RendezvousStore>,
+    gpu_deadline: Duration,
 }
 
 impl Arrived {
     /// Returns when rank 0 is there.
     pub fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
         let store = (at.world > 1).then(|| RendezvousStore::reach(at)).transpose()?;
-        Ok(Self { at: at.clone(), store })
+        Ok(Self {
+            gpu_deadline: at.timeout,
+            at: at.clone(),
+            store,
+        })
+    }
+
+    /// How long a collective of tensors on GPUs may take, from the call to its end on the GPU: then NCCL ends the
+    /// process. Without it: [`Rendezvous::timeout`].
+    #[must_use]
+    pub fn with_gpu_deadline(self, gpu_deadline: Duration) -> Self {
+        Self { gpu_deadline, ..self }
     }
 
     /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all
@@ -30,15 +44,19 @@ impl Arrived {
         let mut group = Group {
             rank: at.rank,
             world: at.world,
+            gpu_deadline: self.gpu_deadline,
             at,
             raw: None,
             store: None,
+            asked: None,
             progress: Arc::default(),
             within: false,
         };
         if let Some(store) = self.store {
             store.wait_for_all(&group.at)?;
+            group.asked = Some(Arc::new(RendezvousStore::reach_again(&group.at)?));
             group.store = Some(Arc::new(store));
+            gpu_wait::counts_for(&group.progress);
         }
         beside(group.watch());
         if let Some(store) = group.store.clone() {
@@ -54,8 +72,10 @@ pub struct Group {
     pub(crate) world: u32,
     /// Where all ranks met, this group's and others.
     at: Rendezvous,
+    gpu_deadline: Duration,
     pub(crate) raw: Option<*mut c_void>,
     pub(crate) store: Option<Arc<RendezvousStore>>,
+    asked: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
     /// Whether ranks outside of this group may meanwhile enter another number of collectives.
     within: bool,
@@ -71,9 +91,11 @@ impl Group {
         Self {
             rank: 0,
             world: 1,
+            gpu_deadline: Rendezvous::alone().timeout,
             at: Rendezvous::alone(),
             raw: None,
             store: None,
+            asked: None,
             progress: Arc::default(),
             within: false,
         }
@@ -91,14 +113,16 @@ impl Group {
         let joining = "joining a part of the group";
         let place = members.iter().position(|member| *member == self.at.rank);
         let Some((rank, first)) = place.zip(members.first()) else {
-            return Err(self.error(joining, format!("{name}: this rank is none of {members:?}")));
+            return Err(self.error(joining, format!("{name}: this rank is not in {members:?}")));
         };
         let mut group = Self {
             rank: rank as u32,
             world: members.len() as u32,
             at: self.at.clone(),
+            gpu_deadline: self.gpu_deadline,
             raw: None,
             store: None,
+            asked: self.asked.clone(),
             progress: self.progress.clone(),
             within,
         };
@@ -128,6 +152,7 @@ impl Group {
                         own_host.as_ptr(),
                         interface.as_ptr(),
                         self.at.timeout.as_millis() as i64,
+                        self.gpu_deadline.as_millis() as i64,
                         out,
                         error,
                         room,
@@ -141,6 +166,7 @@ impl Group {
     pub fn watch(&self) -> Watch {
         Watch {
             store: self.store.clone(),
+            asked: self.asked.clone(),
             progress: self.progress.clone(),
         }
     }

@@ -16,6 +16,7 @@ pub mod dropout;
 pub mod exchange;
 pub mod fused;
 mod generic;
+pub mod gpu_wait;
 mod group;
 pub mod linear;
 pub mod memory;

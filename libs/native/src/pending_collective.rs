@@ -52,7 +52,7 @@ impl<'a> PendingCollective<'a> {
 
 impl Drop for PendingCollective<'_> {
     fn drop(&mut self) {
-        // Whoever drops it has another error to report.
+        // The caller that drops it has another error to report.
         let _ = self.finish();
     }
 }

@@ -1,7 +1,7 @@
 //! Where ranks find each other and say how far they are: c10d's key-value store, kept by rank 0.
 //!
-//! Every rank writes the number of the collective it enters, so that whoever waits too long can tell who did not come.
-//! [`Progress`] is this rank's own part of it, [`Watch`] what another thread of the same process sees of all.
+//! Every rank writes the number of the collective it enters, so a rank that waits too long can name the missing rank.
+//! [`Progress`] is this rank's own part of it; [`Watch`] is the view of all ranks for another thread of the process.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,8 @@ use crate::collectives::{
     grpo_store_free, grpo_store_get, grpo_store_new, grpo_store_part, grpo_store_set, grpo_store_wait,
 };
 use crate::rendezvous::{CollectiveError, Rendezvous};
+
+const REACHING: &str = "reaching rank 0";
 
 /// Longest value.
 const VALUE_BYTES: usize = 4096;
@@ -31,7 +33,22 @@ unsafe impl Sync for RendezvousStore {}
 impl RendezvousStore {
     /// Connects to rank 0's store; rank 0 opens it. Waits for rank 0 as long as the group may.
     pub(crate) fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
-        let doing = "reaching rank 0";
+        let store = Self::connect(at, at.rank == 0)?;
+        let here = Position::default().to_string();
+        store
+            .set(&place(at.rank), &here)
+            .map_err(|message| at.error(REACHING, message))?;
+        Ok(store)
+    }
+
+    /// Another connection to the same store. One is locked as long as a call on it waits: the watchdog asks by one that
+    /// nothing else uses, so that what the training thread waits for there does not keep it from an answer.
+    pub(crate) fn reach_again(at: &Rendezvous) -> Result<Self, CollectiveError> {
+        Self::connect(at, false)
+    }
+
+    fn connect(at: &Rendezvous, opens: bool) -> Result<Self, CollectiveError> {
+        let doing = REACHING;
         let address = text(&at.address).map_err(|message| at.error(doing, message))?;
         let raw = made(|out, error, room| {
             // SAFETY: the string outlives the call.
@@ -39,6 +56,7 @@ impl RendezvousStore {
                 grpo_store_new(
                     at.rank as c_int,
                     at.world as c_int,
+                    c_int::from(opens),
                     address.as_ptr(),
                     c_int::from(at.port),
                     at.timeout.as_millis() as i64,
@@ -49,16 +67,11 @@ impl RendezvousStore {
             }
         })
         .map_err(|message| at.error(doing, message))?;
-        let store = Self {
+        Ok(Self {
             raw,
             rank: at.rank,
             world: at.world,
-        };
-        let here = Position::default().to_string();
-        store
-            .set(&place(at.rank), &here)
-            .map_err(|message| at.error(doing, message))?;
-        Ok(store)
+        })
     }
 
     /// Returns when every rank is here.
@@ -214,9 +227,9 @@ impl Progress {
 
     /// Says for which collective this rank waits, as long as `work` takes.
     pub(crate) fn waiting<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
-        self.begin_waiting(name);
+        let around = locked(&self.doing).collective.replace((name, Instant::now()));
         let done = work();
-        self.end_waiting();
+        locked(&self.doing).collective = around;
         done
     }
 
@@ -260,7 +273,10 @@ pub enum Unanswered {
 /// What a thread beside the training sees of this rank and, through the store, of all.
 #[derive(Clone)]
 pub struct Watch {
+    /// Where this rank says what it does.
     pub(crate) store: Option<Arc<RendezvousStore>>,
+    /// Where the others are asked about: [`RendezvousStore::reach_again`].
+    pub(crate) asked: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
 }
 
@@ -319,7 +335,7 @@ impl Watch {
         patience: Duration,
         ask: impl FnOnce(&RendezvousStore) -> Result<T, String> + Send + 'static,
     ) -> Option<Result<T, Unanswered>> {
-        let store = self.store.clone()?;
+        let store = self.asked.clone()?;
         let (answer, answers) = std::sync::mpsc::channel();
         std::thread::spawn(move || answer.send(ask(&store)));
         Some(match answers.recv_timeout(patience) {

@@ -254,7 +254,7 @@ impl Case {
         assert_eq!(self.gradient.len(), ours.gradient.len());
         for (row, (theirs, ours)) in self.sequences.iter().zip(self.gradient.iter().zip(&ours.gradient)) {
             assert_eq!(theirs.len(), row.tokens.len());
-            // Of a row that is not trained on there is none.
+            // A row that is not trained on has no gradient; zeros take its place.
             let ours = ours
                 .iter()
                 .map(|gradient| gradient.logprob * factor)

@@ -1,6 +1,7 @@
 //! Whole weights, put together from the ranks' shards: to be published, exported and compared.
 
-use grpo_model::weights::{Array, Unit, Weights};
+use grpo_model::weights::export::{Named, Precision};
+use grpo_model::weights::{Array, TensorsDigest, Unit, Weights};
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -34,35 +35,75 @@ impl Sharded {
 
     /// All weights, whole, with the adapter added where there is one. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
-        self.collected(true, |index| self.unit(index))
+        self.collected(|index| self.unit(index))
     }
 
     /// The adapter's weights, whole. Every rank must call it.
     pub fn adapter_weights(&self) -> Result<Weights, TrainError> {
-        self.collected(true, |index| self.adapter(index))
+        self.collected(|index| self.adapter(index))
     }
 
-    /// What is published, the adapter's weights or all: whole on rank 0. The other ranks hold a unit of it at a time,
-    /// and answer nothing.
-    pub fn published(&self, adapter: bool) -> Result<Weights, TrainError> {
-        let kept = self.group.rank() == 0;
+    /// Names and shapes of what is published, the adapter's tensors or all, in the order of the layers.
+    pub fn published_tensors(&self, adapter: bool) -> Vec<Named> {
+        let trained = self.shards.iter().map(|shard| &shard.unit);
+        let units: Vec<&Unit> = match adapter || self.frozen.is_empty() {
+            true => trained.collect(),
+            false => self.frozen.iter().map(|(unit, _)| unit).collect(),
+        };
+        units
+            .into_iter()
+            .flat_map(|unit| unit.tensors.iter().cloned())
+            .collect()
+    }
+
+    /// In what a version's tensors are written: whole models as they are computed with, an adapter as it is stepped.
+    pub fn published_precision(&self, adapter: bool) -> Precision {
         match adapter {
-            true => self.collected(kept, |index| self.adapter(index)),
-            false => self.collected(kept, |index| self.unit(index)),
+            true => Precision::F32,
+            false => self.compute.precision,
         }
+    }
+
+    /// Gives what is published, tensor by tensor in the order of [`Sharded::published_tensors`], to `take` on rank 0.
+    /// All ranks hold a unit of it at a time. Every rank must call it.
+    pub fn each_published(
+        &self,
+        adapter: bool,
+        mut take: impl FnMut(&str, &[usize], &[f32]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        for index in 0..self.shards.len() {
+            let (unit, tensors) = match adapter {
+                true => self.adapter(index)?,
+                false => self.unit(index)?,
+            };
+            if self.group.rank() != 0 {
+                continue;
+            }
+            for ((name, shape), tensor) in unit.tensors.iter().zip(tensors) {
+                take(name, shape, &Vec::<f32>::try_from(tensor.reshape([-1]))?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The checksum that what is published has, on rank 0. Every rank must call it.
+    pub fn published_checksum(&self, adapter: bool) -> Result<Option<String>, TrainError> {
+        let precision = self.published_precision(adapter);
+        let mut digest = TensorsDigest::default();
+        self.each_published(adapter, |name, shape, values| {
+            digest.add(name, shape, &precision.rounded(values));
+            Ok(())
+        })?;
+        Ok((self.group.rank() == 0).then(|| digest.finish()))
     }
 
     fn collected(
         &self,
-        kept: bool,
         unit: impl Fn(usize) -> Result<(Unit, Vec<Tensor>), TrainError>,
     ) -> Result<Weights, TrainError> {
         let mut weights = Weights::new();
         for index in 0..self.shards.len() {
             let (unit, tensors) = unit(index)?;
-            if !kept {
-                continue;
-            }
             for ((name, shape), tensor) in unit.tensors.into_iter().zip(tensors) {
                 let values = Vec::<f32>::try_from(tensor.reshape([-1]))?;
                 weights.insert(name, Array { shape, values });

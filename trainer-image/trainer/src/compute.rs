@@ -16,7 +16,7 @@ pub struct Compute {
     pub device: Device,
     /// What blocks and the head's operands are in. Masters, moments and gradients are in fp32.
     pub precision: Precision,
-    /// What stays in the pod's memory while nobody computes with it.
+    /// What stays in the pod's memory while it is not in use.
     pub offload: Offload,
 }
 
@@ -59,7 +59,7 @@ impl Compute {
         }
     }
 
-    /// Where masters and frozen weights are while nobody computes with them.
+    /// Where masters and frozen weights are while they are not in use.
     pub(crate) fn of_parameters(&self) -> Device {
         self.home(self.offload.parameters)
     }

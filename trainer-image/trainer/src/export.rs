@@ -41,7 +41,7 @@ impl Sharded {
     pub fn export(&self, target: &Path, model_dir: &Path, options: &Options) -> Result<(), TrainError> {
         let first = self.group.rank() == 0;
         let mut writing = first.then(|| self.begin(target, model_dir, options));
-        // The others gather with rank 0 whatever becomes of its disk.
+        // The other ranks gather with rank 0 even if its disk fails.
         for index in 0..self.shards.len() {
             let (unit, tensors) = match options.form {
                 Form::Model => self.unit(index)?,

@@ -106,7 +106,7 @@ impl AddAssign for Work {
     }
 }
 
-/// Operations a second that this rank's device can do at most; none where nobody says.
+/// Peak operations a second of this rank's device; `None` where the peak is not known.
 pub fn peak(compute: &Compute) -> Result<Option<f64>, TrainError> {
     match (std::env::var(PEAK_VARIABLE), compute) {
         (Ok(text), _) => stated(&text).map(Some),

@@ -4,6 +4,7 @@
 //! computed.
 
 use grpo_model::weights::Unit;
+use grpo_native::gpu_wait::wait_for;
 use grpo_native::{Group, PendingCollective};
 use tch::{Device, Kind, Tensor};
 
@@ -24,7 +25,8 @@ impl Sharded {
     /// The same in the masters' kind and on the host: what is trained as the masters have it.
     pub(crate) fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         let tensors = self.start_gather_in(index, Kind::Float)?.wait()?;
-        Ok(tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect())
+        let on_host = || tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect();
+        Ok(wait_for(self.compute.device, on_host))
     }
 
     /// This rank's part as it is sent: fp32 rounded to `kind`, anything else as it is held.

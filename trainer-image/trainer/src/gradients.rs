@@ -11,8 +11,8 @@
 //! once, and each micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same
 //! operations on the same numbers.
 //!
-//! The vocabulary head is computed in chunks (see [`grpo_model::head`]) by both. Gradients are summed over
-//! micro-batches in fp32 by both, whatever a block is computed in.
+//! Both schedules compute the vocabulary head in chunks (see [`grpo_model::head`]). Both sum gradients over
+//! micro-batches in fp32, for every precision of the blocks.
 
 mod head;
 mod summed;

@@ -22,7 +22,7 @@ use crate::flops::Forward;
 use crate::loss_fn::{LossOver, Model};
 use crate::losses::{Losses, Tally};
 use crate::micro_batch::MicroBatch;
-use crate::mini_batch::{MiniBatch, cut, fill, weigh};
+use crate::mini_batch::{MiniBatch, cut, fill, leave_out_what_adds_nothing, weigh};
 use crate::optimizer::AdamW;
 use crate::sharded::Sharded;
 use crate::state::{TrainerStore, sha256};
@@ -252,8 +252,10 @@ pub fn step(
     }
 
     let mut mini_batches = Vec::new();
+    let mut not_computed = 0;
     for mut rows in cut(rows, algorithm.mini_batches) {
         weigh(&mut rows, algorithm);
+        not_computed += leave_out_what_adds_nothing(&mut rows, algorithm);
         mini_batches.push(MiniBatch::new(rows, model)?);
     }
     metrics.unique_tokens = mini_batches
@@ -282,12 +284,15 @@ pub fn step(
     let (mut norms, mut updates) = (0.0, 0);
     for epoch in 0..algorithm.epochs.max(1) {
         for at in 0..mini_batches.len() {
-            let first = epoch == 0 && at == 0;
+            let place = UpdatePlace {
+                first: epoch == 0 && at == 0,
+                new: epoch == 0,
+            };
             let norm = update(
                 model,
                 &mut mini_batches[at..=at],
                 algorithm,
-                first,
+                place,
                 &mut tally,
                 &mut metrics,
             );
@@ -302,7 +307,10 @@ pub fn step(
             updates += 1;
         }
     }
-    tally.over_ranks(model)?.tell(&mut metrics, algorithm, updates);
+    not_computed *= u64::from(algorithm.epochs.max(1));
+    tally
+        .over_ranks(model)?
+        .tell(&mut metrics, algorithm, updates, not_computed);
     tell_loads(&mut metrics, &model.expert_loads()?);
     metrics.updates = updates;
     metrics.gradient_norm = norms / f64::from(updates.max(1));
@@ -322,13 +330,20 @@ pub(crate) fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
         .map(|_| mixtures().flatten().filter(|load| **load == 0).count() as u64);
 }
 
-/// One optimizer step: the norm of its gradient, or why there is none, parameters being as before. `mini_batch` is one
-/// mini-batch.
+/// How far a batch's steps are: see [`Losses`].
+#[derive(Clone, Copy)]
+struct UpdatePlace {
+    first: bool,
+    new: bool,
+}
+
+/// One optimizer step. Returns the norm of its gradient. If the step is not possible, returns the reason and leaves the
+/// parameters as they were. `mini_batch` is one mini-batch.
 fn update(
     model: &mut Sharded,
     mini_batch: &mut [MiniBatch],
     algorithm: &Algorithm,
-    first: bool,
+    UpdatePlace { first, new }: UpdatePlace,
     tally: &mut Tally,
     metrics: &mut StepMetrics,
 ) -> Result<Result<f64, String>, TrainError> {
@@ -353,6 +368,7 @@ fn update(
         rows: &mini_batch[0].rows,
         sums,
         first,
+        new,
     };
     let mut loss_grad =
         |batch: &MicroBatch, logprobs: &[f64], entropies: &[f64]| losses.gradient(batch, logprobs, entropies, tally);

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use grpo_contracts::exit::{HUNG_CODE, PEER_LOST_CODE};
+use grpo_contracts::exit::{HUNG_CODE, PEER_LOST_CODE, is_of_lost_peer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -21,8 +21,8 @@ use crate::error::TrainError;
 
 /// How often it is looked which ranks have ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// Where ranks end because of another: how long the pod's others may take to end of themselves. Rank 0 has to stay for
-/// the watchdog's last word, and whoever lost a peer may be ahead of the peer whose end is the cause.
+/// After a rank ends because of another rank: how long the pod's other ranks may take to end on their own. Rank 0 must
+/// stay for the watchdog's verdict, and a rank that lost a peer may end before the peer that is the cause.
 const PARTING: Duration = Duration::from_secs(5);
 /// From SIGTERM to SIGKILL. A rank that hears the first ends at once.
 const GRACE: Duration = Duration::from_secs(5);
@@ -59,11 +59,18 @@ struct Ended {
 }
 
 impl Ended {
-    /// As a shell has it.
+    /// As a shell has it; of a rank that NCCL has aborted, that it lost a peer.
     fn code(self) -> i32 {
-        self.status
-            .code()
-            .unwrap_or_else(|| 128 + self.status.signal().unwrap_or_default())
+        let signal = self.status.signal().map(|signal| 128 + signal);
+        match self.status.code().or(signal).unwrap_or_default() {
+            code if is_of_lost_peer(code) => PEER_LOST_CODE,
+            code => code,
+        }
+    }
+
+    /// Whether a signal ended it. A rank that says that it lost a peer ends by itself.
+    fn is_aborted(self) -> bool {
+        self.status.signal().is_some() && self.code() == PEER_LOST_CODE
     }
 
     /// Whether another rank's end or silence is the reason.
@@ -97,7 +104,7 @@ pub fn launch(
     Pod::start(ranks, program, arguments, &tell)?.attend(&events)
 }
 
-/// Makes this process, a rank, end with its launcher. There is nobody else who would end it.
+/// Makes this process, a rank, end with its launcher. No other process would end it.
 pub fn end_with(launcher: u32) -> Result<(), TrainError> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(|error| TrainError::Start(format!("asking to end with the launcher: {error}")))?;
@@ -191,6 +198,12 @@ impl Pod {
                     Stage::Parting(_) if ended.code() == HUNG_CODE => {
                         cause = cause.filter(|cause| cause.code() == HUNG_CODE).or(Some(ended));
                     }
+                    // It may be the peer that the others lost.
+                    Stage::Parting(_) if ended.is_aborted() => {
+                        cause = cause
+                            .filter(|cause| cause.code() == HUNG_CODE || cause.is_aborted())
+                            .or(Some(ended));
+                    }
                     _ => {}
                 }
             }
@@ -243,7 +256,7 @@ impl Pod {
         let mut words = format!("rank {}: ", self.ranks.first as usize + local).into_bytes();
         words.extend_from_slice(line);
         words.push(b'\n');
-        // Where nobody listens any more there is nobody to tell.
+        // Ignore the error: if stderr is closed, no reader is left.
         let _ = std::io::stderr().lock().write_all(&words);
         if !line.trim_ascii().is_empty() {
             self.last_lines[local] = String::from_utf8_lossy(line).into_owned();
@@ -262,8 +275,8 @@ impl Pod {
                 found.push(ended);
             }
         }
-        // Of those that ended together, whoever has a reason of its own comes first.
-        found.sort_by_key(|ended| ended.is_consequence());
+        // Of the ranks that ended together, a rank with a cause of its own comes first.
+        found.sort_by_key(|ended| (ended.is_consequence(), !ended.is_aborted()));
         found
     }
 
@@ -272,7 +285,7 @@ impl Pod {
         Stage::Terminating(Instant::now() + GRACE)
     }
 
-    /// Only to ranks that have not been taken leave of: nobody else has their numbers.
+    /// Signals only the ranks that are not reaped yet: the system cannot have reused their process ids.
     fn signal(&self, signal: Signal) {
         for child in self.children.iter().flatten() {
             let _ = kill(Pid::from_raw(child.id() as i32), signal);

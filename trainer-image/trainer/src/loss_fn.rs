@@ -1,6 +1,7 @@
 //! What the model says of trained tokens, and what the loss answers: the objective is computed outside of the graph.
 
-use tch::{Kind, Tensor};
+use grpo_native::gpu_wait::wait_for;
+use tch::{Device, Kind, Tensor};
 
 use crate::error::TrainError;
 use crate::micro_batch::MicroBatch;
@@ -61,7 +62,7 @@ pub enum LossOver {
 
 /// As the objective takes them.
 pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
-    Ok(Vec::<f64>::try_from(
-        tensor.to_kind(Kind::Double).to_device(tch::Device::Cpu),
-    )?)
+    Ok(wait_for(tensor.device(), || {
+        Vec::<f64>::try_from(tensor.to_kind(Kind::Double).to_device(Device::Cpu))
+    })?)
 }

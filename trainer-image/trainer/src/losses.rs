@@ -71,15 +71,17 @@ impl Tally {
         })
     }
 
-    /// `updates`: optimizer steps that this was summed over.
-    pub fn tell(&self, metrics: &mut StepMetrics, algorithm: &Algorithm, updates: u32) {
+    /// `updates`: optimizer steps that this was summed over. `not_computed`: trained tokens whose loss is 0 in any
+    /// case; none of them is clipped.
+    pub fn tell(&self, metrics: &mut StepMetrics, algorithm: &Algorithm, updates: u32, not_computed: u64) {
         let (tokens, updates) = (self.tokens.max(1.0), f64::from(updates.max(1)));
+        let all = (self.tokens + not_computed as f64).max(1.0);
         metrics.policy_loss = self.policy / updates;
         metrics.kl_loss = self.kl / updates;
         metrics.entropy_loss = self.entropy_bonus / updates;
         metrics.loss = metrics.policy_loss + metrics.kl_loss + metrics.entropy_loss;
-        metrics.clip_fraction = (self.clipped_low + self.clipped_high) / tokens;
-        metrics.clip_fraction_high = self.clipped_high / tokens;
+        metrics.clip_fraction = (self.clipped_low + self.clipped_high) / all;
+        metrics.clip_fraction_high = self.clipped_high / all;
         metrics.left_out_fraction = self.left_out / tokens;
         metrics.ratio_deviation = self.deviation / tokens;
         metrics.entropy = self.entropy / tokens;
@@ -104,6 +106,8 @@ pub struct Losses<'a> {
     pub sums: Option<Vec<Sums>>,
     /// Whether the weights are those that the batch's first step starts from.
     pub first: bool,
+    /// Whether these tokens are trained on for the first time: their gaps count once.
+    pub new: bool,
 }
 
 impl Losses<'_> {
@@ -126,6 +130,7 @@ impl Losses<'_> {
             rows,
             sums: None,
             first: false,
+            new: false,
         };
         let all = rows.iter().zip(now).enumerate();
         let tokens = all.flat_map(|(number, (row, now))| row.trained().map(move |at| ((number, at), now[at])));
@@ -180,7 +185,8 @@ impl Losses<'_> {
             tally.left_out += f64::from(u8::from(term.left_out));
             tally.deviation += (term.ratio - 1.0).abs();
             tally.entropy += token.entropy;
-            if self.first {
+            // Later steps know what the batch's first one started from where it was computed beforehand.
+            if self.new && (self.first || !row.old_logprobs.is_empty()) {
                 let gap = (token.old - token.rollout).abs();
                 tally.gap_over += f64::from(u8::from(gap > LOGPROB_GAP));
                 tally.gap_max = tally.gap_max.max(gap);
@@ -189,3 +195,6 @@ impl Losses<'_> {
         gradient
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
+use grpo_contracts::listen::everywhere;
 use grpo_model::weights::{self, Source};
 use grpo_model::{Config, adapter, lora};
 use grpo_native::{Group, Rendezvous};
@@ -37,7 +38,7 @@ enum Command {
     Serve {
         #[arg(long, default_value = RunConfig::PATH)]
         config: PathBuf,
-        #[arg(long, default_value = "0.0.0.0:8090")]
+        #[arg(long, default_value_t = everywhere(RunConfig::TRAINER_PORT))]
         listen: SocketAddr,
         /// Where the last word goes when a rank hangs.
         #[arg(long, default_value = "/dev/termination-log")]
@@ -113,7 +114,7 @@ fn main() {
     }
 }
 
-/// Starts the pod's ranks where it has several and this process is none of them, else does what it is asked for.
+/// Starts the pod's ranks if the pod has several and this process is not a rank; otherwise runs the command.
 fn begin(command: Command) -> Result<(), TrainError> {
     if let Command::Serve { launcher, .. } = &command {
         let count = number("LOCAL_WORLD_SIZE", Some(1))?;
@@ -125,7 +126,7 @@ fn begin(command: Command) -> Result<(), TrainError> {
     }
     on_termination(|| {
         tracing::info!("told to end");
-        // Whatever is being written has no name yet, and what is published is replayed to.
+        // Safe at any point: an unfinished file has no name yet, and the next attempt replays to what is published.
         grpo_native::end_now(TERMINATED_CODE.into())
     })?;
     tch::set_num_threads(threads()?);

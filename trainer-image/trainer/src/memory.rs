@@ -1,7 +1,7 @@
-//! What a rank takes ([`grpo_memory`]) with the model's exact geometry, said and checked before anything is allocated.
+//! A rank's memory ([`grpo_memory`]) with the model's exact geometry, reported and checked before any allocation.
 //!
-//! A run is refused where not even one row of one token would fit, and warned where one row of full length would not:
-//! how long rows become, nobody knows before.
+//! The trainer refuses a run if not even one row of one token fits. It warns if one row of full length does not fit:
+//! the length of the rows is not known in advance.
 
 use grpo_memory::{AdapterGeometry, Estimate, Facts, Geometry, Mlp, in_words};
 use grpo_model::Config;

@@ -116,8 +116,8 @@ impl MicroBatch {
         self.ids.numel()
     }
 
-    /// This rank's part of a packed tree that the ranks of `shared` compute together: equal, contiguous parts of its
-    /// tokens, after some that nobody sees where they do not divide.
+    /// This rank's part of a packed tree that the ranks of `shared` compute together. The parts are equal and
+    /// contiguous. Padding makes the number of tokens divisible; no other token attends to it.
     pub fn part(pack: &Pack, rows: &[TrainRow], shared: &Rc<Exchange>) -> Result<Self, TrainError> {
         let n = pack.tokens.len();
         let whole = n.next_multiple_of(shared.world());

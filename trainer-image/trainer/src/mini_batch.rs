@@ -4,7 +4,7 @@
 //! together as far as the number of mini-batches lets them. Denominators are the mini-batch's own, as in verl. All
 //! ranks cut and pack alike; each makes tensors of its packs.
 
-use grpo_crds::algorithm::Algorithm;
+use grpo_crds::algorithm::{Algorithm, Kl, KlPlacement};
 use grpo_objective::batch_weights;
 
 use crate::error::TrainError;
@@ -79,6 +79,25 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
             *token = weight;
         }
     }
+}
+
+/// Leaves out the sequences whose loss is 0 in any case: those without an advantage, where neither
+/// a divergence nor the entropy is in the loss. They are in the others' weights already, and need not be computed.
+/// Answers how many trained tokens they have.
+pub fn leave_out_what_adds_nothing(rows: &mut Vec<TrainRow>, algorithm: &Algorithm) -> u64 {
+    let in_loss = |kl: &Kl| kl.placement == KlPlacement::Loss;
+    if algorithm.kl.as_ref().is_some_and(in_loss) || algorithm.entropy_coefficient != 0.0 {
+        return 0;
+    }
+    let mut moves = vec![false; renumber(rows)];
+    for row in rows.iter() {
+        moves[row.sequence] |= row.advantage != 0.0;
+    }
+    let tokens = |rows: &[TrainRow]| rows.iter().map(|row| row.trained().count() as u64).sum::<u64>();
+    let all = tokens(rows);
+    rows.retain(|row| moves[row.sequence]);
+    renumber(rows);
+    all - tokens(rows)
 }
 
 impl MiniBatch {

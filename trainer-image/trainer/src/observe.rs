@@ -10,10 +10,22 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// Logprobs and entropies of this rank's trained tokens without gradients, each block gathered once: `note` is
-    /// called for every piece of every micro-batch, in order. Every rank must call it.
+    /// Logprobs and entropies of this rank's trained tokens without gradients: `note` is called for every piece of
+    /// every micro-batch, in order. They pass in the waves in which they would for gradients, each block gathered once
+    /// in each, so that hidden states of no more than a wave are held. Every rank must call it.
     pub fn observe(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
         let _guard = tch::no_grad_guard();
+        let mut first = 0;
+        for wave in self.waves(batches)? {
+            self.observe_wave(model, wave, &mut |at, piece, logprobs, entropies| {
+                note(first + at, piece, logprobs, entropies);
+            })?;
+            first += wave.len();
+        }
+        Ok(())
+    }
+
+    fn observe_wave(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
         let config = match model {
             Model::Policy => self.config.clone(),
             Model::Base => self.config.without_lora(),

@@ -1,9 +1,13 @@
 //! The optimizer's step on a rank's shards.
 
+use std::ops::Range;
+
+use grpo_model::weights::Unit;
 use grpo_native::optimizer::{AdamStep, adamw};
 use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
+use crate::loss_fn::numbers;
 use crate::sharded::Sharded;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
@@ -19,16 +23,49 @@ pub struct AdamW {
 /// Elements whose squares are summed in one go.
 const NORM_PIECE: i64 = 1 << 18;
 
+/// Whether weight decay pulls this tensor towards zero: matrices of linear layers. A norm's scale and a bias at zero
+/// are no simpler than others, and rows of the embedding would shrink that no batch has touched.
+fn decays(name: &str, shape: &[usize]) -> bool {
+    shape.len() > 1 && name != "model.embed_tokens.weight"
+}
+
+/// Runs of a unit's values in `part`, padding included, and whether they decay; one run where nothing does.
+fn runs(unit: &Unit, part: Range<usize>, any: bool) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut end = 0;
+    let tensors = unit.tensors.iter().filter(|_| any);
+    for (name, shape) in tensors {
+        let begin = end;
+        end += shape.iter().product::<usize>();
+        let (from, to, decays) = (begin.max(part.start), end.min(part.end), decays(name, shape));
+        match runs.last_mut() {
+            _ if from >= to => {}
+            Some((last, same)) if *same == decays => last.end = to,
+            _ => runs.push((from..to, decays)),
+        }
+    }
+    let padding = runs.last().map_or(part.start, |(last, _)| last.end)..part.end;
+    if !padding.is_empty() {
+        runs.push((padding, false));
+    }
+    runs
+}
+
 impl Sharded {
     /// Norm of the whole gradient.
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
         // In pieces: a whole unit in double precision would be twice the unit.
-        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).double_value(&[]);
-        let squares: f64 = gradients
+        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
+        let squares: Vec<Tensor> = gradients
             .iter()
-            .flat_map(|g| g.split(NORM_PIECE, 0))
+            .flat_map(|gradient| gradient.split(NORM_PIECE, 0))
             .map(|part| square(&part))
-            .sum();
+            .collect();
+        // One read from the device; they are added in order, as numbers of the host.
+        let squares: f64 = match squares.is_empty() {
+            true => 0.0,
+            false => numbers(&Tensor::cat(&squares, 0))?.iter().sum(),
+        };
         let mut sum = Tensor::from_slice(&[squares]);
         self.shard_group().all_reduce_sum(&mut sum)?;
         Ok(sum.double_value(&[0]).sqrt())
@@ -63,13 +100,24 @@ impl Sharded {
             weight_decay: adam.weight_decay,
             epsilon: adam.epsilon,
         };
+        let rank = self.shard_group().rank() as usize;
         for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
             let scaled = (scale != 1.0).then(|| gradient * scale);
             // What stays elsewhere comes here for its step: the same kernel, so the same bits.
             let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
-            let [mut values, mut first, mut second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
+            let [values, first, second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
             let gradient = scaled.as_ref().unwrap_or(gradient);
-            adamw(&mut values, gradient, [&mut first, &mut second], &step)?;
+            let part = values.numel();
+            let begin = part * rank;
+            for (run, decays) in runs(&shard.unit, begin..begin + part, adam.weight_decay != 0.0) {
+                let of = |tensor: &Tensor| tensor.narrow(0, (run.start - begin) as i64, run.len() as i64);
+                let step = AdamStep {
+                    weight_decay: if decays { adam.weight_decay } else { 0.0 },
+                    ..step
+                };
+                let moments = [&mut of(&first), &mut of(&second)];
+                adamw(&mut of(&values), &of(gradient), moments, &step)?;
+            }
             for (home, now) in homes.iter_mut().zip([values, first, second]) {
                 if home.device() != self.compute.device {
                     home.copy_(&now);
@@ -79,3 +127,6 @@ impl Sharded {
         Ok(norm)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -328,7 +328,7 @@ fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
     bins.swap_remove(0).into_iter().map(|bin| bin.rows).collect()
 }
 
-/// The packs of each rank: the most expensive first, to whoever has least.
+/// The packs of each rank: deals the most expensive pack first, always to the rank with the least work.
 fn deal(packs: Vec<Pack>, ranks: usize, cost: &Cost) -> Vec<Vec<Pack>> {
     let mut order: Vec<(f64, usize, Pack)> = packs
         .into_iter()

@@ -10,6 +10,7 @@ mod board;
 mod checkpoints;
 mod http;
 mod model;
+mod publish;
 mod recover;
 mod resumed;
 mod tensorboard;
@@ -26,7 +27,7 @@ use grpo_crds::algorithm::Algorithm;
 use grpo_crds::grpo_run::Mode;
 use grpo_memory::{Facts, ParallelDims};
 use grpo_model::Config;
-use grpo_model::weights::{self, Source};
+use grpo_model::weights::Source;
 use grpo_native::{Arrived, Rendezvous, Watch};
 use grpo_object_storage::run_store_blocking;
 use grpo_objective::rate::rate;
@@ -36,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use self::board::Board;
-use self::model::{adapter_of, publishes_adapters, shaped};
+use self::model::adapter_of;
 use crate::compute::Compute;
 use crate::error::TrainError;
 use crate::flops;
@@ -45,7 +46,7 @@ use crate::memory;
 use crate::mesh::{self, Mesh};
 use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
-use crate::state::{Epoch, Form, TrainerStore, json};
+use crate::state::{Epoch, TrainerStore, json};
 use crate::supervised;
 use crate::watchdog::{self, Limits};
 
@@ -176,7 +177,7 @@ fn train(
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let peak = flops::peak(&compute)?;
-    let arrived = Arrived::reach(rendezvous)?;
+    let arrived = Arrived::reach(rendezvous)?.with_gpu_deadline(process.limits.gpu_collective());
     board.arrived.store(true, Ordering::Relaxed);
     let group = arrived.join(|seen| {
         watchdog::start(seen.clone(), process.limits.clone());
@@ -202,8 +203,10 @@ fn train(
         watch: group.watch(),
         pending: None,
         curves: None,
-        model: shaped(
-            Sharded::read(model_config, Mesh::new(group, dims)?, &source)?.compute_as(compute),
+        model: model::read(
+            model_config,
+            Mesh::new(group, dims)?,
+            compute,
             &config.spec,
             &source,
             &records,
@@ -228,16 +231,6 @@ impl Rank {
         self.model.group.rank() == 0
     }
 
-    fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
-        let weights = self.published()?;
-        self.publish_weights(&weights, parent)
-    }
-
-    /// What a version consists of: all weights, or the adapter; nothing but on rank 0. Every rank must call it.
-    fn published(&self) -> Result<weights::Weights, TrainError> {
-        self.model.published(publishes_adapters(&self.config.spec))
-    }
-
     /// Metrics of the step that published the current weights.
     fn named(&self, metrics: StepMetrics) -> StepMetrics {
         StepMetrics {
@@ -245,34 +238,6 @@ impl Rank {
             tensors_sha256: self.tensors_sha256.clone(),
             ..metrics
         }
-    }
-
-    /// Publishes the current weights; every rank calls it, rank 0 writes.
-    fn publish_weights(&mut self, weights: &weights::Weights, parent: Option<String>) -> Result<(), TrainError> {
-        self.version = paths::weights_version(&self.lineage, self.step);
-        if self.is_first() {
-            let (manifest, checksum) = self.model.group.busy("publishing weights", || {
-                let adapter = self
-                    .model
-                    .config
-                    .lora
-                    .as_ref()
-                    .filter(|_| publishes_adapters(&self.config.spec));
-                let form = match adapter {
-                    Some(lora) => Form::Adapter(lora.peft_config(&self.model_dir.display().to_string())),
-                    None => Form::Model(&self.model_dir),
-                };
-                self.store.publish(weights, form, &self.lineage, self.step, parent)
-            })?;
-            self.tensors_sha256 = manifest.tensors_sha256.clone();
-            self.board.with(|shared| {
-                shared.state.lineage = manifest.lineage.clone();
-                shared.state.step = manifest.step;
-                shared.state.weights = manifest.version.clone();
-                shared.state.manifest_sha256 = checksum;
-            });
-        }
-        Ok(())
     }
 
     fn idle(&self) {

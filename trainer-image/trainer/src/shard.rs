@@ -7,6 +7,7 @@ use grpo_model::weights::{Unit, Weights};
 use grpo_native::Group;
 use tch::Tensor;
 
+use crate::compute::Compute;
 use crate::error::TrainError;
 
 /// One rank's part of one unit.
@@ -56,6 +57,21 @@ pub(crate) fn part(
     }
     values.resize(part, 0.0);
     Ok(Tensor::from_slice(&values))
+}
+
+/// This rank's parts of units that are not trained, where and in the kind in which they are held: of their fp32 values
+/// no more than a unit's part exists at a time, and there are no moments.
+pub(crate) fn frozen_parts(
+    units: Vec<Unit>,
+    group: &Group,
+    compute: &Compute,
+    read: &impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+) -> Result<Vec<(Unit, Tensor)>, TrainError> {
+    let held = |unit: Unit| {
+        let values = part(&unit, group, read)?.to_kind(compute.kind());
+        Ok((unit, values.to_device(compute.of_parameters())))
+    };
+    units.into_iter().map(held).collect()
 }
 
 /// Reads ranges of weights that are in memory; `path` is for messages.

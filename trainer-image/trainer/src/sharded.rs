@@ -21,7 +21,7 @@ use grpo_model::model;
 use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
-use grpo_native::Group;
+use grpo_native::{Group, device};
 use grpo_objective::mixing::mixed;
 use grpo_records::RunStore;
 use tch::{Kind, Tensor};
@@ -35,7 +35,7 @@ use crate::mesh::{Mesh, ParallelGroups};
 use crate::micro_batch::MicroBatch;
 use crate::packing::Pack;
 use crate::replay;
-use crate::shard::{Shard, part, part_of};
+use crate::shard::{Shard, frozen_parts, part_of};
 use crate::train_row::TrainRow;
 
 /// One rank's part of model and optimizer.
@@ -95,23 +95,47 @@ impl Sharded {
         Self::build(config, mesh.into(), |name, range| source.read_finite(name, range))
     }
 
+    /// Reads this rank's part of a model directory, which stays as it is, in the precision that is computed in, and
+    /// puts a new adapter beside it: [`Sharded::read`] and [`Sharded::with_adapter`], without the masters and moments
+    /// that nothing would ever step.
+    pub fn read_frozen(
+        config: Config,
+        mesh: impl Into<Mesh>,
+        source: &Source,
+        compute: &Compute,
+        lora: Lora,
+        seed: u64,
+    ) -> Result<Self, TrainError> {
+        let Mesh { world: group, groups } = mesh.into();
+        let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
+        let frozen = frozen_parts(weights::units(&config), groups.shard(&group), compute, &read)?;
+        let adapter = initial_adapter(&config, &lora, seed);
+        let model = Self::of_parts(config, Mesh { world: group, groups }, Vec::new(), frozen);
+        Ok(model.beside(lora, &adapter)?.compute_as(compute.clone()))
+    }
+
     fn build(
         config: Config,
         mesh: Mesh,
         read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Self, TrainError> {
-        let Mesh { world: group, groups } = mesh;
+        let shard_group = mesh.groups.shard(&mesh.world);
         let shards = weights::units(&config)
             .into_iter()
-            .map(|unit| Shard::new(unit, groups.shard(&group), &read))
+            .map(|unit| Shard::new(unit, shard_group, &read))
             .collect::<Result<_, TrainError>>()?;
+        Ok(Self::of_parts(config, mesh, shards, Vec::new()))
+    }
+
+    fn of_parts(config: Config, mesh: Mesh, shards: Vec<Shard>, frozen: Vec<(Unit, Tensor)>) -> Self {
+        let Mesh { world: group, groups } = mesh;
         let rope = Rope::new(&config, config.max_position_embeddings as i64, Kind::Float);
-        Ok(Self {
+        Self {
             config,
             group,
             groups,
             shards,
-            frozen: Vec::new(),
+            frozen,
             base: Vec::new(),
             replicated: None,
             updates: 0,
@@ -125,7 +149,7 @@ impl Sharded {
             compute: Compute::default(),
             rope,
             loads: RefCell::default(),
-        })
+        }
     }
 
     /// Blocks, and the head's operands, are computed in this precision from here on. A frozen model is held in it and
@@ -138,8 +162,12 @@ impl Sharded {
         self.compute_as(compute)
     }
 
-    /// The same with everything else that a computation is: what is held goes to where it belongs.
+    /// The same with everything else that a computation is: what is held goes to where it belongs. A GPU computes
+    /// deterministically, because steps are replayed.
     pub fn compute_as(mut self, compute: Compute) -> Self {
+        if compute.device.is_cuda() {
+            device::compute_deterministically();
+        }
         for shard in &mut self.shards {
             shard.values = shard.values.to_device(compute.of_parameters());
             for moment in [&mut shard.first_moment, &mut shard.second_moment] {
@@ -172,22 +200,27 @@ impl Sharded {
 
     /// The same with an adapter that has been trained before.
     pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
+        let compute = self.compute.clone();
+        let mut model = self;
+        let frozen = model.shards.drain(..).map(|shard| (shard.unit, shard.values));
+        model.frozen = frozen.collect();
+        Ok(model.beside(lora, adapter)?.compute_as(compute))
+    }
+
+    /// Puts an adapter beside the frozen model.
+    fn beside(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
         let config = self.config.clone().with_lora(lora.clone())?;
         let read = part_of(adapter, "the adapter");
         let shards = adapter::units(&config, &lora)
             .into_iter()
             .map(|unit| Shard::new(unit, self.shard_group(), &read))
             .collect::<Result<_, TrainError>>()?;
-        let frozen = self.shards.into_iter().map(|shard| (shard.unit, shard.values));
-        let compute = self.compute.clone();
-        let model = Self {
+        Ok(Self {
             config,
             shards,
-            frozen: frozen.collect(),
             updates: 0,
             ..self
-        };
-        Ok(model.compute_as(compute))
+        })
     }
 
     /// In numbers of that kind from here on, parameters and all that is computed.
@@ -263,8 +296,8 @@ impl Sharded {
         };
         let (ranks, rank) = (self.groups.sequence.world() as i64, self.groups.sequence.rank() as i64);
         let tokens = batch.ids.numel() as i64;
-        // Of what is known of all the pack's tokens along their dimension, the part of those here. Behind them are some
-        // that make the pack divisible and that nobody sees.
+        // Takes this rank's part of a tensor over all the pack's tokens, along their dimension. Padding after the
+        // tokens makes their number divisible; no other token attends to it.
         let here = |all: Tensor, dim: usize| {
             let mut behind = vec![0; 2 * (all.dim() - 1 - dim)];
             behind.extend([0, tokens * ranks - all.size()[dim]]);
@@ -293,13 +326,7 @@ impl Sharded {
     pub fn hold_base(&mut self, source: &Source) -> Result<(), TrainError> {
         if self.frozen.is_empty() {
             let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
-            let units = weights::units(&self.config).into_iter();
-            self.base = units
-                .map(|unit| {
-                    let values = part(&unit, self.shard_group(), &read)?.to_kind(self.kind());
-                    Ok((unit, values.to_device(self.compute.of_parameters())))
-                })
-                .collect::<Result<_, TrainError>>()?;
+            self.base = frozen_parts(weights::units(&self.config), self.shard_group(), &self.compute, &read)?;
         }
         Ok(())
     }

@@ -10,6 +10,6 @@ mod checkpoints;
 mod store;
 mod versions;
 
-pub use self::checkpoints::{CheckpointManifest, Snapshot};
+pub use self::checkpoints::{CheckpointManifest, Snapshot, Written};
 pub use self::store::{Epoch, TrainerStore, json, lineage_number, sha256};
-pub use self::versions::{Form, WEIGHTS_KEPT};
+pub use self::versions::{Form, Publication};

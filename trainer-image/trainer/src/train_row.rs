@@ -13,7 +13,7 @@ pub struct TrainRow {
     /// Logprobs of the trainer, under the weights that the batch's first step starts from. Empty where the trainer is
     /// at those weights.
     pub old_logprobs: Vec<f64>,
-    /// Under the base model. Empty where nobody asks.
+    /// Logprobs under the base model. Empty where the algorithm does not need them.
     pub reference: Vec<f64>,
     pub advantage: f64,
     /// Of the rows that step together: whose ratio and denominator it shares.

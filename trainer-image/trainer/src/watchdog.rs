@@ -1,9 +1,9 @@
 //! Ends a rank that waits too long for others, and says for whom.
 //!
-//! A thread beside the training looks whether the collective or the step under way is past its deadline. It then
-//! compares how far the ranks say they are: whoever is behind, and does not say that it is busy, hangs. The verdict
-//! goes to the other ranks, into the termination message, and with it to the operator, which starts all ranks again and
-//! avoids the node of the one that hung.
+//! A thread beside the training checks whether the current collective or step is past its deadline. It then compares
+//! the progress that the ranks report: a rank that is behind, and does not report that it is busy, hangs. The verdict
+//! goes to the other ranks and into the termination message. The operator reads it there, restarts all ranks, and
+//! avoids the node of the rank that hung.
 
 use std::fs::File;
 use std::io::Write;
@@ -30,6 +30,15 @@ pub struct Limits {
     /// Ranks of one pod.
     pub per_pod: u32,
     pub termination_log: PathBuf,
+}
+
+impl Limits {
+    /// How long a collective of GPUs may take before NCCL ends the process: longer than the watchdog waits for anybody,
+    /// because NCCL cannot say who is late. It is for a rank whose watchdog sees no wait: its calls to the GPU do not
+    /// return.
+    pub fn gpu_collective(&self) -> Duration {
+        self.collective.max(BUSY) + self.collective
+    }
 }
 
 /// What is past its deadline.

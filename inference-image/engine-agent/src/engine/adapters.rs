@@ -1,11 +1,11 @@
 //! LoRA adapters of vLLM and SGLang, which are loaded and unloaded alike.
 //!
-//! An adapter's name and its folder both are its version, so neither is ever used twice: an engine that is given other
-//! files under a known name goes on with what it has cached of the old ones. The adapter before the one that serves
-//! stays loaded, because running requests are sampled from it; older ones are unloaded before the next is loaded, since
-//! an engine has room for few. Unloading takes a name away: rows that are sampled from that adapter go on, and as there
-//! is no room the engine reads its files again and again. vLLM ends when they are gone, so they stay as long as a
-//! request is on its way.
+//! An adapter's name and its folder are both its version, so neither is ever used twice: an engine that gets other
+//! files under a known name continues with its cache of the old ones. The previous adapter stays loaded, because
+//! running requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room
+//! for few. Unloading removes only the name: running rows of that adapter continue, and because the adapter has no room
+//! any more, the engine reads its files again and again. vLLM crashes if the files are gone, so they stay on disk until
+//! the last of these requests has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

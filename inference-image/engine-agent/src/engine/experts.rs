@@ -123,7 +123,7 @@ fn narrowed(bytes: &[u8]) -> Result<Vec<u16>, ErrorBody> {
     for four in bytes.chunks(4) {
         let number = four.try_into().ok().map(i32::from_le_bytes);
         let number = number.and_then(|number| u16::try_from(number).ok());
-        numbers.push(number.ok_or_else(|| misbehaved("the engine returned a number of an expert that is none"))?);
+        numbers.push(number.ok_or_else(|| misbehaved("the engine returned an invalid expert index"))?);
     }
     Ok(numbers)
 }
@@ -159,10 +159,10 @@ impl<'a> Array<'a> {
         }
         let shape = after("shape")?;
         let shape = shape.strip_prefix('(').and_then(|shape| shape.split_once(')'));
-        let shape = shape.ok_or("their shape is none")?.0;
+        let shape = shape.ok_or("their shape is malformed")?.0;
         let shape = shape.split(',').map(str::trim).filter(|size| !size.is_empty());
         let shape: Vec<usize> = shape
-            .map(|size| size.parse().map_err(|_| "their shape is none".to_owned()))
+            .map(|size| size.parse().map_err(|_| "their shape is malformed".to_owned()))
             .collect::<Result<_, _>>()?;
         Ok(Self { width, shape, data })
     }

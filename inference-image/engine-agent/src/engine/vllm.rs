@@ -1,12 +1,12 @@
 //! vLLM 0.33, over its OpenAI-compatible server and the routes of its dev mode.
 //!
-//! Adapters need no pause, but for the first on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do:
-//! `pause` (running requests end first, new ones are refused), `reload_weights` on every worker, the prefix cache is
-//! dropped, `resume`, and a label that says which version it is once that is known. That the workers report success
-//! proves nothing (see [`ties_layers`]), so the weights' checksums are compared with those from before, and what is
-//! sampled from a fixed prompt: from the second version on both must differ where the tensors do. Whether they are the
-//! right ones the run sees in the distance between the engine's logprobs and the trainer's. `make check-vllm` drives
-//! vLLM 0.32 on a CPU; nobody has driven one with a GPU yet.
+//! Adapters need no pause, except the first one on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do:
+//! `pause` (running requests end first, new ones are refused), `reload_weights` on every worker, a reset of the prefix
+//! cache, `resume`, and a label with the version once the load is verified. The workers' report of success proves
+//! nothing (see [`ties_layers`]). So the agent compares the weights' checksums, and the tokens sampled from a fixed
+//! prompt, with those from before: from the second version on, both must differ where the tensors differ. The run
+//! checks that the weights are the right ones by the distance between the engine's logprobs and the trainer's.
+//! `make check-vllm` tests vLLM 0.32 on a CPU; there is no test with a GPU yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, STATE_DEADLINE, Server, ask, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
-/// What weights are called until it is known that they were loaded. Nobody asks for them by this name.
+/// The label of weights until the agent has verified that they are loaded. No request asks for this name.
 const UNVERIFIED: &str = "unverified";
 
 /// Hashing all weights, or dropping a cache.
@@ -42,7 +42,7 @@ pub struct Vllm {
     loaded: Arc<Mutex<Option<Loaded>>>,
     /// One at a time.
     replacing: Arc<tokio::sync::Mutex<()>>,
-    /// How often sampling went on after full weights were replaced. Nobody but this agent does it.
+    /// In how many pauses full weights were replaced. Only this agent replaces them.
     replacements: Arc<AtomicU64>,
 }
 
@@ -119,8 +119,8 @@ impl Vllm {
         Ok(sums.checksums)
     }
 
-    /// Replaces the weights of a paused engine. To be run to its end whatever becomes of the order it is for: an engine
-    /// must not stay paused.
+    /// Pauses the engine, replaces its weights and resumes it. Must run to its end even if a newer order interrupts the
+    /// current one: an engine must not stay paused.
     async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
         let _alone = self.replacing.lock().await;
         let replaced = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
@@ -279,8 +279,8 @@ impl Engine for Vllm {
         let adapter = self.adapters.sampling(version);
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
         let mut asked = completion(&request, &prompts, model);
-        // A vLLM that reports experts does so for whoever asks for a completion, and from the beginning: of those who
-        // did not want any, as few as it can be.
+        // A vLLM that reports experts does so in every completion, by default from the first token. If the request
+        // did not ask for experts, the report starts as late as possible, so that it is short.
         let shortest = prompts.iter().map(Vec::len).min();
         asked["routed_experts_prompt_start"] = json!(request.routed_experts_from.or(shortest));
         // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is

@@ -86,7 +86,7 @@ impl Server {
         successful(self.fetch(call, &url).await?, &url).map(|_| ())
     }
 
-    /// The answer to a call, whatever its status.
+    /// Sends a call and returns its answer, also if the status is an error.
     pub async fn fetch(&self, call: RequestBuilder, url: &Url) -> Result<Answered, EngineFault> {
         let unreachable = |error: reqwest::Error| EngineFault::Unreachable {
             url: url.to_string(),

@@ -95,7 +95,10 @@ async fn experts_are_of_every_computed_token_from_where_they_are_asked_for_whoev
             assert_eq!(said.numbers().unwrap(), wanted);
         }
         let answer = agent.complete(&request(), Some("base")).await.unwrap();
-        assert_eq!(answer.choices[0].routed_experts, None, "nobody asked for them");
+        assert_eq!(
+            answer.choices[0].routed_experts, None,
+            "the request did not ask for them"
+        );
     }
 }
 
@@ -207,6 +210,6 @@ async fn the_kubelet_asks_the_agent_whether_the_engine_answers() {
         agent.get("/engine/metrics").await.text().await.unwrap(),
         "engine_metric 1\n"
     );
-    let nobody = Agent::guarding(sglang(), "http://127.0.0.1:1", None, 16).await;
-    assert_eq!(nobody.get("/engine/healthz").await.status(), 503);
+    let no_engine = Agent::guarding(sglang(), "http://127.0.0.1:1", None, 16).await;
+    assert_eq!(no_engine.get("/engine/healthz").await.status(), 503);
 }

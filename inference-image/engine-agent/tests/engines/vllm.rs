@@ -241,7 +241,11 @@ async fn the_files_of_an_adapter_stay_as_long_as_a_row_is_sampled_from_it() {
         agent.order(&source.publish_adapter(version)).await;
         agent.wait_until_serving(version).await;
     }
-    assert_eq!(fake.adapters(), ["a-v2", "a-v3"], "nobody may ask for it any more");
+    assert_eq!(
+        fake.adapters(),
+        ["a-v2", "a-v3"],
+        "no request may ask for a-v1 any more"
+    );
     assert_eq!(agent.versions_on_disk(), ["a-v1", "a-v2", "a-v3"]);
     fake.let_go();
     assert_eq!(running.await.unwrap().unwrap().weights_version, "a-v1");

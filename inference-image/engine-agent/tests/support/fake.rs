@@ -138,7 +138,7 @@ impl Fake {
         self.told().lies = true;
     }
 
-    /// Takes new weights, and goes on sampling from those of now.
+    /// Accepts new weights, but keeps sampling from the current ones.
     pub fn sample_from_old(&self) {
         let mut told = self.told();
         told.samples_from = Some(told.weights);

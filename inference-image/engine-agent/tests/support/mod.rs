@@ -254,7 +254,7 @@ impl Source {
         self.publish_files(version, files.into(), &tensors, change)
     }
 
-    /// Publishes an adapter, of which nobody here reads more than that it is one.
+    /// Publishes an adapter with dummy content: the tests only need to see that it is an adapter.
     pub fn publish_adapter(&self, version: &str) -> WeightsOrder {
         let files = vec![
             ("adapter_config.json", b"{}".to_vec()),

@@ -195,3 +195,48 @@ fn min_p_leaves_out_what_is_less_likely_than_its_share_of_the_likeliest_after_th
     // At temperature 2 the weights are 1, 0.71, 0.5 and 0.35.
     assert_eq!(with(0.4, 2.0), 3);
 }
+
+#[test]
+fn what_is_cut_of_a_large_vocabulary_is_what_sorting_all_of_it_says() {
+    let mut state = 7u64;
+    let mut drawn = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Many are equal.
+        ((state >> 33) % 4000) as f64 / 4000.0
+    };
+    let weights: Vec<f64> = (0..5000).map(|_| drawn()).collect();
+    for (top_k, top_p) in [
+        (0, 0.3),
+        (0, 0.99),
+        (1, 1.0),
+        (64, 1.0),
+        (65, 0.9),
+        (3000, 0.5),
+        (5000, 0.01),
+    ] {
+        let sampling = Sampling {
+            top_k,
+            top_p,
+            ..plain(1)
+        };
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]).then(a.cmp(b)));
+        order.truncate(if top_k == 0 { weights.len() } else { top_k });
+        if top_p < 1.0 {
+            let enough = top_p * order.iter().map(|id| weights[*id]).sum::<f64>();
+            let mut reached = 0.0;
+            let count = order.iter().take_while(|id| {
+                let short = reached < enough;
+                reached += weights[**id];
+                short
+            });
+            order.truncate(count.count().max(1));
+        }
+        let mut found = weights.clone();
+        sampling.cut(&mut found);
+        for (id, weight) in weights.iter().enumerate() {
+            let wanted = if order.contains(&id) { *weight } else { 0.0 };
+            assert_eq!(found[id], wanted, "{id} of top_k {top_k}, top_p {top_p}");
+        }
+    }
+}

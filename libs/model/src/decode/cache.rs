@@ -1,7 +1,7 @@
 //! Keys and values of what a sequence has read, in blocks of [`LANES`] positions.
 //!
 //! A full block never changes again, so sequences with the same beginning may share it: the arithmetic gives each
-//! position the same bits whoever computed it.
+//! position the same bits in every sequence that computes it.
 
 use super::kernel::LANES;
 use std::sync::Arc;

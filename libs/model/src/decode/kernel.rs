@@ -1,7 +1,7 @@
 //! The arithmetic of decoding, with one property above all: the bits of a result never depend on what is computed
 //! beside it.
 //!
-//! Every output element is its own chain of fused multiply-adds, in ascending order of the summed index, whatever the
+//! Every output element is its own chain of fused multiply-adds, in ascending order of the summed index, for any
 //! number of rows that share a pass. So a row gives the same bits alone and among a hundred others, in one chunk or
 //! token by token, on one thread or many. Library matrix products do not promise this: they pick their kernel, and with
 //! it the order of summation, by the shape of the whole batch. Vectors run across outputs, never along a sum, so it

@@ -4,6 +4,7 @@
 //! from the units alone. A directory is written beside its name and gets it last, so that the name holds everything or
 //! does not exist.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,7 +18,7 @@ use crate::error::ModelError;
 use crate::lora::Lora;
 
 /// A tensor's name and shape.
-type Named = (String, Vec<usize>);
+pub type Named = (String, Vec<usize>);
 
 /// Type of the values that are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,28 @@ impl Precision {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,
+        }
+    }
+
+    /// The values as a file of this precision has them, which is what its reader gets.
+    pub fn rounded(self, values: &[f32]) -> Cow<'_, [f32]> {
+        match self {
+            Self::F32 => Cow::Borrowed(values),
+            Self::Bf16 => values
+                .iter()
+                .map(|value| half::bf16::from_f32(*value).to_f32())
+                .collect(),
+        }
+    }
+
+    /// The bytes of values in a file of this precision.
+    pub fn encoded(self, values: &[f32]) -> Vec<u8> {
+        match self {
+            Self::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            Self::Bf16 => {
+                let rounded = values.iter().map(|value| half::bf16::from_f32(*value));
+                rounded.flat_map(half::bf16::to_le_bytes).collect()
+            }
         }
     }
 
@@ -254,8 +277,9 @@ fn grouped(units: &[Unit], precision: Precision, most: u64) -> Vec<Vec<(String, 
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// A file's first bytes, padded so that the values begin at a multiple of eight.
-fn header(tensors: &[(String, Vec<usize>)], precision: Precision) -> Vec<u8> {
+/// The first bytes of a safetensors file of these tensors in this order, padded so that the values begin at a multiple
+/// of eight.
+pub fn header(tensors: &[Named], precision: Precision) -> Vec<u8> {
     let mut entries = serde_json::Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
     let mut begin = 0;
     for (name, shape) in tensors {

@@ -237,7 +237,7 @@ impl Source {
             }
             known.insert(name);
         }
-        // What older writers leave beside a model, and nobody reads.
+        // Tensors that older writers store with a model and that the model does not use.
         let idle = |name: &str| (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq");
         match self
             .tensors

@@ -102,6 +102,27 @@ fn the_checksum_speaks_of_values_shapes_and_names() {
 }
 
 #[test]
+fn the_checksum_of_tensors_that_come_in_another_order_is_the_same() {
+    let mut digest = TensorsDigest::default();
+    for (name, array) in weights().iter().rev() {
+        digest.add(name, &array.shape, &array.values);
+    }
+    assert_eq!(digest.finish(), checksum(&weights()));
+}
+
+#[test]
+fn what_a_reader_gets_of_a_precision_is_what_is_rounded_to_it() {
+    let values = [1.0, -1.003_906_3, 1e-40, 3.200_000_3];
+    for precision in [Precision::F32, Precision::Bf16] {
+        let rounded = precision.rounded(&values);
+        assert_eq!(precision.encoded(&rounded), precision.encoded(&values));
+        assert_eq!(precision.rounded(&rounded), rounded);
+    }
+    assert_eq!(*Precision::F32.rounded(&values), values);
+    assert_eq!(Precision::Bf16.encoded(&values).len(), 8);
+}
+
+#[test]
 fn what_is_written_reads_back_the_same_whatever_the_files() {
     for (precision, file_bytes, files) in [
         (Precision::F32, u64::MAX, 1),

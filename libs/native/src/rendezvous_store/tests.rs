@@ -1,5 +1,45 @@
 use super::*;
 
+fn ranks_meet(port: u16) -> Rendezvous {
+    Rendezvous {
+        rank: 0,
+        world: 2,
+        address: "127.0.0.1".to_owned(),
+        port,
+        ..Rendezvous::alone()
+    }
+}
+
+/// A rank that joins a group waits there for the other ranks' addresses, and locks its connection meanwhile.
+#[test]
+fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = ranks_meet(free.local_addr().unwrap().port());
+    drop(free);
+    let store = Arc::new(RendezvousStore::reach(&at).unwrap());
+    let watch = Watch {
+        store: Some(store.clone()),
+        asked: Some(Arc::new(RendezvousStore::reach_again(&at).unwrap())),
+        progress: Arc::default(),
+    };
+    let (waits, begun) = std::sync::mpsc::channel();
+    let (waiting, meets) = (store.clone(), at.clone());
+    let training = std::thread::spawn(move || {
+        waits.send(()).unwrap();
+        waiting.wait_for_all(&meets)
+    });
+    begun.recv().unwrap();
+    // Whether it waits already or not yet: as long as rank 1 is not there, every answer comes.
+    for _ in 0..20 {
+        let positions = watch.positions(Duration::from_secs(5)).unwrap();
+        assert_eq!(positions, [Some(Position::default()), None]);
+    }
+    assert!(!training.is_finished());
+    let second = Rendezvous { rank: 1, ..at };
+    RendezvousStore::reach(&second).unwrap();
+    training.join().unwrap().unwrap();
+}
+
 #[test]
 fn a_position_is_read_as_it_was_written() {
     for at in [

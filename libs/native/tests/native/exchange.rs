@@ -111,7 +111,7 @@ fn what_is_in_flight_arrives_as_if_it_were_waited_for_at_once() {
                 .iter()
                 .map(|whole| group.start_reduce_scatter_sum(whole).unwrap())
                 .collect();
-            // One that nobody waits for holds up none.
+            // A pending collective that is dropped without a wait does not block the others.
             drop(group.start_all_gather(&shards[0]).unwrap());
             for (shard, pending) in shards.iter().zip(gathers) {
                 assert_eq!(pending.wait().unwrap(), group.all_gather(shard).unwrap());

@@ -36,6 +36,19 @@ impl EmbeddingAndHead {
     }
 }
 
+/// Gradients of the states of `x: [b, t, h]` at these flat places, `[n, h]`, where they belong. A state at which rows
+/// part predicts the next token of each: what flows into it from all of them is summed in 32 bits at least, and rounded
+/// once.
+fn to_states(x: &Tensor, positions: &Tensor, gradients: &Tensor) -> Tensor {
+    tch::no_grad(|| {
+        let (size, sums) = (x.size(), summing(x.kind()));
+        let h = size.last().copied().unwrap_or(1);
+        let mut states = Tensor::zeros([x.numel() as i64 / h.max(1), h], (sums, x.device()));
+        let _ = states.index_add_(0, positions, &gradients.to_kind(sums));
+        states.to_kind(x.kind()).view(size.as_slice())
+    })
+}
+
 impl Sharded {
     pub(super) fn embedding_and_head(&self, tensors: Vec<Tensor>) -> EmbeddingAndHead {
         let most = self.head_piece();
@@ -69,12 +82,12 @@ impl Sharded {
         total: &mut f64,
     ) -> Result<Tensor, TrainError> {
         let h = x.size().last().copied().unwrap_or(1);
-        let x = x.detach().set_requires_grad(true);
         if batch.trained.is_empty() {
             return Ok(x.zeros_like());
         }
         let norm = embedding_and_head.tensors[1].detach().set_requires_grad(true);
-        let chosen = x.reshape([-1, h]).index_select(0, &batch.positions);
+        let chosen = x.detach().reshape([-1, h]).index_select(0, &batch.positions);
+        let chosen = chosen.set_requires_grad(true);
         let normed = model::final_norm(&self.config, &norm, &chosen);
         let states = normed.detach();
         let (weight, at) = (
@@ -133,7 +146,7 @@ impl Sharded {
         if let Some(gradient) = embedding_and_head.gradients.get_mut(1) {
             *gradient += grad_of(&norm).to_kind(summing(norm.kind()));
         }
-        Ok(grad_of(&x))
+        Ok(to_states(x, &batch.positions, &grad_of(&chosen)))
     }
 
     /// Trained tokens whose logits exist at once.
@@ -141,3 +154,6 @@ impl Sharded {
         (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! Which micro-batches pass through the blocks together, so that the inputs that are kept fit a budget.
 
+use std::borrow::Borrow;
+
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -8,16 +10,16 @@ use crate::sharded::Sharded;
 
 impl Sharded {
     /// Bytes of the blocks' inputs of these micro-batches, and of what the head is given.
-    pub fn input_bytes_of(&self, batches: &[MicroBatch]) -> usize {
-        let tokens: usize = batches.iter().map(MicroBatch::tokens).sum();
+    pub fn input_bytes_of<B: Borrow<MicroBatch>>(&self, batches: &[B]) -> usize {
+        let tokens: usize = batches.iter().map(|batch| batch.borrow().tokens()).sum();
         tokens * self.config.hidden_size * self.shards.len() * self.kind().elt_size_in_bytes()
     }
 
     /// This rank's micro-batches in order, in parts that fit [`Sharded::input_bytes`], or are one. Every rank has as
     /// many parts, because all of them gather and reduce the units of each; some may be empty. Ranks that share
     /// sequences have micro-batches of the same sizes, and so the same parts.
-    pub(super) fn waves<'a>(&self, batches: &'a [MicroBatch]) -> Result<Vec<&'a [MicroBatch]>, TrainError> {
-        let fits = |wave: &[MicroBatch]| wave.len() == 1 || self.input_bytes_of(wave) <= self.input_bytes;
+    pub(crate) fn waves<'a, B: Borrow<MicroBatch>>(&self, batches: &'a [B]) -> Result<Vec<&'a [B]>, TrainError> {
+        let fits = |wave: &[B]| wave.len() == 1 || self.input_bytes_of(wave) <= self.input_bytes;
         let count = batches.len();
         let length = (1..=count).rev().find(|length| batches.chunks(*length).all(fits));
         let own = length.map_or(1, |length| count.div_ceil(length));

@@ -37,3 +37,44 @@ fn a_sequence_of_several_rows_has_one_denominator() {
     let weights: Vec<f32> = rows.iter().map(|row| row.weights[2]).collect();
     assert_eq!(weights, [0.125, 0.125, 0.25]);
 }
+
+#[test]
+fn sequences_without_an_advantage_are_left_out_and_count_in_the_weights_of_the_others() {
+    let with = |sequence, advantage| TrainRow {
+        advantage,
+        ..row(sequence, 2)
+    };
+    // Of the third sequence one row has an advantage: a ratio of the sequence needs both.
+    let rows = vec![with(0, 0.5), with(1, 0.0), with(2, 0.0), with(2, -0.5)];
+    let left = |algorithm: &Algorithm| {
+        let mut rows = rows.clone();
+        weigh(&mut rows, algorithm);
+        (leave_out_what_adds_nothing(&mut rows, algorithm), rows)
+    };
+    let plain = Algorithm {
+        aggregation: Aggregation::SequenceMean,
+        ..Default::default()
+    };
+    let (tokens, found) = left(&plain);
+    assert_eq!(tokens, 2);
+    let told = |row: &TrainRow| (row.sequence, row.advantage);
+    assert_eq!(
+        found.iter().map(told).collect::<Vec<_>>(),
+        [(0, 0.5), (1, 0.0), (1, -0.5)]
+    );
+    // Of three sequences, not of two.
+    assert_eq!(found[0].weights[2], 1.0 / 6.0);
+
+    let in_loss = Algorithm {
+        kl: Some(serde_json::from_str("{}").unwrap()),
+        ..plain.clone()
+    };
+    let entropy = Algorithm {
+        entropy_coefficient: 0.01,
+        ..plain
+    };
+    for algorithm in [in_loss, entropy] {
+        let (tokens, rows) = left(&algorithm);
+        assert_eq!((tokens, rows.len()), (0, 4));
+    }
+}

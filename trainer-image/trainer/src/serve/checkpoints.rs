@@ -1,4 +1,4 @@
-//! Checkpoints that are written while training goes on.
+//! Checkpoints that are written while training continues.
 //!
 //! A rank copies its part of the state, a moment, and a thread of its own writes the copy. Whenever an order has come,
 //! the ranks count who has written; when all have, rank 0 seals the checkpoint. So one that a rank could not write, or
@@ -6,30 +6,46 @@
 
 use std::thread::JoinHandle;
 
-use tch::Tensor;
-
 use super::Rank;
 use crate::error::TrainError;
-use crate::state::{CheckpointManifest, Snapshot};
+use crate::state::{CheckpointManifest, Snapshot, Written};
 
 /// A checkpoint that is under way.
 pub(super) struct Pending {
     head: CheckpointManifest,
     keep: usize,
-    /// None once it is written.
-    writing: Option<JoinHandle<Result<(), TrainError>>>,
+    writing: Writing,
+}
+
+/// How far this rank is with its part.
+enum Writing {
+    UnderWay(JoinHandle<Result<Written, TrainError>>),
+    Done(Written),
+    /// It could not be written: this rank ends.
+    Failed,
 }
 
 impl Pending {
-    /// Whether this rank's part is written; with `wait`, it is. What kept it from being written is the error.
-    fn is_written(&mut self, wait: bool) -> Result<bool, TrainError> {
-        match self.writing.take_if(|writing| wait || writing.is_finished()) {
-            None => Ok(self.writing.is_none()),
-            Some(writing) => {
-                let panicked = |_| TrainError::Start("the thread that writes a checkpoint panicked".to_owned());
-                writing.join().map_err(panicked)??;
-                Ok(true)
+    /// What this rank has written, once it has; with `wait`, it has. What kept it from writing is the error.
+    fn written(&mut self, wait: bool) -> Result<Option<Written>, TrainError> {
+        match std::mem::replace(&mut self.writing, Writing::Failed) {
+            Writing::UnderWay(thread) if !wait && !thread.is_finished() => {
+                self.writing = Writing::UnderWay(thread);
+                Ok(None)
             }
+            Writing::UnderWay(thread) => {
+                let panicked = |_| TrainError::Start("the thread that writes a checkpoint panicked".to_owned());
+                let written = thread.join().map_err(panicked)??;
+                self.writing = Writing::Done(written);
+                Ok(Some(written))
+            }
+            Writing::Done(written) => {
+                self.writing = Writing::Done(written);
+                Ok(Some(written))
+            }
+            Writing::Failed => Err(TrainError::Start(
+                "this rank could not write its part of a checkpoint".to_owned(),
+            )),
         }
     }
 }
@@ -47,7 +63,7 @@ impl Rank {
         self.pending = Some(Pending {
             head,
             keep,
-            writing: Some(writing),
+            writing: Writing::UnderWay(writing),
         });
         Ok(())
     }
@@ -59,23 +75,21 @@ impl Rank {
             return Ok(());
         };
         let group = &self.model.group;
-        let is_written = match wait {
-            true => group.busy("writing a checkpoint", || pending.is_written(true))?,
-            false => pending.is_written(false)?,
+        let own = match wait {
+            true => group.busy("writing a checkpoint", || pending.written(true))?,
+            false => pending.written(false)?,
         };
-        let mut written = Tensor::from_slice(&[f64::from(u8::from(is_written))]);
-        group.all_reduce_sum(&mut written)?;
-        if written.double_value(&[0]) < f64::from(group.world()) {
+        let Some(written) = Written::on_all_ranks(own, &self.model)? else {
             return Ok(());
-        }
+        };
         let Some(Pending { head, keep, .. }) = self.pending.take() else {
             return Ok(());
         };
         if self.is_first() {
             let step = head.step;
-            self.model
-                .group
-                .busy("sealing a checkpoint", || self.store.seal_snapshot(head, keep))?;
+            self.model.group.busy("sealing a checkpoint", || {
+                self.store.seal_snapshot(head, &written, keep)
+            })?;
             self.board.with(|shared| shared.state.checkpoint_step = step);
         }
         Ok(())

@@ -93,7 +93,7 @@ fn serve(
         .build()
         .map_err(|e| TrainError::Start(format!("starting the HTTP runtime: {e}")))?;
     let listener = runtime
-        .block_on(tokio::net::TcpListener::bind(listen))
+        .block_on(async { tokio::net::TcpListener::from_std(grpo_contracts::listen::listen(listen)?) })
         .map_err(|e| TrainError::Start(format!("listening on {listen}: {e}")))?;
     runtime.spawn(beside);
     std::thread::spawn(move || {

@@ -1,5 +1,4 @@
-//! What a run's spec makes of the model: an adapter beside it, a base to measure from, the form in which versions are
-//! published.
+//! What a run's spec makes of the model: an adapter beside it, a base to measure from.
 
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
@@ -8,22 +7,26 @@ use grpo_model::lora::{Linear, Lora};
 use grpo_model::weights::Source;
 use grpo_records::RunStore;
 
+use crate::compute::Compute;
 use crate::error::TrainError;
+use crate::mesh::Mesh;
 use crate::sharded::Sharded;
 
 /// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
-pub(super) fn shaped(
-    model: Sharded,
+pub(super) fn read(
+    config: Config,
+    mesh: Mesh,
+    compute: Compute,
     spec: &GrpoRunSpec,
     source: &Source,
     store: &RunStore,
 ) -> Result<Sharded, TrainError> {
     let mut model = match &spec.model.lora {
         Some(lora) => {
-            let lora = adapter_of(lora, &model.config)?;
-            model.with_adapter(lora, spec.seed)?
+            let lora = adapter_of(lora, &config)?;
+            Sharded::read_frozen(config, mesh, source, &compute, lora, spec.seed)?
         }
-        None => model,
+        None => Sharded::read(config, mesh, source)?.compute_as(compute),
     };
     if spec.algorithm.kl.is_some() {
         model.hold_base(source)?;
@@ -63,11 +66,4 @@ pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Re
         false => spec.target_modules.clone(),
     };
     Ok(Lora::new(spec.rank as usize, alpha, &targets)?.with_dropout(spec.dropout))
-}
-
-/// Whether versions are published as adapters: to engines that load them beside the model. The embedded one takes whole
-/// weights, and a pool that is referred to serves this run's adapters.
-pub(super) fn publishes_adapters(spec: &GrpoRunSpec) -> bool {
-    let engine = spec.inference.pool.as_ref().map(|pool| &pool.engine);
-    spec.model.lora.is_some() && engine.is_none_or(|engine| engine.vllm.is_some() || engine.sglang.is_some())
 }

@@ -7,7 +7,6 @@
 //! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone looks at what there is and
 //! decides; the others hear it, and all go on from what it names, or none does.
 
-use grpo_model::weights;
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState};
 use grpo_records::weights::WeightsManifest;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Rank;
 use crate::error::TrainError;
 use crate::state::{CheckpointManifest, json, lineage_number, sha256};
+use grpo_contracts::weights::publishes_adapters;
 
 /// What the store holds, as rank 0 sees it.
 #[derive(Serialize, Deserialize)]
@@ -74,8 +74,9 @@ impl Rank {
         } else {
             self.resume_from_another_run()?;
         }
+        self.settle_lineage(&versions)?;
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
-        // Whatever the lineage: a replay that was cut short has published less than the one before it.
+        // Over all lineages: an interrupted replay has published fewer steps than the lineage before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
         let mut unsealed = false;
         loop {
@@ -116,7 +117,7 @@ impl Rank {
         if !is_done || !self.store.exists(&paths::batch(step))? {
             return Ok(None);
         }
-        // A version of an older lineage than this one is of no account: whoever left it does not come back to it.
+        // Ignores a version of an older lineage than this one: a run that left a lineage does not return to it.
         let at_least = |known: &Published| lineage_number(&known.lineage) >= lineage_number(&self.lineage);
         let first = self.published_first(step, versions)?;
         Ok(Some(Replay {
@@ -134,32 +135,25 @@ impl Rank {
             self.unpublished();
             return Ok(());
         }
-        let weights = self.published()?;
-        let newest = versions
-            .iter()
-            .map(|version| lineage_number(&version.lineage))
-            .max()
-            .unwrap_or(1);
-        let known = replay.known;
-        // Only rank 0 has the weights.
-        let is_known = |known: &Published| known.tensors_sha256 == weights::checksum(&weights);
-        let repeats = self.is_first() && known.as_ref().is_some_and(is_known);
-        let repeats = self.model.sum(&[f64::from(u8::from(repeats))])?[0] > 0.0;
-        match known {
-            Some(known) if repeats => self.lineage = known.lineage,
-            Some(_) => {
-                self.lineage = format!("l{}", newest.max(lineage_number(&self.lineage)) + 1);
-                tracing::warn!(
-                    step,
-                    lineage = self.lineage,
-                    "arithmetic did not repeat: a lineage begins"
-                );
+        if let Some(known) = replay.known {
+            let found = self.model.published_checksum(publishes_adapters(&self.config.spec))?;
+            // Only rank 0 has a checksum.
+            let repeats = found.is_some_and(|found| found == known.tensors_sha256);
+            match self.model.sum(&[f64::from(u8::from(repeats))])?[0] > 0.0 {
+                true => self.lineage = known.lineage,
+                false => {
+                    self.begin_lineage(versions);
+                    tracing::warn!(
+                        step,
+                        lineage = self.lineage,
+                        "arithmetic did not repeat: a lineage begins"
+                    );
+                }
             }
-            None => {}
         }
         let parent = Some(self.version.clone());
         self.step = step;
-        self.publish_weights(&weights, parent)?;
+        self.publish(parent)?;
         if self.is_first() {
             // Missing where the attempt before ended between publishing and noting.
             let metrics = self.named(metrics);

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use grpo_model::weights::Unit;
+use grpo_native::gpu_wait::wait_for;
 use grpo_records::paths;
-use grpo_records::store::{StoreError, wait};
+use grpo_records::store::{StoreError, Uploaded, wait};
 use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
@@ -33,6 +34,36 @@ pub struct CheckpointManifest {
     pub adapter: Option<serde_json::Value>,
     /// Files by name with their checksums.
     pub files: BTreeMap<String, String>,
+}
+
+/// What a rank has written of a checkpoint: the checksum of its file, zeros where another has the same part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    digest: [u8; 32],
+}
+
+impl Written {
+    /// What every rank has written, by rank, once all have. Every rank must call it, with nothing while it writes.
+    pub fn on_all_ranks(own: Option<Self>, model: &Sharded) -> Result<Option<Vec<Self>>, TrainError> {
+        let (world, rank) = (model.group.world() as usize, model.group.rank() as usize);
+        // Of each rank, whether it has written, and its bytes: every rank fills its own places.
+        let mut numbers = vec![0.0; 33 * world];
+        if let Some(own) = own {
+            numbers[33 * rank] = 1.0;
+            for (place, byte) in numbers[33 * rank + 1..].iter_mut().zip(own.digest) {
+                *place = byte.into();
+            }
+        }
+        let numbers = model.sum(&numbers)?;
+        let of_rank = |numbers: &[f64]| {
+            let mut digest = [0; 32];
+            for (byte, number) in digest.iter_mut().zip(&numbers[1..]) {
+                *byte = *number as u8;
+            }
+            (numbers[0] > 0.0).then_some(Self { digest })
+        };
+        Ok(numbers.chunks_exact(33).map(of_rank).collect())
+    }
 }
 
 /// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state
@@ -103,15 +134,16 @@ impl TrainerStore {
         self.manifests(paths::CHECKPOINTS)
     }
 
-    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`].
-    pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<(), TrainError> {
+    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`] with what all ranks have
+    /// answered.
+    pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<Written, TrainError> {
         self.write_snapshot(&Snapshot::of(model, lineage, step))
     }
 
     /// The same of a state that was put aside. Of its bytes a copy of one tensor is in memory at a time.
-    pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<(), TrainError> {
+    pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<Written, TrainError> {
         if !snapshot.is_written {
-            return Ok(());
+            return Ok(Written::default());
         }
         let head = &snapshot.head;
         let path = paths::checkpoint_rank(&head.lineage, head.step, snapshot.rank, head.world);
@@ -120,23 +152,37 @@ impl TrainerStore {
             Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
         });
         let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
-        self.put_pieces(&path, pieces)
+        let Uploaded { sha256, .. } = self.put_pieces(&path, pieces)?;
+        let mut digest = [0; 32];
+        hex::decode_to_slice(&sha256, &mut digest).map_err(|error| {
+            TrainError::Start(format!("the checksum {sha256} of {path} is not hexadecimal: {error}"))
+        })?;
+        Ok(Written { digest })
     }
 
-    /// Makes a checkpoint complete, and removes all but the newest `keep`.
-    pub fn seal(&self, model: &Sharded, lineage: &str, step: u32, keep: usize) -> Result<(), TrainError> {
-        self.seal_snapshot(CheckpointManifest::head(model, lineage, step), keep)
+    /// Makes a checkpoint complete, and removes all but the newest `keep`. `written`: of every rank, by rank.
+    pub fn seal(
+        &self,
+        model: &Sharded,
+        lineage: &str,
+        step: u32,
+        written: &[Written],
+        keep: usize,
+    ) -> Result<(), TrainError> {
+        self.seal_snapshot(CheckpointManifest::head(model, lineage, step), written, keep)
     }
 
     /// The same of states that were put aside under this head.
-    pub fn seal_snapshot(&self, head: CheckpointManifest, keep: usize) -> Result<(), TrainError> {
+    pub fn seal_snapshot(&self, head: CheckpointManifest, written: &[Written], keep: usize) -> Result<(), TrainError> {
         let (lineage, step) = (head.lineage.clone(), head.step);
-        let mut files = BTreeMap::new();
-        for rank in 0..head.world {
+        // The first ranks have the replica of the state that is written. Nothing is read again: what a disk has changed
+        // since is no checkpoint.
+        let file = |(rank, written): (u32, &Written)| {
             let path = paths::checkpoint_rank(&lineage, step, rank, head.world);
-            let name = path.rsplit('/').next().unwrap_or_default();
-            files.insert(name.to_owned(), wait(self.records().checksum(&path))?);
-        }
+            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+            (name, hex::encode(written.digest))
+        };
+        let files = (0..head.world).zip(written).map(file).collect();
         let manifest = CheckpointManifest { files, ..head };
         // A checkpoint that was found damaged, and passed over, may have left its manifest under this name.
         self.put(&paths::checkpoint_manifest(&lineage, step), json(&manifest)?)?;
@@ -182,9 +228,9 @@ impl TrainerStore {
         Ok(true)
     }
 
-    /// Puts a checkpoint's state into the model, whatever world size wrote it. Of its files one is in memory at a time,
-    /// and those that have nothing of this rank's part are not read: a rank that could hold its state while it trained
-    /// can come back to it. What is read is what the manifest says, or the model stays as it is.
+    /// Loads a checkpoint's state into the model, for any world size that wrote it. At a time, memory holds one of its
+    /// files and a copy of one tensor. It reads no file without data of this rank. So a rank that could hold its state
+    /// in training can also load it. After an error the model is not usable.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let CheckpointManifest { lineage, step, .. } = checkpoint;
         let damaged = |message: String| TrainError::Damaged {
@@ -200,11 +246,6 @@ impl TrainerStore {
             return Err(damaged(format!("it holds {held}, but trained are {wanted}")));
         }
         let (rank, world) = (model.shard_group().rank(), model.shard_group().world());
-        let mut states: Vec<[Vec<f32>; 3]> = model
-            .shards
-            .iter()
-            .map(|shard| [(); 3].map(|()| vec![0.0; part(&shard.unit, rank, world).len()]))
-            .collect();
         for from in 0..checkpoint.world {
             let parts = model.shards.iter().map(|shard| {
                 let (own, theirs) = (
@@ -225,15 +266,16 @@ impl TrainerStore {
                 return Err(damaged(format!("{name} has another checksum than its manifest says")));
             }
             let tensors = SafeTensors::deserialize(&bytes).map_err(|e| damaged(e.to_string()))?;
-            if tensors.len() != STATES.len() * states.len() {
-                let (held, wanted) = (tensors.len() / STATES.len(), states.len());
+            if tensors.len() != STATES.len() * model.shards.len() {
+                let (held, wanted) = (tensors.len() / STATES.len(), model.shards.len());
                 return Err(damaged(format!("it holds {held} units, and the model has {wanted}")));
             }
-            for (index, (state, (own, theirs, both))) in states.iter_mut().zip(parts).enumerate() {
+            for (index, (shard, (own, theirs, both))) in model.shards.iter().zip(parts).enumerate() {
                 if both.is_empty() {
                     continue;
                 }
-                for (name, values) in STATES.iter().zip(state) {
+                let places = [&shard.values, &shard.first_moment, &shard.second_moment];
+                for (name, place) in STATES.iter().zip(places) {
                     let tensor = tensors.tensor(&format!("{index:05}.{name}"));
                     let data = tensor.map_err(|e| damaged(e.to_string()))?.data();
                     if data.len() != 4 * theirs.len() {
@@ -241,16 +283,10 @@ impl TrainerStore {
                         return Err(damaged(format!("unit {index} holds {held} values of {wanted}")));
                     }
                     let data = data[4 * (both.start - theirs.start)..4 * (both.end - theirs.start)].chunks_exact(4);
-                    for (value, b) in values[both.start - own.start..].iter_mut().zip(data) {
-                        *value = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-                    }
+                    let values: Vec<f32> = data.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+                    let mut place = place.narrow(0, (both.start - own.start) as i64, both.len() as i64);
+                    place.copy_(&Tensor::from_slice(&values));
                 }
-            }
-        }
-        for (shard, state) in model.shards.iter_mut().zip(states) {
-            let places = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
-            for (place, values) in places.into_iter().zip(state) {
-                *place = Tensor::from_slice(&values).to_device(place.device());
             }
         }
         model.updates = checkpoint.updates;
@@ -269,6 +305,6 @@ fn part(unit: &Unit, rank: u32, world: u32) -> Range<usize> {
 fn on_the_host(tensor: &Tensor) -> Tensor {
     match tensor.device() {
         Device::Cpu => tensor.copy(),
-        _ => tensor.to_device(Device::Cpu),
+        gpu => wait_for(gpu, || tensor.to_device(Device::Cpu)),
     }
 }

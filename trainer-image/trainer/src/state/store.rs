@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use grpo_records::claim::{Claim, ClaimError};
-use grpo_records::store::{StoreError, sha256_hex, wait};
+use grpo_records::claim::{Claim, ClaimError, ClaimedUpload};
+use grpo_records::store::{StoreError, Upload, Uploaded, sha256_hex, wait};
 use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
 
 pub use grpo_records::paths::lineage_number;
+
+const WRITING: &str = "writing";
 
 /// Hex sha256.
 pub fn sha256(bytes: &[u8]) -> String {
@@ -44,7 +46,7 @@ impl Epoch {
 #[derive(Clone, Debug)]
 pub struct TrainerStore {
     store: RunStore,
-    /// None: nobody else writes here, and no attempt follows.
+    /// `None`: no other process writes here, and no attempt follows.
     attempt: Option<(Epoch, Claim)>,
 }
 
@@ -115,26 +117,27 @@ impl TrainerStore {
         }
     }
 
-    /// Writes a file of these pieces, whole, or not at all; what had its name is replaced.
+    /// Writes a file of these pieces, whole, or not at all, and answers its checksum, which was made on the way; what
+    /// had its name is replaced.
     pub(super) fn put_pieces(
         &self,
         path: &str,
         mut pieces: impl Iterator<Item = Result<Vec<u8>, TrainError>>,
-    ) -> Result<(), TrainError> {
-        match &self.attempt {
+    ) -> Result<Uploaded, TrainError> {
+        let mut file = self.begin_file(path)?;
+        pieces.try_for_each(|piece| file.write(&piece?))?;
+        file.finish()
+    }
+
+    /// Begins a file, which may be too large for memory. Without [`FileUpload::finish`] it never was.
+    pub(super) fn begin_file(&self, path: &str) -> Result<FileUpload<'_>, TrainError> {
+        Ok(match &self.attempt {
             Some((epoch, claim)) => {
-                let failed = |error| fenced(error, "writing", epoch);
-                let mut upload = wait(claim.upload(path)).map_err(failed)?;
-                pieces.try_for_each(|piece| wait(upload.write(&piece?)).map_err(failed))?;
-                wait(upload.finish()).map_err(failed)?;
+                let upload = wait(claim.upload(path)).map_err(|error| fenced(error, WRITING, epoch))?;
+                FileUpload::Claimed(Box::new(upload), epoch)
             }
-            None => {
-                let mut upload = wait(self.store.upload(path))?;
-                pieces.try_for_each(|piece| Ok::<_, TrainError>(wait(upload.write(&piece?))?))?;
-                wait(upload.finish())?;
-            }
-        }
-        Ok(())
+            None => FileUpload::Plain(Box::new(wait(self.store.upload(path))?)),
+        })
     }
 
     /// Removes a published folder. Its manifest goes first: a process that ended in between would leave a manifest of
@@ -208,18 +211,29 @@ impl TrainerStore {
         }
         Ok(found)
     }
+}
 
-    /// Writes a folder: it counts when `manifest` is there, which is written last.
-    pub(super) fn put_folder(
-        &self,
-        folder: &str,
-        files: Vec<(String, Vec<u8>)>,
-        manifest: Vec<u8>,
-    ) -> Result<(), TrainError> {
-        for (name, bytes) in files {
-            self.put(&format!("{folder}/{name}"), bytes)?;
+/// A file on its way into the store.
+pub(super) enum FileUpload<'a> {
+    Claimed(Box<ClaimedUpload>, &'a Epoch),
+    Plain(Box<Upload>),
+}
+
+impl FileUpload<'_> {
+    /// Adds bytes. After an error the upload is of no use.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
+        match self {
+            Self::Claimed(upload, epoch) => wait(upload.write(bytes)).map_err(|error| fenced(error, WRITING, epoch)),
+            Self::Plain(upload) => Ok(wait(upload.write(bytes))?),
         }
-        self.put(&format!("{folder}/{}", paths::MANIFEST), manifest)
+    }
+
+    /// The file has its name and is durable when this returns.
+    pub(super) fn finish(self) -> Result<Uploaded, TrainError> {
+        match self {
+            Self::Claimed(upload, epoch) => wait(upload.finish()).map_err(|error| fenced(error, WRITING, epoch)),
+            Self::Plain(upload) => Ok(wait(upload.finish())?),
+        }
     }
 }
 

@@ -3,16 +3,15 @@
 use std::fs;
 use std::path::Path;
 
-use grpo_model::weights::export::COMPANIONS;
-use grpo_model::weights::{self, Weights};
+use grpo_contracts::weights::WEIGHTS_KEPT;
+use grpo_model::weights::TensorsDigest;
+use grpo_model::weights::export::{COMPANIONS, Named, Precision, header};
 use grpo_records::paths;
+use grpo_records::store::Uploaded;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 
-use super::store::{TrainerStore, json, lineage_number, sha256};
+use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
-
-/// Weights versions kept beside the initial one: what a replica that boots may still ask for.
-pub const WEIGHTS_KEPT: usize = 8;
 
 /// What a version's folder is to those who load it.
 pub enum Form<'a> {
@@ -49,58 +48,137 @@ impl Form<'_> {
     }
 }
 
+/// A version that is being published, of whose tensors one is in memory at a time. It counts once it is finished.
+pub struct Publication<'a> {
+    store: &'a TrainerStore,
+    form: Form<'a>,
+    precision: Precision,
+    /// Names of the tensors to come, the next one last.
+    rest: Vec<String>,
+    /// What has this name already, and the checksum of its manifest.
+    known: Option<(WeightsManifest, String)>,
+    /// None where the version is known.
+    file: Option<FileUpload<'a>>,
+    digest: TensorsDigest,
+    manifest: WeightsManifest,
+}
+
+impl Publication<'_> {
+    /// Adds the next tensor.
+    pub fn tensor(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Result<(), TrainError> {
+        if self.rest.pop().as_deref() != Some(name) {
+            return Err(self.damaged(format!("tensor {name} came out of order")));
+        }
+        let precision = self.precision;
+        let Self { file, digest, .. } = self;
+        // Of what is written, and of what its readers see: side by side.
+        std::thread::scope(|scope| {
+            scope.spawn(|| digest.add(name, shape, &precision.rounded(values)));
+            match file {
+                Some(file) => file.write(&precision.encoded(values)),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Writes the manifest, and answers it with its checksum.
+    pub fn finish(mut self) -> Result<(WeightsManifest, String), TrainError> {
+        if let Some(name) = self.rest.last() {
+            return Err(self.damaged(format!("tensor {name} is missing")));
+        }
+        self.manifest.tensors_sha256 = self.digest.finish();
+        let target = paths::weights(&self.manifest.version);
+        let Some(file) = self.file.take() else {
+            let same = |known: &(WeightsManifest, String)| known.0.tensors_sha256 == self.manifest.tensors_sha256;
+            let known = self.known.take().filter(same);
+            return known.ok_or_else(|| self.damaged("other weights were published under this name".to_owned()));
+        };
+        let Uploaded { bytes, sha256: digest } = file.finish()?;
+        let name = self.form.file().to_owned();
+        self.manifest.files.push(WeightsFile {
+            name,
+            bytes,
+            sha256: digest,
+        });
+        for (name, bytes) in self.form.companions()? {
+            self.manifest.files.push(WeightsFile {
+                bytes: bytes.len() as u64,
+                sha256: sha256(&bytes),
+                name: name.clone(),
+            });
+            self.store.put(&format!("{target}/{name}"), bytes)?;
+        }
+        let text = json(&self.manifest)?;
+        let checksum = sha256(&text);
+        self.store.put(&format!("{target}/{}", paths::MANIFEST), text)?;
+        Ok((self.manifest, checksum))
+    }
+
+    fn damaged(&self, message: String) -> TrainError {
+        TrainError::Damaged {
+            path: paths::weights(&self.manifest.version),
+            message,
+        }
+    }
+}
+
 impl TrainerStore {
     /// Every published version.
     pub fn versions(&self) -> Result<Vec<WeightsManifest>, TrainError> {
         self.manifests(paths::WEIGHTS)
     }
 
-    /// Publishes `weights`, in the form that engines load, and answers the manifest with its checksum. Publishing the
-    /// same version again is a no-op; other weights under a published name are refused, because tokens were sampled
-    /// from what the name meant.
-    pub fn publish(
-        &self,
-        weights: &Weights,
-        form: Form<'_>,
+    /// Begins to publish `tensors`, in that order, in the form that engines load. Publishing the same version again
+    /// writes nothing; other weights under a published name are refused, because tokens were sampled from what the name
+    /// meant.
+    pub fn begin_version<'a>(
+        &'a self,
+        form: Form<'a>,
+        tensors: &[Named],
+        precision: Precision,
         lineage: &str,
         step: u32,
-        parent_version: Option<String>,
-    ) -> Result<(WeightsManifest, String), TrainError> {
+        parent: Option<String>,
+    ) -> Result<Publication<'a>, TrainError> {
         let version = paths::weights_version(lineage, step);
-        let tensors_sha256 = weights::checksum(weights);
         let target = paths::weights(&version);
-        if let Some(bytes) = self.read_if_there(&paths::weights_manifest(&version))? {
-            let damaged = |message: String| TrainError::Damaged {
-                path: target.clone(),
-                message,
-            };
-            let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-            return match manifest.tensors_sha256 == tensors_sha256 {
-                true => Ok((manifest, sha256(&bytes))),
-                false => Err(damaged("other weights were published under this name".to_owned())),
-            };
-        }
-        let mut files = vec![(form.file().to_owned(), weights::to_safetensors(weights)?)];
-        files.extend(form.companions()?);
-        let manifest = WeightsManifest {
-            version: version.clone(),
-            lineage: lineage.to_owned(),
-            step,
-            parent: parent_version,
-            files: files
-                .iter()
-                .map(|(name, bytes)| WeightsFile {
-                    name: name.clone(),
-                    bytes: bytes.len() as u64,
-                    sha256: sha256(bytes),
-                })
-                .collect(),
-            tensors_sha256,
+        let known = match self.read_if_there(&paths::weights_manifest(&version))? {
+            None => None,
+            Some(bytes) => {
+                let damaged = |error: serde_json::Error| TrainError::Damaged {
+                    path: target.clone(),
+                    message: error.to_string(),
+                };
+                let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(damaged)?;
+                Some((manifest, sha256(&bytes)))
+            }
         };
-        let text = json(&manifest)?;
-        let checksum = sha256(&text);
-        self.put_folder(&target, files, text)?;
-        Ok((manifest, checksum))
+        let header = header(tensors, precision);
+        let file = match &known {
+            Some(_) => None,
+            None => {
+                let mut file = self.begin_file(&format!("{target}/{}", form.file()))?;
+                file.write(&header)?;
+                Some(file)
+            }
+        };
+        Ok(Publication {
+            store: self,
+            form,
+            precision,
+            rest: tensors.iter().rev().map(|(name, _)| name.clone()).collect(),
+            known,
+            file,
+            digest: TensorsDigest::default(),
+            manifest: WeightsManifest {
+                version,
+                lineage: lineage.to_owned(),
+                step,
+                parent,
+                files: Vec::new(),
+                tensors_sha256: String::new(),
+            },
+        })
     }
 
     /// Removes old versions: kept are the newest, and step 0.

@@ -91,3 +91,17 @@ fn whoever_says_that_it_writes_is_not_taken_for_hanging() {
         at(9, true, "barrier")
     ]));
 }
+
+#[test]
+fn nccl_ends_a_rank_only_when_the_watchdog_had_time_to_say_who_is_late() {
+    let of = |seconds| Limits {
+        collective: Duration::from_secs(seconds),
+        ..limits()
+    };
+    for seconds in [1, 120, 1800, 7200] {
+        let limits = of(seconds);
+        let excused = BUSY.max(limits.collective);
+        assert!(limits.gpu_collective() >= excused + limits.collective, "{seconds}");
+        assert!(limits.gpu_collective() <= 2 * excused, "{seconds}: in hours, not days");
+    }
+}

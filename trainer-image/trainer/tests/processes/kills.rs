@@ -1,5 +1,5 @@
-//! Trainers that are killed at any instant, over and over: what comes back goes on with the same bits, and no
-//! checkpoint is half there.
+//! Kills trainers at random instants, many times: a restarted trainer continues with the same bits, and no checkpoint
+//! is incomplete.
 //!
 //! 10 kills; `make test-trainer-kills` has 200.
 

@@ -29,7 +29,7 @@ fn state_and_parent(process: u32) -> Option<(char, u32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Whoever is a zombie waits for this machine's first process, and has ended.
+/// A zombie has ended too: it only waits until this machine's first process reaps it.
 fn is_gone(process: &u32) -> bool {
     state_and_parent(*process).is_none_or(|(state, _)| state == 'Z')
 }
@@ -106,6 +106,20 @@ fn a_rank_that_is_killed_is_the_reason_why_its_pod_ends_and_no_rank_stays() {
     assert!(ranks.values().all(is_gone), "{ranks:?}");
     until(|| says(&attempt, "rank 3 ended first (signal: 9 (SIGKILL)"));
     assert!(std::fs::read_dir(&attempt.last_words).unwrap().next().is_none());
+}
+
+/// As NCCL ends a rank whose collective is past its deadline.
+#[test]
+fn a_rank_that_nccl_aborts_ends_its_pod_as_one_that_lost_a_peer_and_is_named() {
+    let run = Run::new(50);
+    let (mut attempt, ranks) = started(&run, 2, 2);
+    attempt.step(&run, 1);
+    signal(ranks[&3], "-ABRT");
+    for pod in [1, 0] {
+        assert_eq!(attempt.ranks[pod].wait().unwrap().code(), Some(PEER_LOST_CODE));
+    }
+    assert!(ranks.values().all(is_gone), "{ranks:?}");
+    until(|| says(&attempt, "rank 3 ended first (signal: 6 (SIGABRT)"));
 }
 
 #[test]

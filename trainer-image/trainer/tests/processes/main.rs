@@ -10,6 +10,7 @@ mod common;
 mod engines;
 mod kills;
 mod launch;
+mod lineages;
 mod resumed;
 mod serve;
 mod supervised;

@@ -14,6 +14,7 @@ mod options;
 mod packing;
 mod precision;
 mod replay;
+mod steps;
 mod store;
 mod supervised;
 mod turns;

@@ -1,5 +1,5 @@
-//! Router replay: tokens go through the experts that are recorded, on whichever rank and in whatever pack; a record
-//! that cannot be used is refused.
+//! Router replay: tokens go through the recorded experts, on every rank and in every pack. The trainer refuses a
+//! record that it cannot use.
 
 use std::path::Path;
 

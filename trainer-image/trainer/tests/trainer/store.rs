@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{algorithm, alone, batch, flat, model, ranks, steps};
+use crate::common::{algorithm, alone, batch, config, config_json, flat, model, ranks, steps};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
+use grpo_model::weights::export::{Named, Precision};
 use grpo_model::weights::{Weights, checksum};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;
+use grpo_records::weights::WeightsManifest;
 use grpo_records::{RunStore, paths};
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, TrainerStore};
+use grpo_trainer::state::{Epoch, Form, TrainerStore, Written};
 use grpo_trainer::{TrainError, grpo};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -21,11 +23,30 @@ use object_store::{
 };
 
 fn save(store: &TrainerStore, model: &Sharded, step: u32) {
-    store.write_shards(model, "l1", step).unwrap();
-    model.group.barrier().unwrap();
+    let own = store.write_shards(model, "l1", step).unwrap();
+    let written = Written::on_all_ranks(Some(own), model).unwrap().unwrap();
     if model.group.rank() == 0 {
-        store.seal(model, "l1", step, 3).unwrap();
+        store.seal(model, "l1", step, &written, 3).unwrap();
     }
+}
+
+/// Publishes weights of lineage `l1` as a model whose other files are in `folder`.
+fn publish(
+    store: &TrainerStore,
+    weights: &Weights,
+    folder: &std::path::Path,
+    step: u32,
+    parent: Option<String>,
+) -> Result<(WeightsManifest, String), TrainError> {
+    let tensors: Vec<Named> = weights
+        .iter()
+        .map(|(name, array)| (name.clone(), array.shape.clone()))
+        .collect();
+    let mut publication = store.begin_version(Form::Model(folder), &tensors, Precision::F32, "l1", step, parent)?;
+    for (name, array) in weights {
+        publication.tensor(name, &array.shape, &array.values)?;
+    }
+    publication.finish()
 }
 
 fn load(store: &TrainerStore, group: Group) -> Sharded {
@@ -92,6 +113,38 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
 }
 
+/// What is sealed is what was written, and is not read again for that.
+#[test]
+fn a_file_that_changed_before_its_checkpoint_was_sealed_makes_no_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let model = alone();
+    save(&store, &model, 1);
+    let written = store.write_shards(&model, "l1", 2).unwrap();
+    let shard = folder.path().join(paths::checkpoint_rank("l1", 2, 0, 1));
+    let mut bytes = std::fs::read(&shard).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&shard, &bytes).unwrap();
+    store.seal(&model, "l1", 2, &[written], 3).unwrap();
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+}
+
+#[test]
+fn ranks_that_still_write_keep_a_checkpoint_from_being_sealed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    for (rank, found) in (0..).zip(ranks(3, |group| {
+        let model = model(group);
+        let own = store.write_shards(&model, "l1", 1).unwrap();
+        let late = (model.group.rank() != 1).then_some(own);
+        assert_eq!(Written::on_all_ranks(late, &model).unwrap(), None);
+        (own, Written::on_all_ranks(Some(own), &model).unwrap().unwrap())
+    })) {
+        let (own, all): (Written, Vec<Written>) = found;
+        assert_eq!((all.len(), all[rank]), (3, own));
+    }
+}
+
 #[test]
 fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
     type Change = fn(&mut Batch);
@@ -134,20 +187,82 @@ fn a_published_name_means_its_weights_for_good() {
     let store = TrainerStore::existing(folder.path()).unwrap();
     let mut model = alone();
     let weights = model.weights().unwrap();
-    let publish =
-        |weights: &Weights| store.publish(weights, Form::Model(folder.path()), "l1", 1, Some("l1-s0".to_owned()));
-    let first = publish(&weights).unwrap();
-    assert_eq!(publish(&weights).unwrap(), first);
+    let again = |weights: &Weights| publish(&store, weights, folder.path(), 1, Some("l1-s0".to_owned()));
+    let first = again(&weights).unwrap();
+    assert_eq!(again(&weights).unwrap(), first);
     assert_eq!(first.0.tensors_sha256, checksum(&weights));
 
     steps(&mut model, 1..=1);
     assert!(
-        publish(&model.weights().unwrap())
+        again(&model.weights().unwrap())
             .unwrap_err()
             .to_string()
             .contains("other weights")
     );
     assert_eq!(store.versions().unwrap(), [first.0]);
+}
+
+#[test]
+fn a_model_computed_in_bf16_is_published_in_bf16_in_the_order_of_its_layers_and_named_by_what_is_read_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config_json().to_string()).unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let mut model = alone().compute_in(Precision::Bf16);
+    steps(&mut model, 1..=1);
+    let (tensors, precision) = (model.published_tensors(false), model.published_precision(false));
+    let form = Form::Model(folder.path());
+    let mut publication = store.begin_version(form, &tensors, precision, "l1", 1, None).unwrap();
+    model
+        .each_published(false, |name, shape, values| publication.tensor(name, shape, values))
+        .unwrap();
+    let (manifest, _) = publication.finish().unwrap();
+    assert_eq!(
+        model.published_checksum(false).unwrap(),
+        Some(manifest.tensors_sha256.clone())
+    );
+
+    let version = folder.path().join(paths::weights("l1-v1"));
+    let read = grpo_model::weights::read(&version, &config()).unwrap();
+    assert_eq!(checksum(&read), manifest.tensors_sha256);
+    for (name, array) in model.weights().unwrap() {
+        assert_eq!(*precision.rounded(&array.values), read[&name].values, "{name}");
+    }
+    let bytes = std::fs::read(version.join("model.safetensors")).unwrap();
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let mut places: Vec<_> = header
+        .tensors()
+        .into_iter()
+        .map(|(name, info)| (info.data_offsets, name))
+        .collect();
+    places.sort();
+    assert!(
+        places
+            .iter()
+            .map(|(_, name)| name)
+            .eq(tensors.iter().map(|(name, _)| name))
+    );
+}
+
+#[test]
+fn a_version_that_lacks_a_tensor_is_not_published() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let tensors = [("a".to_owned(), vec![1]), ("b".to_owned(), vec![1])];
+    let begin = || {
+        let form = Form::Model(folder.path());
+        store
+            .begin_version(form, &tensors, Precision::F32, "l1", 1, None)
+            .unwrap()
+    };
+    let mut publication = begin();
+    publication.tensor("a", &[1], &[0.5]).unwrap();
+    let missing = publication.finish().unwrap_err().to_string();
+    let other = begin().tensor("b", &[1], &[0.5]).unwrap_err().to_string();
+    assert!(
+        missing.contains("tensor b is missing") && other.contains("out of order"),
+        "{missing} {other}"
+    );
+    assert_eq!(store.versions().unwrap(), []);
 }
 
 /// A volume without room, while `full` says so.
@@ -234,18 +349,14 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     let mut model = alone();
     steps(&mut model, 1..=1);
     save(&store, &model, 1);
-    let (published, _) = store
-        .publish(&model.weights().unwrap(), Form::Model(folder.path()), "l1", 1, None)
-        .unwrap();
+    let (published, _) = publish(&store, &model.weights().unwrap(), folder.path(), 1, None).unwrap();
     steps(&mut model, 2..=2);
 
     full.store(true, Ordering::Relaxed);
     let weights = model.weights().unwrap();
     for error in [
         store.write_shards(&model, "l1", 2).unwrap_err(),
-        store
-            .publish(&weights, Form::Model(folder.path()), "l1", 2, None)
-            .unwrap_err(),
+        publish(&store, &weights, folder.path(), 2, None).unwrap_err(),
     ] {
         let message = error.to_string();
         assert!(matches!(error, TrainError::Store(_)), "{message}");
@@ -265,9 +376,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     full.store(false, Ordering::Relaxed);
     store.sweep().unwrap();
     save(&store, &model, 2);
-    store
-        .publish(&weights, Form::Model(folder.path()), "l1", 2, None)
-        .unwrap();
+    publish(&store, &weights, folder.path(), 2, None).unwrap();
     assert_eq!(
         (
             store.newest_checkpoint().unwrap().unwrap().step,
@@ -283,18 +392,14 @@ fn a_version_counts_when_its_manifest_is_there_and_what_has_none_is_tidied_up() 
     let store = TrainerStore::existing(folder.path()).unwrap();
     let model = alone();
     let weights = model.weights().unwrap();
-    let publish = || {
-        store
-            .publish(&weights, Form::Model(folder.path()), "l1", 1, None)
-            .unwrap()
-    };
-    let (first, _) = publish();
+    let whole = || publish(&store, &weights, folder.path(), 1, None).unwrap();
+    let (first, _) = whole();
     // As a process leaves it that ends before the manifest.
     std::fs::remove_file(folder.path().join(paths::weights_manifest("l1-v1"))).unwrap();
     assert_eq!(store.versions().unwrap(), []);
     store.sweep().unwrap();
     assert!(!folder.path().join(paths::weights("l1-v1")).exists());
-    assert_eq!(publish().0, first);
+    assert_eq!(whole().0, first);
 }
 
 fn rank(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
@@ -320,7 +425,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     let old = started(root, "uid-1", 1);
     let mut model = alone();
     let weights = model.weights().unwrap();
-    old.publish(&weights, Form::Model(root), "l1", 0, None).unwrap();
+    publish(&old, &weights, root, 0, None).unwrap();
     steps(&mut model, 1..=1);
     save(&old, &model, 1);
 
@@ -328,11 +433,11 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     steps(&mut model, 2..=2);
     let other = model.weights().unwrap();
     let refused = [
-        old.publish(&other, Form::Model(root), "l1", 2, None).map(|_| ()),
-        old.write_shards(&model, "l1", 2),
+        publish(&old, &other, root, 2, None).map(|_| ()),
+        old.write_shards(&model, "l1", 2).map(|_| ()),
         // Also what has its name already.
-        old.write_shards(&model, "l1", 1),
-        old.seal(&model, "l1", 1, 1),
+        old.write_shards(&model, "l1", 1).map(|_| ()),
+        old.seal(&model, "l1", 1, &[Written::default()], 1),
         old.create("metrics/trainer/000002.json", &b"{}"[..]).map(|_| ()),
         old.prune_versions(),
         old.sweep(),
@@ -344,7 +449,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     assert_eq!(new.versions().unwrap().len(), 1);
     assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 1);
 
-    new.publish(&other, Form::Model(root), "l1", 2, None).unwrap();
+    publish(&new, &other, root, 2, None).unwrap();
     save(&new, &model, 2);
     assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 2);
 }

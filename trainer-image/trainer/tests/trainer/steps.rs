@@ -1,0 +1,108 @@
+//! What a step of several mini-batches tells, and what it does not compute.
+
+use crate::common::{algorithm, alone, batch, flat, model, ranks};
+use grpo_crds::algorithm::{Algorithm, Kl, OldLogprobs};
+use grpo_trainer::grpo;
+use grpo_trainer::loss_fn::Model;
+use grpo_trainer::micro_batch::MicroBatch;
+use grpo_trainer::packing::{Cost, pack};
+use grpo_trainer::sharded::Sharded;
+
+#[test]
+fn the_largest_gap_of_a_step_is_found_in_its_last_mini_batch_too() {
+    let algorithm = Algorithm {
+        mini_batches: 3,
+        epochs: 2,
+        old_logprobs: OldLogprobs::Recompute,
+        ..algorithm()
+    };
+    let gap = |off: f32| {
+        let mut batch = batch(1);
+        let row = batch.rows.iter_mut().rfind(|row| row.group == 1).unwrap();
+        let last = row.mask.iter().rposition(|mask| *mask == 1).unwrap();
+        row.logprobs[last] -= off;
+        grpo::step(&mut alone(), &batch, "batch", &algorithm, 0).unwrap()
+    };
+    let (usual, off) = (gap(0.0), gap(50.0));
+    let wider = off.logprob_gap_max - usual.logprob_gap_max;
+    assert!(wider > 30.0, "{} {}", usual.logprob_gap_max, off.logprob_gap_max);
+}
+
+#[test]
+fn groups_without_an_advantage_are_not_computed_and_change_no_weight() {
+    let nothing: Kl = serde_json::from_str(r#"{"coefficient": 0.0}"#).unwrap();
+    let step = |kl: Option<Kl>| {
+        let mut model = alone();
+        model.base_is_here();
+        let algorithm = Algorithm { kl, ..algorithm() };
+        let metrics = grpo::step(&mut model, &batch(1), "batch", &algorithm, 0).unwrap();
+        (flat(&model.weights().unwrap()), metrics)
+    };
+    // A divergence is of all rows, though it is worth nothing here.
+    let ((found, short), (wanted, whole)) = (step(None), step(Some(nothing)));
+    assert_eq!(
+        (short.groups_zero_variance, short.trained_tokens),
+        (1, whole.trained_tokens)
+    );
+    assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
+    assert!((short.loss - whole.loss).abs() < 1e-6, "{} {}", short.loss, whole.loss);
+    assert!((short.clip_fraction - whole.clip_fraction).abs() < 1e-12, "{short:?}");
+    assert!(short.unique_tokens < whole.unique_tokens, "{short:?}");
+    assert!(short.model_flops < 0.8 * whole.model_flops, "{short:?}");
+}
+
+#[test]
+fn a_step_in_which_no_group_has_an_advantage_is_a_step_that_computes_nothing() {
+    let mut batch = batch(1);
+    batch.rows.retain(|row| row.group == 2);
+    for world in [1, 2] {
+        for metrics in ranks(world, |group| {
+            grpo::step(&mut model(group), &batch, "batch", &algorithm(), 0).unwrap()
+        }) {
+            assert_eq!((metrics.updates, metrics.unique_tokens), (1, 0));
+            assert_eq!(
+                (metrics.loss, metrics.gradient_norm, metrics.model_flops),
+                (0.0, 0.0, 0.0)
+            );
+            assert!(metrics.trained_tokens > 0);
+        }
+    }
+}
+
+#[test]
+fn what_is_observed_passes_in_waves_too_and_is_the_same() {
+    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, None).unwrap();
+    let entered = |model: &Sharded| {
+        let rank = model.group.rank() as usize;
+        let all = model
+            .group
+            .watch()
+            .positions(std::time::Duration::from_secs(60))
+            .unwrap();
+        all[rank].as_ref().unwrap().number
+    };
+    let observed = |waves: usize| {
+        ranks(2, |group| {
+            let rank = group.rank() as usize;
+            let packing = pack(&rows, 32, 2, &Cost::of(&crate::common::config()));
+            let mine = packing.ranks[rank].iter();
+            let batches: Vec<MicroBatch> = mine.map(|pack| MicroBatch::packed(pack, &rows).unwrap()).collect();
+            assert!(batches.len() > 3, "{} micro-batches", batches.len());
+            let mut model = model(group);
+            model.input_bytes = model.input_bytes_of(&batches) / waves;
+            let before = entered(&model);
+            let mut said = Vec::new();
+            let note = &mut |at: usize, piece: &MicroBatch, logprobs: &[f64], entropies: &[f64]| {
+                said.push((at, piece.trained.clone(), logprobs.to_vec(), entropies.to_vec()));
+            };
+            let all: Vec<&MicroBatch> = batches.iter().collect();
+            model.observe(Model::Policy, &all, note).unwrap();
+            (said, entered(&model) - before)
+        })
+    };
+    for (one, several) in observed(1).iter().zip(&observed(3)) {
+        assert_eq!(one.0, several.0);
+        // Each wave gathers the units anew.
+        assert!(several.1 >= 2 * one.1, "{} {}", one.1, several.1);
+    }
+}
