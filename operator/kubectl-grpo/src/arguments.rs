@@ -1,11 +1,13 @@
 //! What `kubectl grpo` is asked for, checked before anything is asked of a cluster.
 
 mod names;
+pub mod plan;
 pub mod tools;
 
 pub use self::names::run_name;
 
 use self::names::set_name;
+use self::plan::{Complete, Completion, PlanOptions, Wait};
 use self::tools::{Copy, Prepull, Tasks, Validated};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use grpo_records::Outcome;
@@ -46,6 +48,11 @@ pub enum What {
     Show(Show),
     /// Logs of all parts of a run, interleaved by time.
     Logs(Logs),
+    /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and nodes
+    /// where they fit. Nothing is created, and no cluster is needed.
+    Plan(PlanOptions),
+    /// Wait until a run has ended. Exit status 0: it succeeded; 3: it failed; 4: it has not ended after --timeout.
+    Wait(Wait),
     /// Ids, images and rows that a run has or would have, and the rows that are skipped.
     Tasks(Tasks),
     /// The tasks that a run of mode Validate found fit, as a list for `select.instanceIds`; the others are comments in
@@ -59,6 +66,11 @@ pub enum What {
     /// reads, <id>/<id>.traj.json of mini-swe-agent, <id>/trajectory.json (ATIF). Without --iteration or --set: the
     /// newest iteration.
     Export(Export),
+    /// A script by which a shell completes commands and flags: `source <(kubectl grpo completion bash)`.
+    Completion(Completion),
+    /// What may follow on a command line, for kubectl's completion.
+    #[command(hide = true)]
+    Complete(Complete),
 }
 
 #[derive(Args, Debug)]
@@ -124,6 +136,9 @@ pub struct Show {
     /// Every sampled token id with its logprob, too.
     #[arg(long)]
     pub tokens: bool,
+    /// What the judge of turns said on each of them, word by word, too.
+    #[arg(long)]
+    pub votes: bool,
     #[command(flatten)]
     pub records: RecordsOptions,
 }

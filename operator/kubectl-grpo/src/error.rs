@@ -4,6 +4,7 @@ use grpo_crds::grpo_run::Mode;
 use grpo_records::look::Refusal;
 use kube::core::response::StatusSummary;
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -89,6 +90,8 @@ pub enum Error {
     #[error(transparent)]
     Manifest(#[from] crate::manifest::ManifestError),
     #[error(transparent)]
+    Plan(#[from] crate::plan::error::PlanError),
+    #[error(transparent)]
     Copy(#[from] crate::copy::CopyError),
     #[error("{0}")]
     NoEpisode(String),
@@ -98,6 +101,28 @@ pub enum Error {
         "GrpoRun {run} has no pods left; `kubectl grpo status {run}` says how it ended, and its episodes stay readable"
     )]
     PodsGone { run: String },
+    #[error(
+        "GrpoRun {run} failed: {reason}: {message}\n`kubectl grpo status {run} -n {namespace}` shows what it was doing, `kubectl grpo logs {run} -n {namespace}` its last words"
+    )]
+    RunFailed {
+        run: String,
+        namespace: String,
+        reason: String,
+        message: String,
+    },
+    #[error(
+        "GrpoRun {run} has not ended after {}s: {state}; wait again, or `kubectl grpo status {run}` says what it waits for",
+        .timeout.as_secs()
+    )]
+    StillRuns {
+        run: String,
+        timeout: Duration,
+        state: String,
+    },
+    #[error("GrpoRun {run} was deleted before it ended; `kubectl grpo status` lists the runs that there are")]
+    RunDeleted { run: String },
+    #[error("watching GrpoRun {run} failed {tries} times in a row: {why}; `kubectl grpo wait {run}` continues")]
+    WatchLost { run: String, tries: u32, why: String },
     #[error("writing: {0}")]
     Output(#[from] std::io::Error),
     #[error("interrupted")]
@@ -158,6 +183,18 @@ pub fn watch_refused(error: kube::runtime::watcher::Error) -> Option<kube::Error
 }
 
 impl Error {
+    /// How the program ends: 2 where it was asked wrongly, 3 for a run that failed, 4 for one that has not ended, 130
+    /// after Ctrl-C, and 1 for all else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::RunFailed { .. } => 3,
+            Self::StillRuns { .. } => 4,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+
     /// The reader of our output went away, as `head` does: no error to speak of.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)

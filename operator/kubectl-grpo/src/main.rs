@@ -1,5 +1,5 @@
 //! kubectl-grpo: what kubectl starts for `kubectl grpo …`. Exit status 0: it is shown; 1: it could not be; 2: it was
-//! asked wrongly.
+//! asked wrongly; 3 and 4 of `wait`: the run failed, or has not ended.
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
@@ -10,7 +10,9 @@ use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
-use kubectl_grpo::{copy, episodes, export, logs, output, sandbox_pool, status, tasks, validated};
+use kubectl_grpo::{
+    completion, copy, episodes, export, logs, output, plan, sandbox_pool, status, tasks, validated, wait,
+};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,26 +30,27 @@ async fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(Error::Interrupted) => ExitCode::from(130),
-        Err(error @ Error::Usage(_)) => {
-            eprintln!("error: {error}");
-            ExitCode::from(2)
-        }
+        Err(Error::Interrupted) => ExitCode::from(Error::Interrupted.exit_code()),
         Err(error) => {
             eprintln!("error: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(error.exit_code())
         }
     }
 }
 
 fn makes_a_pod(what: &What) -> bool {
-    !matches!(what, What::Status(_) | What::Logs(_))
+    let reads_only = matches!(what, What::Status(_) | What::Logs(_) | What::Plan(_) | What::Wait(_));
+    !reads_only && !matches!(what, What::Completion(_) | What::Complete(_))
 }
 
 async fn act(arguments: &Arguments) -> Result<(), Error> {
     match &arguments.what {
         What::Status(wanted) => status::status(&Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Logs(wanted) => logs::logs(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Wait(wanted) => wait::wait(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Completion(wanted) => Ok(output::write(Path::new("-"), &completion::script(wanted.shell))?),
+        What::Complete(wanted) => Ok(output::write(Path::new("-"), &completion::candidates(&wanted.words))?),
+        What::Plan(wanted) => plan::plan(&arguments.cluster, wanted).await,
         What::Episodes(wanted) => {
             let opened = open(&arguments.cluster, wanted.run.as_deref(), &wanted.records).await?;
             with(opened, async |source| list(source, wanted).await).await
@@ -185,7 +188,7 @@ async fn open(cluster: &ClusterOptions, run: Option<&str>, options: &RecordsOpti
     }
 }
 
-/// Does something with the records, and closes them whatever came of it.
+/// Runs `work` on the records, then closes them, also after an error or Ctrl-C.
 async fn with(mut opened: Opened, work: impl AsyncFnOnce(&mut Source) -> Result<(), Error>) -> Result<(), Error> {
     let done = tokio::select! {
         done = work(&mut opened.source) => done,
@@ -203,7 +206,10 @@ async fn list(source: &mut Source, wanted: &Episodes) -> Result<(), Error> {
 async fn tell(source: &mut Source, wanted: &Show, words: &str) -> Result<(), Error> {
     let path = episodes::find(source, &wanted.part, words).await?;
     let view = source.episode(&path).await?;
-    let turns = source.turns(&path).await?;
-    let detail = Detail { tokens: wanted.tokens };
-    Ok(anstream::stdout().write_all(show::text(&view, &turns, detail).as_bytes())?)
+    let (turns, judged) = source.turns_and_votes(&path).await?;
+    let detail = Detail {
+        tokens: wanted.tokens,
+        votes: wanted.votes,
+    };
+    Ok(anstream::stdout().write_all(show::text(&view, &turns, &judged, detail).as_bytes())?)
 }

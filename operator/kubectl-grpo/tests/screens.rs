@@ -7,13 +7,15 @@
 
 use clap::Parser;
 use grpo_crds::GrpoRun;
-use grpo_records::look::{Records, TurnsOf};
+use grpo_records::look::Records;
 use grpo_records::show::{self, Detail};
 use grpo_records::validation::{Finding, TaskValidation, TrialEnd, id_list};
 use grpo_records::{SCHEMA, Writer, fixture, paths};
 use jiff::Timestamp;
 use kubectl_grpo::arguments::tools::Form;
 use kubectl_grpo::arguments::{Arguments, Part, Wanted, What};
+use kubectl_grpo::plan::nodes::{self, Nodes};
+use kubectl_grpo::plan::{self, input};
 use kubectl_grpo::prepull::pulls::{self, State};
 use kubectl_grpo::prepull::report;
 use kubectl_grpo::records::Source;
@@ -178,6 +180,7 @@ async fn the_list_of_a_validated_set_has_the_fit_tasks_and_names_the_others_as_c
         writer: Writer::driver(1),
         set: "train".into(),
         instance: instance.into(),
+        graded: None,
         findings,
         gold: Vec::new(),
         empty: Vec::new(),
@@ -264,6 +267,7 @@ async fn episodes_are_a_table_with_outcome_turns_tokens_and_weights() {
 async fn an_episode_is_found_by_part_of_its_name_and_shown_turn_by_turn() {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
+    fixture::write_rewards(dir.path());
     let records = Records::open(dir.path()).unwrap();
     let mut source = Source::Folder(records.clone());
     let in_iteration = Part {
@@ -272,16 +276,14 @@ async fn an_episode_is_found_by_part_of_its_name_and_shown_turn_by_turn() {
     };
     let path = episodes::find(&mut source, &in_iteration, "g0__i0").await.unwrap();
     assert_eq!(path, "rollouts/iter-000001/psf__requests-1__g0__i0");
-    let turns = records
-        .turns(&TurnsOf {
-            path: path.clone(),
-            from: 0,
-        })
-        .unwrap();
-    shown_as(
-        "show",
-        &show::text(&records.episode(&path).unwrap(), &turns.turns, Detail::default()),
-    );
+    let (turns, judged) = source.turns_and_votes(&path).await.unwrap();
+    let view = records.episode(&path).unwrap();
+    let with = |votes| {
+        let detail = Detail { tokens: false, votes };
+        show::text(&view, &turns, &judged, detail)
+    };
+    shown_as("show", &with(false));
+    assert!(with(true).contains("--- vote 0: +1 in 350 ms\n  It mends the loop."));
     let several = episodes::find(&mut source, &in_iteration, "requests")
         .await
         .unwrap_err()
@@ -368,6 +370,19 @@ async fn a_copy_says_what_it_brought_and_what_was_there() {
     let done = copy::copy(&mut source, &asked).await.unwrap();
     assert_eq!(done.kept, 0);
     shown_as("copy", &done.in_words(Path::new("out/demo")));
+}
+
+#[test]
+fn a_plan_names_pods_memory_downloads_disk_and_nodes() {
+    let documents = input::read(&[root().join("docs/examples/3-remote-pool-8b.yaml")]).unwrap();
+    let nodes = nodes::of_file(&screens().join("../nodes/h100.yaml")).unwrap();
+    let nodes = Nodes {
+        from: "nodes.yaml".to_owned(),
+        ..nodes
+    };
+    let (mut report, _) = plan::report_of(&documents, Some(&nodes), "team").unwrap();
+    report.manifests[0].file = "docs/examples/3-remote-pool-8b.yaml".to_owned();
+    shown_as("plan", &plan::text::text(&report));
 }
 
 #[test]

@@ -1,6 +1,8 @@
-//! Names as people give them.
+//! Names and durations as people give them.
 
 use grpo_records::paths;
+use jiff::SignedDuration;
+use std::time::Duration;
 
 /// The name of a GrpoRun; `grun/demo` and its like are taken as kubectl takes them.
 pub fn run_name(text: &str) -> Result<String, String> {
@@ -37,5 +39,16 @@ pub fn set_name(text: &str) -> Result<String, String> {
     match paths::is_plain_name(text) {
         true => Ok(text.to_owned()),
         false => Err("it has letters, digits, '.', '_' and '-' only".into()),
+    }
+}
+
+/// A duration that is not zero.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a duration looks like 90s, 30m or 1h30m".to_owned();
+    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
+    let duration = Duration::try_from(duration).map_err(|_| wrong())?;
+    match duration.is_zero() {
+        false => Ok(duration),
+        true => Err(wrong()),
     }
 }

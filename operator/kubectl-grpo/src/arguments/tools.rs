@@ -1,10 +1,9 @@
 //! What the commands are asked for that work before and after a run: tasks, validated, prepull, copy.
 
 use super::RecordsOptions;
-use super::names::{run_name, set_name};
+use super::names::{duration, run_name, set_name};
 use clap::{Args, ValueEnum};
 use grpo_contracts::task_sets::{TRAIN, evaluation};
-use jiff::SignedDuration;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -151,16 +150,6 @@ fn task_set(text: &str) -> Result<String, String> {
         TRAIN if text != evaluation(TRAIN) => name,
         _ => evaluation(&name),
     })
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "a duration looks like 90s, 30m or 1h30m".to_owned();
-    let duration: SignedDuration = text.parse().map_err(|_| wrong())?;
-    let duration = Duration::try_from(duration).map_err(|_| wrong())?;
-    match duration.is_zero() {
-        false => Ok(duration),
-        true => Err(wrong()),
-    }
 }
 
 #[cfg(test)]

@@ -19,12 +19,12 @@ impl Store {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fixture::write_store(dir.path());
+        fixture::write_rewards(dir.path());
         let write = |path: &str, bytes: &[u8]| {
             let file = dir.path().join(path);
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, bytes).unwrap();
         };
-        write("journal/0000000001.json", b"{}");
         write("tasks/train.json", b"{\"set\":\"train\"}");
         for step in [1, 2] {
             let weights = format!("weights of step {step}");

@@ -181,7 +181,7 @@ async fn read(
             parameters.since_time = last;
         }
     };
-    // Nobody listens only when the program ends.
+    // The receiver is gone only when the program ends.
     let _ = sender.send(News::Closed(id, ended)).await;
 }
 

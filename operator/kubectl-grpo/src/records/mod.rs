@@ -22,7 +22,7 @@ use grpo_records::look::{
     Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, Refusal, RefusalCode, TurnsOf, routes,
 };
 use grpo_records::store::StoreError;
-use grpo_records::{TurnRecord, paths};
+use grpo_records::{JudgedTurn, TurnRecord, paths};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
@@ -79,7 +79,12 @@ impl Source {
 
     /// All turns, page by page.
     pub async fn turns(&mut self, path: &str) -> Result<Vec<TurnRecord>, Error> {
-        let mut turns = Vec::new();
+        Ok(self.turns_and_votes(path).await?.0)
+    }
+
+    /// The same, and the judge's votes on them.
+    pub async fn turns_and_votes(&mut self, path: &str) -> Result<(Vec<TurnRecord>, Vec<JudgedTurn>), Error> {
+        let (mut turns, mut judged) = (Vec::new(), Vec::new());
         let mut from = Some(0);
         while let Some(next) = from {
             let wanted = TurnsOf {
@@ -91,9 +96,10 @@ impl Source {
                 Self::Pod(connection) => connection.ask(routes::TURNS, &wanted).await?,
             };
             turns.extend(page.turns);
+            judged.extend(page.judged);
             from = page.next;
         }
-        Ok(turns)
+        Ok((turns, judged))
     }
 
     /// All files below a folder, page by page.

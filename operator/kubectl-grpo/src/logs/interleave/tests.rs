@@ -66,7 +66,7 @@ proptest! {
         let total: usize = sources.iter().map(|source| source.len()).sum();
         (0..).zip(&sources).for_each(|(id, _)| lines.open(id));
         let mut out = Vec::new();
-        // Arrivals in any order, then whatever is left.
+        // Arrivals in any order, then the rest.
         let rest = (0..sources.len()).flat_map(|source| std::iter::repeat_n(source, 20));
         for source in order.into_iter().chain(rest) {
             if let Some(time) = sources.get_mut(source).and_then(|times| times.pop_front()) {

@@ -1,0 +1,254 @@
+//! `kubectl grpo wait`: ends when a run has ended, and says by its exit status how. It watches, and asks for nothing
+//! twice.
+
+use crate::arguments::plan::Wait;
+use crate::cluster::Cluster;
+use crate::error::{Asking, Error, watch_refused};
+use futures::{Stream, StreamExt};
+use grpo_crds::GrpoRun;
+use grpo_crds::grpo_run::Phase;
+use grpo_records::show::harmless;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// So many errors without a state between them, then the API server is asked for the run. A quiet run's watch that a
+/// load balancer cuts each minute ends so too.
+const RECONNECTS: u32 = 12;
+/// So many times it is asked before the wait is given up, and the pause between two: five minutes.
+const QUESTIONS: u32 = 11;
+const PAUSE: Duration = Duration::from_secs(30);
+/// To the line's beginning, and the rest of it away.
+const SAME_LINE: &str = "\r\u{1b}[K";
+
+pub async fn wait(cluster: &Cluster, wanted: &Wait) -> Result<(), Error> {
+    let name = wanted.run.as_str();
+    // Names the runs that there are, where this one is not.
+    let asked_for = cluster.run(name).await?;
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let begun = Instant::now();
+    let left = || wanted.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+    let mut progress = ProgressLine::on(std::io::stderr());
+    let ended = loop {
+        let events = watcher(cluster.runs(), only.clone()).default_backoff();
+        let ended = until_ended(events, name, &cluster.namespace, left(), |run| progress.show(run)).await;
+        let Err(lost @ Error::WatchLost { .. }) = ended else {
+            break ended;
+        };
+        let asked = tokio::time::timeout(left().unwrap_or(Duration::MAX), answer(cluster, name)).await;
+        match asked.ok().flatten() {
+            Some(run) if run.uid() == asked_for.uid() => {}
+            Some(_) => break Err(Error::RunDeleted { run: name.to_owned() }),
+            None => break Err(lost),
+        }
+    };
+    progress.end();
+    let run = ended.map_err(|error| match error {
+        // Of which a part had passed where the watch was begun again.
+        Error::StillRuns { run, timeout, state } => Error::StillRuns {
+            run,
+            timeout: wanted.timeout.unwrap_or(timeout),
+            state,
+        },
+        other => other,
+    })?;
+    Ok(writeln!(anstream::stdout(), "GrpoRun {name} succeeded{}", done(&run))?)
+}
+
+/// The run, once the API server answers again.
+async fn answer(cluster: &Cluster, name: &str) -> Option<GrpoRun> {
+    for question in 0..QUESTIONS {
+        if question > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        if let Ok(run) = cluster.run(name).await {
+            return Some(run);
+        }
+    }
+    None
+}
+
+/// The run once it has succeeded. `show` is called with each of its states.
+pub async fn until_ended(
+    events: impl Stream<Item = Result<Event<GrpoRun>, watcher::Error>>,
+    name: &str,
+    namespace: &str,
+    timeout: Option<Duration>,
+    mut show: impl FnMut(&GrpoRun),
+) -> Result<GrpoRun, Error> {
+    let mut last = None;
+    let mut shown = |run: &GrpoRun| {
+        show(run);
+        last = Some(run.clone());
+    };
+    let watched = watched(events, name, namespace, &mut shown);
+    let ended = match timeout {
+        None => Some(watched.await),
+        Some(timeout) => tokio::time::timeout(timeout, watched).await.ok(),
+    };
+    match (ended, timeout) {
+        (Some(ended), _) => ended.and_then(outcome),
+        (None, timeout) => Err(Error::StillRuns {
+            run: name.to_owned(),
+            timeout: timeout.unwrap_or_default(),
+            state: last.as_ref().map_or_else(|| "has not been seen".to_owned(), state),
+        }),
+    }
+}
+
+/// The run in its last state.
+async fn watched(
+    events: impl Stream<Item = Result<Event<GrpoRun>, watcher::Error>>,
+    name: &str,
+    namespace: &str,
+    show: &mut impl FnMut(&GrpoRun),
+) -> Result<GrpoRun, Error> {
+    let mut events = std::pin::pin!(events);
+    let (mut failures, mut listed, mut uid) = (0, false, None);
+    let deleted = || Error::RunDeleted { run: name.to_owned() };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(run) | Event::InitApply(run)) => {
+                (failures, listed) = (0, true);
+                // Another run of the same name is not the one that was asked for.
+                if *uid.get_or_insert_with(|| run.uid()) != run.uid() {
+                    return Err(deleted());
+                }
+                show(&run);
+                if matches!(phase(&run), Some(Phase::Succeeded | Phase::Failed)) {
+                    return Ok(run);
+                }
+            }
+            Ok(Event::Delete(_)) => return Err(deleted()),
+            Ok(Event::Init) => listed = false,
+            Ok(Event::InitDone) if !listed => return Err(deleted()),
+            Ok(Event::InitDone) => failures = 0,
+            Err(error) => {
+                failures += 1;
+                let why = error.to_string();
+                if let Some(refusal) = watch_refused(error) {
+                    let asking = Asking {
+                        verb: "watch",
+                        resource: "grporuns.grpo.dev",
+                        namespace: Some(namespace),
+                        name,
+                    };
+                    return Err(asking.failed(refusal));
+                }
+                if failures > RECONNECTS {
+                    return Err(lost(name, why));
+                }
+            }
+        }
+    }
+    Err(lost(name, "the watch ended".to_owned()))
+}
+
+fn lost(name: &str, why: String) -> Error {
+    Error::WatchLost {
+        run: name.to_owned(),
+        tries: RECONNECTS,
+        why,
+    }
+}
+
+fn outcome(run: GrpoRun) -> Result<GrpoRun, Error> {
+    if phase(&run) == Some(Phase::Succeeded) {
+        return Ok(run);
+    }
+    let status = run.status.clone().unwrap_or_default();
+    let failed = status.conditions.iter().find(|condition| condition.type_ == "Failed");
+    let reason = failed.map_or_else(|| "Failed".to_owned(), |failed| failed.reason.clone());
+    let message = failed.map(|failed| failed.message.clone()).or(status.message);
+    Err(Error::RunFailed {
+        run: run.name_any(),
+        namespace: run.namespace().unwrap_or_default(),
+        reason,
+        message: harmless(&message.unwrap_or_default()).into_owned(),
+    })
+}
+
+fn phase(run: &GrpoRun) -> Option<Phase> {
+    run.status.as_ref().and_then(|status| status.phase)
+}
+
+/// `Running, iteration 3/12, 41/64 episodes`, or what it waits for.
+fn state(run: &GrpoRun) -> String {
+    let status = run.status.clone().unwrap_or_default();
+    let phase = status.phase.map_or_else(
+        || "not seen by the operator yet".to_owned(),
+        |phase| format!("{phase:?}"),
+    );
+    let progress = status
+        .progress
+        .unwrap_or_default()
+        .displayed()
+        .display
+        .unwrap_or_default();
+    let iteration = progress.iteration.filter(|_| run.spec.mode.needs_trainer());
+    let mut parts = vec![phase];
+    match status.phase {
+        Some(Phase::Running) => {
+            parts.extend(iteration.map(|iteration| format!("iteration {iteration}")));
+            parts.extend(progress.episodes.map(|episodes| format!("{episodes} episodes")));
+        }
+        _ => parts.extend(status.message),
+    }
+    let words = parts.join(", ");
+    harmless(words.lines().next().unwrap_or_default()).into_owned()
+}
+
+/// ` after iteration 12/12`, where it trained.
+fn done(run: &GrpoRun) -> String {
+    let progress = run.status.as_ref().and_then(|status| status.progress.clone());
+    let display = progress.and_then(|progress| progress.displayed().display);
+    let iteration = display.and_then(|display| display.iteration);
+    let iteration = iteration.filter(|_| run.spec.mode.needs_trainer());
+    iteration.map_or_else(String::new, |iteration| format!(" after iteration {iteration}"))
+}
+
+/// States on standard error: on a terminal in one line, otherwise a line for each change.
+struct ProgressLine<W> {
+    out: W,
+    terminal: bool,
+    shown: String,
+}
+
+impl ProgressLine<std::io::Stderr> {
+    fn on(out: std::io::Stderr) -> Self {
+        Self {
+            terminal: out.is_terminal(),
+            out,
+            shown: String::new(),
+        }
+    }
+}
+
+impl<W: Write> ProgressLine<W> {
+    /// A standard error that cannot be written does not end the wait.
+    fn show(&mut self, run: &GrpoRun) {
+        let text = crate::text::cut(&state(run), 100);
+        if text == self.shown {
+            return;
+        }
+        let _ = match self.terminal {
+            true => write!(self.out, "{SAME_LINE}{text}"),
+            false => writeln!(self.out, "{text}"),
+        };
+        let _ = self.out.flush();
+        self.shown = text;
+    }
+
+    /// Leaves the line of the terminal.
+    fn end(&mut self) {
+        if self.terminal && !self.shown.is_empty() {
+            let _ = writeln!(self.out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
