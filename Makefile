@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ENV := source e2e/setup/env.sh
-STATIC_TARGET := x86_64-unknown-linux-gnu
+STATIC_TARGET := $(shell uname -m)-unknown-linux-gnu
 # Two calls of cargo, not one: in one, the engine would be linked against the trainer's libtorch.
 PLAIN := --workspace --exclude grpo-native --exclude grpo-trainer --exclude grpo-bench-trainer
 TORCH := -p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch
@@ -37,6 +37,12 @@ build: ## compile the six processes
 images: build cluster ## build the images and bring them into the cluster
 	@e2e/cluster/images.sh build
 	e2e/cluster/images.sh import
+
+push: ## images and chart to a registry: make push REGISTRY=registry.example.com/grpo VERSION=0.1.0
+	@e2e/release/push.sh "$${REGISTRY:-}" "$${VERSION:-}"
+
+push-cuda: ## the CUDA trainer's image, with Docker: make push-cuda REGISTRY=registry.example.com/grpo VERSION=0.1.0
+	@e2e/release/push-cuda.sh "$${REGISTRY:-}" "$${VERSION:-}"
 
 cluster: ## a real Kubernetes on this machine (kind, where a container engine is)
 	@e2e/cluster/up.sh
@@ -81,13 +87,13 @@ test-api: ## rules, bounds and chart on an API server without nodes; stores in b
 	$(TIMED) "stores in buckets" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
 	$(TIMED) "a trainer resumed from a bucket" cargo test $(TORCH) --test processes -- --ignored --test-threads=1 --nocapture resumed::
 
-test-operator: ## the operator on a control plane without nodes: bad input, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
+test-operator: ## the operator on a control plane without nodes: bad input, refused fields, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	# Each has a control plane of its own, and waits most of the time.
-	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::rest:: operator::waits:: faults::
+	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
 	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
 
 test-e2e: ## tests on a real cluster
@@ -129,6 +135,9 @@ test-histories: ## episodes that are longer than their context on the real clust
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
+
+test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
+	@e2e/release/test.sh
 
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
 	@demo/prepare.sh

@@ -2,6 +2,7 @@
 # Builds the images and brings them into the cluster; no registry takes part. What has not changed is skipped.
 #   images.sh build [NAME...]        Dockerfile + prebuilt binary -> image; all of ours when no name is given
 #   images.sh import [NAME...]       images -> the cluster
+#   images.sh push REGISTRY TAG [NAME...]   images -> a registry, as REGISTRY/NAME:TAG (GRPO_PLAIN_HTTP=1: one without TLS)
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
 #   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
 #   images.sh long-model             the demo's model with 32,768 positions and a chat template that has tools -> the cluster
@@ -35,7 +36,7 @@ dockerfile_of() {
 }
 
 # Where programs are that are mounted into images of any libc.
-STATIC="$CARGO_TARGET_DIR/x86_64-unknown-linux-gnu/debug"
+STATIC="$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-gnu/debug"
 EDIT_TOOL="$STATIC/edit_via_str_replace"
 
 binary_of() {
@@ -112,7 +113,7 @@ put_reference() {
   mv "$LAYOUT/index.new" "$LAYOUT/index.json"
 }
 
-# make_layout: an empty layout, where there is none.
+# make_layout: creates an empty layout, unless one exists.
 make_layout() {
   mkdir -p "$LAYOUT/blobs/sha256" "$LAYOUT/layers" "$CONTEXTS"
   [ -e "$LAYOUT/oci-layout" ] || printf '{"imageLayoutVersion":"1.0.0"}' > "$LAYOUT/oci-layout"
@@ -170,7 +171,7 @@ torch_objects() {
   [ "${#binaries[@]}" -gt 0 ] || die "neither the trainer nor the engine is built"
   ldd "${binaries[@]}" > "$CACHE/images/ldd"
   ! grep 'not found' "$CACHE/images/ldd" >&2 || die "some shared objects are not found"
-  awk '$2 == "=>" && $3 ~ "^/" { print $3 }' "$CACHE/images/ldd" | grep -vE '^/(usr/)?lib(64)?/(x86_64-linux-gnu/)?lib(c|m|dl|rt|pthread|gcc_s)\.so' | sort -u
+  awk '$2 == "=>" && $3 ~ "^/" { print $3 }' "$CACHE/images/ldd" | grep -vE '^/(usr/)?lib(64)?/([a-z0-9_]+-linux-gnu/)?lib(c|m|dl|rt|pthread|gcc_s)\.so' | sort -u
 }
 
 build_libtorch_base() {
@@ -323,6 +324,33 @@ import_foreign() {
   fi
 }
 
+# ---- pushing ----
+
+push() {
+  local registry=${1:-} tag=${2:-} name names
+  [ -n "$registry" ] && [ -n "$tag" ] || die "usage: images.sh push REGISTRY TAG [NAME...]"
+  shift 2
+  names=("$@")
+  [ "$#" -gt 0 ] || names=("${NAMES[@]}")
+  for name in "${names[@]}"; do dockerfile_of "$name" > /dev/null; done
+  with_docker || command -v skopeo > /dev/null || "$REPO/e2e/setup/apt.sh" push
+  for name in "${names[@]}"; do stage "push $name" push_one "$name" "$registry/$name:$tag"; done
+}
+
+# push_one NAME REFERENCE: layers are compressed on the way; those that the registry holds are not sent again.
+push_one() {
+  local image="grpo.dev/$1:dev" tls=true
+  [ "${GRPO_PLAIN_HTTP:-}" != 1 ] || tls=false
+  in_layout "$image" || die "$image is not built (make images)"
+  if with_docker; then
+    docker tag "$image" "$2"
+    docker push -q "$2"
+  else
+    skopeo copy --quiet --retry-times 3 --dest-tls-verify="$tls" "oci:$LAYOUT:$image" "docker://$2"
+  fi
+  note "$2"
+}
+
 # check: the images that check.sh runs: the base, and one file to be mounted as an image volume.
 check() {
   local context="$CONTEXTS/check" refs=("$BASE" grpo.dev/check-volume:1)
@@ -415,6 +443,7 @@ make_layout
 case "${1:-}" in
   build) shift; build "$@" ;;
   import) shift; import "$@" ;;
+  push) shift; push "$@" ;;
   import-layout) shift; import_foreign "$@" ;;
   base-tar) base_tar ;;
   pause) pause ;;
@@ -422,5 +451,5 @@ case "${1:-}" in
   long-model) long_model ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,13p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,14p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

@@ -5,7 +5,7 @@ set -euo pipefail
 RUN=$1
 export KUBECONFIG=$2
 
-# renew NAME: an empty folder, and a volume that nobody claims.
+# renew NAME: empties the folder and removes the claim from the volume.
 renew() {
   local folder="$RUN/volumes/$1"
   find "$folder" -mindepth 1 -delete

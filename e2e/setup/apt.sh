@@ -6,6 +6,8 @@ set -euo pipefail
 BUILD_PACKAGES=(g++ git jq libgloo-dev libseccomp-dev pkg-config python3 python3-venv socat)
 CLUSTER_PACKAGES=(buildah mmdebstrap containernetworking-plugins iptables nftables conntrack iproute2 util-linux)
 
+PUSH_PACKAGES=(skopeo)
+
 missing() {
   local p
   for p in "$@"; do
@@ -31,5 +33,6 @@ fi
 case "${1:-all}" in
   build) stage "debian packages" install "${BUILD_PACKAGES[@]}" ;;
   all) stage "debian packages" install "${BUILD_PACKAGES[@]}" "${CLUSTER_PACKAGES[@]}" ;;
-  *) die "usage: apt.sh [build|all]" ;;
+  push) stage "debian packages" install "${PUSH_PACKAGES[@]}" ;;
+  *) die "usage: apt.sh [build|all|push]" ;;
 esac

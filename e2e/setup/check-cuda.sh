@@ -17,7 +17,7 @@ link() {
   local whole="$TARGET/native.so" wanted
   g++ -shared -o "$whole" -Wl,--whole-archive "$TARGET"/debug/build/grpo-native-*/out/libgrpo_native*.a -Wl,--no-whole-archive \
     -Wl,-z,defs -Wl,--allow-shlib-undefined -L"$LIBTORCH/lib" -ltorch_cuda -lc10_cuda -ltorch_cpu -lc10 -lgomp
-  # Read whole first: where grep goes as soon as it has found something, nm fails on a pipe that nobody reads.
+  # Read all of nm's output first: in a pipe, `grep -q` exits at its first match, and nm fails to write the rest.
   wanted=$(nm -DC --undefined-only "$whole")
   grep -q 'c10d::ProcessGroupNCCL::ProcessGroupNCCL' <<< "$wanted" || die "there is no NCCL in it"
   grep -q 'c10::cuda::set_device' <<< "$wanted" || die "there is no CUDA in it"

@@ -10,7 +10,7 @@ START=$(now_ms)
 check_rust() { command -v cargo > /dev/null || die "Rust is needed (https://rustup.rs)"; }
 
 # has_kind: an engine that answers and the kind command; the cluster is then kind's and needs no parts of ours.
-has_kind() { command -v kind > /dev/null && docker info > /dev/null 2>&1; }
+has_kind() { [ "${GRPO_CLUSTER:-}" != local ] && command -v kind > /dev/null && docker info > /dev/null 2>&1; }
 
 what="${1:-all}"
 check_rust
