@@ -1,8 +1,8 @@
-//! Does it learn: several seeds and two controls, measured on the same fixed tasks with the same sampling seeds.
+//! Measures whether the policy learns: several seeds and two controls, on the same fixed tasks and sampling seeds.
 //!
-//! In go the stores of the runs; out come the figures of `bench/results/learning.json`. The first evaluation is of the
-//! same weights with the same sampling seeds whatever the run, so it is made once (by the first seed) and compared with
-//! by all.
+//! The input is the stores of the runs; the output is the figures of `bench/results/learning.json`. In every run the
+//! first evaluation uses the same weights and the same sampling seeds. So only the first seed makes it, and all runs
+//! compare with it.
 
 use crate::learnt::Evaluation;
 use crate::report::{SetReport, first_and_last, set_report};

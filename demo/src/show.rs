@@ -65,5 +65,6 @@ pub fn worth_reading(folder: &RunFolder) -> Result<Option<EpisodeFolder>, Folder
 pub fn text(folder: &RunFolder, episode: &EpisodeFolder) -> Result<String, ShowError> {
     let view = folder.records().episode(&episode.path)?;
     let turns = folder.turns(&episode.path)?;
-    Ok(grpo_records::show::text(&view, &turns, Detail::default()))
+    let judged = folder.judged(&episode.path)?;
+    Ok(grpo_records::show::text(&view, &turns, &judged, Detail::default()))
 }

@@ -85,7 +85,7 @@ async def sessions(runtime):
     assert said.exit_code == 0, said
     said = await run("echo back")
     assert (said.output, said.exit_code) == ("back\n", 0), said
-    seen("a command out of time can be interrupted, and the session goes on")
+    seen("a command that timed out can be interrupted, and the session continues")
     said = await run("python3 -q", is_interactive_command=True, expect=[">>> "], timeout=20)
     assert said.expect_string == ">>> ", said
     said = await run("print(6 * 7)", is_interactive_command=True, expect=[">>> "], timeout=20)
@@ -108,7 +108,7 @@ async def sessions(runtime):
     await runtime.create_session(CreateBashSessionRequest(session="rc", startup_source=[str(rc)]))
     said = await runtime.run_in_session(BashAction(session="rc", command="echo $FROM_RC"))
     assert said.output == "yes\n", said
-    seen("files are sourced when a session begins, whatever they make of the prompt")
+    seen("a session sources its startup files when it begins, even if they change the prompt")
 
 
 async def commands(runtime):

@@ -21,7 +21,7 @@ COMMAND = ["python3", "-m", "sglang.launch_server"]
 
 
 class Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds, after all others, packages that files of SGLang import and nobody else has found."""
+    """The last finder: it supplies empty packages where files of SGLang import one that no other finder has found."""
 
     names: set[str] = set()
 
@@ -67,7 +67,7 @@ def version(folder: pathlib.Path) -> str:
 
 
 def refuses(parser) -> bool:
-    """Whether it is a parser: a flag that does not exist is none."""
+    """Whether the parser is a real one: it must refuse a flag that does not exist."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             parser.parse_args(["--model-path", "x", "--no-such-flag"])

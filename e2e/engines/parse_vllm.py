@@ -14,7 +14,7 @@ COMMAND = ["vllm", "serve"]
 
 
 def refuses(parser) -> bool:
-    """Whether it is a parser: a flag that does not exist is none."""
+    """Whether the parser is a real one: it must refuse a flag that does not exist."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             parser.parse_args(["--no-such-flag"])

@@ -69,12 +69,13 @@ def by_vllm(family: pathlib.Path, name: str, rows: list[list[int]]) -> list[list
 
 
 def attention_alone(family: pathlib.Path) -> list[str] | None:
-    """The layers that an adapter to a mixture may have; none named, all, for other families.
+    """The layers that an adapter of a mixture of experts may target; None, for all layers, in other families.
 
-    As it is, vLLM 0.32's CPU build ends at the first row of a mixture that it serves with adapters, whatever they are to. It computes experts with
-    Triton's kernels once there are adapters at all (`select_unquantized_moe_backend`), and there is no Triton for a CPU as a package. So the choice
-    is made for it as if there were none, and its experts are left out of what adapters are to, which is an option of its own. What is shown is
-    that it reads the adapter as it is meant; not that it serves it.
+    vLLM 0.32's CPU build crashes at the first row of a mixture that it serves with adapters, whichever layers they
+    target. With adapters it computes experts with Triton's kernels (`select_unquantized_moe_backend`), and no Triton
+    package supports CPUs. So this function makes vLLM choose the kernels as without adapters, and the returned list
+    excludes the experts (vLLM has an option for this). The test shows that vLLM reads the adapter correctly; it does
+    not show that vLLM serves it.
     """
     if "num_experts" not in json.loads((family / "base" / "config.json").read_text()):
         return None

@@ -16,3 +16,4 @@ mod paths;
 mod sizes;
 mod text;
 mod tree;
+mod workflows;

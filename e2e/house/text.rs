@@ -6,8 +6,8 @@ use crate::tree::{files, hold};
 
 const WIDEST: usize = 120;
 
-/// Lines that use a phrase of the list below. An issue of its own rewrites them; new ones are refused.
-const PHRASES: usize = 471;
+/// Lines that use a phrase of the list below. New ones are refused.
+const PHRASES: usize = 8;
 
 #[test]
 fn comments_are_wrapped_at_120_columns() {
@@ -27,8 +27,9 @@ fn comments_are_wrapped_at_120_columns() {
 
 #[test]
 fn phrases_that_read_as_translated_only_become_fewer() {
+    // `is None` is Python's.
     let phrase =
-        Regex::new(r"(?i)\b(nobody|whoever|whatever|is none|goes on|is to be had|stands by itself)\b").unwrap();
+        Regex::new(r"\b(is none|(?i:nobody|whoever|whatever|goes on|is to be had|stands by itself))\b").unwrap();
     let mut found = Vec::new();
     for file in files(&["rs", "md", "yaml", "sh", "py", "toml", "jinja"]) {
         // This file names them.

@@ -122,7 +122,7 @@ def verl_advantages(draw):
     rewards[:, 1] = torch.tensor(flat)
     mask = torch.ones(len(flat), 3)
     epsilon = draw.choice([1e-6, 1e-4, 0.01])
-    # Not `grpo_vectorized`: its means are in single precision, whatever it is given.
+    # Not `grpo_vectorized`: it computes means in single precision, regardless of its input.
     name = draw.choice(["grpo", "grpo", "rloo", "rloo_vectorized"])
     std = draw.choice(["None", "Unbiased"])
     arguments = {"token_level_rewards": rewards, "response_mask": mask, "index": index, "epsilon": epsilon}
@@ -177,7 +177,7 @@ def verl_loss(draw):
     if aggregation == "SequenceSum" and draw.random() < 0.5:
         scale = algorithm["aggregationLength"] = draw.randint(1, 2000)
         mode = "seq-mean-token-sum-norm"
-    # The denominators are the batch's, whatever a correction leaves out: verl's own way to say so.
+    # The denominators count the whole batch, also what a correction masks out. verl takes them from this dictionary.
     batch = {
         "dp_size": 1,
         "batch_num_tokens": int(rows.mask.sum()),

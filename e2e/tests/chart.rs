@@ -3,6 +3,8 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+use std::collections::BTreeSet;
+
 use crate::support::Result;
 use grpo_testing::ask::{Verb, ask};
 use grpo_testing::chart::{self, ChartError};
@@ -27,7 +29,17 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
         ),
         (json!({"image": "x"}), "''", "'image' not allowed"),
         (json!({"images": {"drivr": "x"}}), "/images", "'drivr' not allowed"),
-        (json!({"images": {"operator": ""}}), "/images/operator", "minLength"),
+        (
+            json!({"images": {"operator": "two words"}}),
+            "/images/operator",
+            "pattern",
+        ),
+        (
+            json!({"images": {"registry": "https://registry.example.com"}}),
+            "/images/registry",
+            "pattern",
+        ),
+        (json!({"images": {"tag": ""}}), "/images/tag", "pattern"),
         (
             json!({"images": {"vllmRepository": "vllm@sha256:00"}}),
             "/images/vllmRepository",
@@ -76,7 +88,9 @@ fn good_values_become_what_they_say() -> Result<()> {
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
         "priorityClassName": "system-cluster-critical",
-        "images": {"operator": "registry.example.com/operator@sha256:00"},
+        "images": {
+            "operator": "registry.example.com/operator@sha256:00", "registry": "registry.example.com:5000/team/grpo", "tag": "0.1.0",
+        },
         "resources": {"requests": {"cpu": "50m", "memory": "1Gi"}, "limits": {"cpu": 1}},
     }))?;
     let [deployment] = of_kind(&rendered, "Deployment")[..] else {
@@ -95,12 +109,51 @@ fn good_values_become_what_they_say() -> Result<()> {
         json!({"cpu": "50m", "memory": "1Gi"})
     );
     let arguments = container["args"].as_array().unwrap();
-    assert!(arguments.contains(&json!("--namespace=team-a")), "{arguments:?}");
+    for argument in [
+        "--namespace=team-a",
+        "--driver-image=registry.example.com:5000/team/grpo/driver:0.1.0",
+        "--pull-secret=mine",
+        "--trainer-cuda-image=registry.example.com:5000/team/grpo/trainer-cuda:0.1.0",
+        "--agent-image=registry.example.com:5000/team/grpo/engine-agent:0.1.0",
+    ] {
+        assert!(arguments.contains(&json!(argument)), "{arguments:?}");
+    }
     assert_eq!(
         of_kind(&rendered, "ClusterRoleBinding").len(),
         0,
         "rights in one namespace only"
     );
+    Ok(())
+}
+
+/// Kind, namespace and name of what a release makes, the CRDs left out: all releases share them.
+fn made(namespace: &str, values: &Value) -> Result<BTreeSet<(String, String, String)>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let rendered = chart::render_in(namespace, values)?;
+    let rest = rendered
+        .iter()
+        .filter(|object| object["kind"] != "CustomResourceDefinition");
+    Ok(rest
+        .map(|object| {
+            let metadata = &object["metadata"];
+            (
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"]),
+            )
+        })
+        .collect())
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn two_releases_in_two_namespaces_share_no_object_but_the_crds() -> Result<()> {
+    for values in [json!({}), json!({"watchNamespace": "team"})] {
+        let (first, second) = (made("first", &values)?, made("second", &values)?);
+        assert_eq!((first.len(), second.len()), (8, 8), "{first:?}");
+        let both: Vec<_> = first.intersection(&second).collect();
+        assert!(both.is_empty(), "{both:?}");
+    }
     Ok(())
 }
 

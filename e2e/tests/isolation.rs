@@ -85,7 +85,11 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
         .await?;
     let limits = until_shown(&scene, "LimitsEnforced", "True", SOON).await?;
     scene.say(&limits.message);
-    for part in ["memory 256 MiB", "CPU 500m", "root inside is nobody outside"] {
+    for part in [
+        "memory 256 MiB",
+        "CPU 500m",
+        "root inside is an unprivileged user outside",
+    ] {
         assert!(limits.message.contains(part), "{part} in {}", limits.message);
     }
     let gateway = Gateway::of(&scene, "isolation").await?;

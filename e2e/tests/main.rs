@@ -1,8 +1,8 @@
 //! Every test that crosses processes, in one binary: linking dominates the time of a build.
 //!
 //! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-histories`, `test-overlap`, `test-validate`, `test-seeds` and `check-stores` name the modules
-//! they run.
+//! `test-agents`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds` and `check-stores`
+//! name the modules they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -24,6 +24,7 @@ mod manifests;
 mod operator;
 mod overlap;
 mod records_server;
+mod release;
 mod sandbox_faults;
 mod sandboxes;
 mod seeds;

@@ -50,7 +50,7 @@ impl Scale {
         api_server_gone: Duration::from_secs(10),
         kills: 3,
         frozen: Duration::from_secs(20),
-        patience: Duration::from_secs(60),
+        patience: Duration::from_secs(300),
         slack: 5.0,
     };
 }
@@ -295,8 +295,8 @@ async fn two(
 
     b.part.again()?;
     serves(rig, &b, scale.patience).await?;
-    // What was let through and is on its way out of the process leaves when it wakes; nobody can take that back, and it
-    // changes nothing that was not decided before. So it is frozen when it has nothing more to say.
+    // A request that is already on its way out leaves the process when it wakes. The operator cannot recall it, and it
+    // carries out an earlier decision only. So the test freezes the operator when it has no more writes to send.
     says_nothing(&mut audit, &a, scale.patience).await?;
     a.part.send(Signal::SIGSTOP)?;
     holds(rig, &b, scale.patience + scale.frozen).await?;

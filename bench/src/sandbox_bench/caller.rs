@@ -85,8 +85,8 @@ impl Caller {
             all.body(Full::new(body.clone()))
                 .map_err(|error| failed(error.to_string()))
         };
-        // Whoever is called may close a connection at the moment in which it is used. Every call carries an id, so it
-        // is made again, as a driver does.
+        // The server may close a connection at the moment in which the client uses it. Every call carries an id, so
+        // the client can repeat it, as a driver does.
         let mut tries = 0;
         let answer = loop {
             tries += 1;

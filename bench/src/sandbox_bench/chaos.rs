@@ -30,7 +30,7 @@ use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
 use grpo_testing::control_plane::{GATEWAY, free_port};
 
-/// Whoever waits longer for an answer waits in vain.
+/// A call without an answer after this long has failed.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SANDBOXES: &str = "grpo.dev/role=sandbox";
 

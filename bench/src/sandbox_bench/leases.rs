@@ -40,7 +40,7 @@ pub struct Scale {
     /// Rounds of as many callers, and of these.
     pub rounds: usize,
     pub fewer_callers: &'static [usize],
-    /// Leases that nobody else's go along with.
+    /// Leases taken one at a time, with no concurrent lease.
     pub alone: usize,
     /// How long leases are taken and given back without a pause, in windows beside which the bare client is measured.
     pub churn: Duration,

@@ -11,9 +11,9 @@
 //! the real cluster, with the operator ─► warm: lease to first output   (figure 1)
 //! ```
 //!
-//! The gateway is the real binary, with a service account's rights. Nodes and pods are KWOK's; whoever is asked for at
-//! a pod's address is this process, which checks what sandboxd would check of a bind. Peers are measured in turns with
-//! the gateway, on the same API server.
+//! The gateway is the real binary, with a service account's rights. KWOK simulates nodes and pods. This process answers
+//! at the pods' addresses in place of sandboxd, and checks a bind as sandboxd does. The benchmark measures the gateway
+//! and its peers in turn, on the same API server.
 
 pub mod caller;
 pub mod chaos;

@@ -118,7 +118,7 @@ async fn lease(gateway: &Gateway, count: usize) -> Result<(), SandboxBenchError>
         .await
 }
 
-/// Asks until there is an answer: at first nobody listens.
+/// Asks until there is an answer: at first no process listens on the port.
 async fn next_lease(gateway: &Gateway, kill: usize, began: Instant) -> Result<(), SandboxBenchError> {
     loop {
         match gateway.caller.lease(&format!("next-{kill}"), Priority::Agent).await {

@@ -242,7 +242,7 @@ impl Gateway {
         }
     }
 
-    /// Waits until so many sandboxes are there that nobody has leased.
+    /// Waits until `count` sandboxes are ready and not leased.
     pub async fn until_ready(&mut self, count: usize) -> Result<(), SandboxBenchError> {
         while (self.caller.pool().await?.ready as usize) < count {
             self.part.runs()?;

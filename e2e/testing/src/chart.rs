@@ -39,6 +39,11 @@ pub fn folder() -> PathBuf {
 
 /// What `helm template` makes of the chart with these values laid over its own, CRDs included.
 pub fn render(values: &Value) -> Result<Vec<Value>, ChartError> {
+    render_in(SYSTEM, values)
+}
+
+/// The same for a release in another namespace.
+pub fn render_in(namespace: &str, values: &Value) -> Result<Vec<Value>, ChartError> {
     let helm = cache().join("bin/helm");
     let start = |source| ChartError::Start {
         helm: helm.clone(),
@@ -49,7 +54,7 @@ pub fn render(values: &Value) -> Result<Vec<Value>, ChartError> {
     let rendered = Command::new(&helm)
         .args(["template", OPERATOR])
         .arg(folder())
-        .args(["--namespace", SYSTEM, "--include-crds", "--values"])
+        .args(["--namespace", namespace, "--include-crds", "--values"])
         .arg(file.path())
         .output()
         .map_err(start)?;

@@ -74,8 +74,8 @@ impl World {
         self.back("pod killed", since, 2, 0).await
     }
 
-    /// As node controller and taint eviction do it: the node is not ready and tainted, its pods are not ready, then
-    /// marked and deleted. Nobody is there to say that they have ended, so they stay.
+    /// Acts as node controller and taint eviction: the node is not ready and tainted; its pods are not ready, then
+    /// marked and deleted. No kubelet reports that they have ended, so they stay.
     async fn a_node_is_lost(&mut self) -> Result<()> {
         let stuck = self.rank(2, 0).await?;
         let (node, name) = (node_of(&stuck), stuck.name_any());

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bench;
 mod ownership;
+mod refusals;
 mod rest;
 mod waits;
 

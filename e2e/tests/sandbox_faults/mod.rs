@@ -258,7 +258,7 @@ async fn under_every_fault_the_holder_hears_the_right_cause_and_no_pod_is_left_o
         }
     }
 
-    // Whoever holds a lease while the API server is away goes on; whoever wants one waits.
+    // While the API server is down, existing leases keep working and requests for new leases wait.
     let outage = Duration::from_secs(number("GRPO_OUTAGE_SECONDS", 5));
     let held: Vec<String> = (0..4).map(|nth| format!("held-{nth}")).collect();
     for id in &held {

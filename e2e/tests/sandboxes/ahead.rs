@@ -12,7 +12,7 @@ use crate::support::{Result, SOON};
 
 const PREFETCH_PODS: &str = "grpo.dev/role=image";
 const NOWHERE: &str = "localhost:1/nowhere:1";
-/// What nobody wants is kept for a minute.
+/// The pool keeps an image without demand for one minute; the test waits longer.
 const LET_GO: Duration = Duration::from_secs(120);
 
 fn one(image: &str) -> ImageDemand {

@@ -1,5 +1,5 @@
-//! Sandboxes that are used again: a hostile workload leaves something wherever root in a sandbox can, and whoever has
-//! the sandbox next finds everything as it is in one that was never used.
+//! Sandboxes that are used again: a hostile workload leaves something wherever root in a sandbox can. The next holder
+//! of the sandbox must find the same state as in a sandbox that was never used.
 //!
 //! `GRPO_RESET_CYCLES` says how often.
 

@@ -52,7 +52,7 @@ impl Scale {
 /// back.
 const HALF_PLACED_FOR: Duration = Duration::from_secs(45);
 /// A run that has capacity for so long and is not placed never will be.
-const STUCK_AFTER: Duration = Duration::from_secs(60);
+const STUCK_AFTER: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(250);
 const BENCH: &str = "bench.grpo.dev/scenario";
 const SPECIAL: &str = "bench.grpo.dev/special";

@@ -18,7 +18,7 @@ pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result
     let mut before = None;
     for rate in &options.rates {
         let folder = run(client, options, manifest(options, *rate, before.is_none())?).await?;
-        // Made once: it is of the same weights with the same sampling seeds whatever the rate.
+        // Made once: every rate starts from the same weights and uses the same sampling seeds.
         let before = match &mut before {
             Some(before) => before,
             None => before.insert(learning::first_evaluations(&folder)?),

@@ -334,9 +334,9 @@ fn program(name: &str) -> Result<PathBuf, ControlPlaneError> {
     }
 }
 
-/// Addresses of 127/8 are this machine's. Every control plane has a second byte of its own, so that several can be
-/// answered for at a time: whoever listens at the first address of a byte has it. Drawn without a claim, one run of the
-/// tests in twenty had two that met.
+/// All addresses of 127/8 belong to this machine. Each control plane has a second byte of its own, so that several
+/// programs can answer for pods at a time. A listener at the first address of a byte claims the byte. Without claims,
+/// two control planes chose the same byte in one of twenty test runs.
 fn claim_addresses() -> Result<(Ipv4Addr, TcpListener), ControlPlaneError> {
     let first = rand::random_range(0..SECOND_BYTES.len());
     let mut last = None;
@@ -357,7 +357,7 @@ fn claim_addresses() -> Result<(Ipv4Addr, TcpListener), ControlPlaneError> {
     })
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 pub fn free_port() -> Result<u16, ControlPlaneError> {
     free_ports().map(|[port]| port)
 }
@@ -417,8 +417,8 @@ fn apiserver_flags(at: &Path, etcd: u16, port: u16, audit: bool) -> Vec<String> 
         ("max-requests-inflight", "2000".into()),
         ("max-mutating-requests-inflight", "1000".into()),
         ("profiling", "false".into()),
-        // Nobody takes the taint away again that it puts on new nodes: the controller that would also takes silent
-        // nodes for dead ones.
+        // Disabled: it taints new nodes, and no controller runs here that removes the taint. That controller would
+        // also treat silent nodes as dead.
         ("disable-admission-plugins", "TaintNodesByCondition".into()),
         // Shutting down does not wait for watches, which never end by themselves.
         ("shutdown-watch-termination-grace-period", "0s".into()),

@@ -68,7 +68,7 @@ impl Part {
         })
     }
 
-    /// The same once more, after it has ended. The log goes on.
+    /// Starts the process again after it has ended. It appends to the same log.
     pub fn again(&mut self) -> Result<(), PartError> {
         self.child = spawn(&self.name, &self.program, &self.arguments, &self.environment, &self.log)?;
         Ok(())
