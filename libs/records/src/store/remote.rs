@@ -254,11 +254,22 @@ impl Store for RemoteStore {
         let mut deleted = self.objects.delete_stream(paths);
         while let Some(deleted) = deleted.next().await {
             match deleted {
-                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                Ok(_) => {}
+                Err(error) if is_gone(&error) => {}
                 Err(error) => return Err(access("deleting", folder, error)),
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a file that was to be deleted is gone already. Where many are deleted in one request, S3's words for it are
+/// in an error of no kind of its own.
+fn is_gone(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::NotFound { .. } => true,
+        object_store::Error::Generic { source, .. } => source.to_string().contains("NoSuchKey"),
+        _ => false,
     }
 }
 
