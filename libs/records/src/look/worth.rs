@@ -27,15 +27,9 @@ pub(super) type Rules = (Option<RewardRule>, Option<ProcessRule>);
 pub(super) async fn rules(store: &RunStore, run: &str) -> Result<Rules, StoreError> {
     // Almost always: then a journal of thousands of entries is not listed for a look at one episode.
     if let Ok(Some(first)) = store.read_if_there::<JournalEntry>(&paths::journal_entry(1)).await
-        && let Event::RunStarted {
-            run: started,
-            process,
-            reward,
-            ..
-        } = first.event
-        && started == run
+        && let Some(rules) = begun_with(first, run)
     {
-        return Ok((reward, process));
+        return Ok(rules);
     }
     let (names, _) = store.names_in(paths::JOURNAL).await?;
     let names = names.into_iter().filter(|name| name.ends_with(".json"));
@@ -48,15 +42,21 @@ pub(super) async fn rules(store: &RunStore, run: &str) -> Result<Rules, StoreErr
             Err(StoreError::Unreadable { source, .. }) if source.is_eof() => continue,
             Err(error) => return Err(error),
         };
-        match entry.event {
-            Event::RunStarted {
-                run: started,
-                process,
-                reward,
-                ..
-            } if started == run => return Ok((reward, process)),
-            _ => {}
+        if let Some(rules) = begun_with(entry, run) {
+            return Ok(rules);
         }
     }
     Ok(Rules::default())
+}
+
+fn begun_with(entry: JournalEntry, run: &str) -> Option<Rules> {
+    match entry.event {
+        Event::RunStarted {
+            run: started,
+            process,
+            reward,
+            ..
+        } if started == run => Some((reward, process)),
+        _ => None,
+    }
 }
