@@ -14,10 +14,23 @@ fn main() {
     println!("cargo:rerun-if-changed=src/dropout.cc");
     println!("cargo:rerun-if-changed=src/linear.cc");
     println!("cargo:rerun-if-changed=src/memory.cc");
+    println!("cargo:rerun-if-changed=src/experts.cc");
+    println!("cargo:rerun-if-changed=src/flash.cc");
+    println!("cargo:rerun-if-changed=src/flash.h");
+    println!("cargo:rerun-if-changed=src/head.cc");
+    println!("cargo:rerun-if-changed=src/fused.h");
+    println!("cargo:rerun-if-changed=src/kernels.h");
+    println!("cargo:rerun-if-changed=src/kernels.cc");
+    println!("cargo:rerun-if-changed=src/kernels.cu");
     let Ok(torch) = std::env::var("LIBTORCH") else {
         println!("cargo:warning=LIBTORCH is not set: source e2e/setup/env.sh first");
         return;
     };
+    let made = std::env::var("OUT_DIR").unwrap_or_else(|_| ".".to_owned());
+    if let Err(error) = kernels_source(&made) {
+        println!("cargo:warning=src/kernels.cu cannot be made a header in {made}: {error}");
+        return;
+    }
     let cuda = std::env::var("GRPO_CUDA").ok().filter(|headers| !headers.is_empty());
     let build = |file: &str, name: &str, optimised: u32| {
         let mut build = cc::Build::new();
@@ -32,6 +45,7 @@ fn main() {
             .cpp(true)
             .std("c++17")
             .file(file)
+            .include(&made)
             .include(format!("{torch}/include"))
             .include(format!("{torch}/include/torch/csrc/api/include"))
             .define("USE_C10D_GLOO", None)
@@ -50,6 +64,10 @@ fn main() {
     build("src/linear.cc", "grpo_native_linear", 1);
     build("src/memory.cc", "grpo_native_memory", 2);
     build("src/device.cc", "grpo_native_device", 1);
+    build("src/experts.cc", "grpo_native_experts", 1);
+    build("src/flash.cc", "grpo_native_flash", 1);
+    build("src/head.cc", "grpo_native_head", 1);
+    build("src/kernels.cc", "grpo_native_kernels", 1);
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
@@ -60,4 +78,11 @@ fn main() {
     }
     // libtorch's own, by its soname.
     println!("cargo:rustc-link-lib=dylib=gomp");
+}
+
+/// kernels.cu as text in a header: it is compiled where the GPU is.
+fn kernels_source(folder: &str) -> std::io::Result<()> {
+    let source = std::fs::read_to_string("src/kernels.cu")?;
+    let header = format!("const char KERNELS_SOURCE[] = R\"cuda({source})cuda\";\n");
+    std::fs::write(format!("{folder}/kernels_source.h"), header)
 }

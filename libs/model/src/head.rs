@@ -9,8 +9,10 @@
 //!
 //! Where hidden states and weight are in bf16, logits, all that follows from them and the weight's gradient are in
 //! fp32: the products of two numbers of 8 bits are exact there. The weight is then passed over in parts of [`ROWS`]
-//! rows.
+//! rows. On a GPU kernels of our own take its place ([`grpo_native::head`]): logprobs, entropies and, at the end, the
+//! logits' gradients in bf16 each take one pass over the buffer.
 
+use grpo_native::head::{Scored, has_kernels};
 use tch::{Device, Kind, Tensor};
 
 /// Elements of a block that passes over a buffer share: 1 MiB of fp32.
@@ -19,8 +21,57 @@ const BLOCK: i64 = 1 << 18;
 /// Rows of a bf16 weight that are multiplied at a time: what is converted, or added to the gradient, is no larger.
 const ROWS: i64 = 1 << 14;
 
-/// Log probabilities of one chunk's tokens over the whole vocabulary, and what their gradient needs.
-pub struct Chunk {
+/// One chunk's tokens over the whole vocabulary, and what their gradient needs.
+pub enum Chunk {
+    /// By kernels of a GPU.
+    Scored(Scored),
+    /// By libtorch's operations.
+    LogProbs(LogProbs),
+}
+
+impl Chunk {
+    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds
+    /// at least `n * v` elements and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the
+    /// entropies `[n]` in nats. No graph is recorded.
+    pub fn forward(
+        weight: &Tensor,
+        hidden: &Tensor,
+        targets: &Tensor,
+        temperatures: &Tensor,
+        buffer: &Tensor,
+    ) -> (Self, Tensor, Tensor) {
+        if has_kernels(weight) {
+            // Shapes that do not fit panic, as they do in every other operation on tensors.
+            let scored =
+                Scored::of(weight, hidden, targets, temperatures, buffer).unwrap_or_else(|error| panic!("{error}"));
+            let (logprobs, entropies) = (scored.logprobs(), scored.entropies());
+            return (Self::Scored(scored), logprobs, entropies);
+        }
+        let (chunk, logprobs, entropies) = LogProbs::forward(weight, hidden, targets, temperatures, buffer);
+        (Self::LogProbs(chunk), logprobs, entropies)
+    }
+
+    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden
+    /// states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the entropies, `[n]`
+    /// each (none: the loss does not look at entropies). Consumes the buffer's content.
+    pub fn backward(
+        self,
+        weight: &Tensor,
+        logprobs: &Tensor,
+        entropies: Option<&Tensor>,
+        weight_gradient: Option<&mut Tensor>,
+    ) -> Tensor {
+        match self {
+            Self::Scored(scored) => scored
+                .gradients(weight, logprobs, entropies, weight_gradient)
+                .unwrap_or_else(|error| panic!("{error}")),
+            Self::LogProbs(chunk) => chunk.backward(weight, logprobs, entropies, weight_gradient),
+        }
+    }
+}
+
+/// Log probabilities of one chunk's tokens over the whole vocabulary.
+pub struct LogProbs {
     /// log p, `[n, v]`.
     logp: Tensor,
     /// Hidden states, `[n, h]`; over their temperatures where they are not in bf16.
@@ -64,11 +115,9 @@ fn parts(v: i64) -> impl Iterator<Item = (i64, i64)> {
         .map(move |begin| (begin, ROWS.min(v - begin)))
 }
 
-impl Chunk {
-    /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds
-    /// at least `n * v` elements and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the
-    /// entropies `[n]` in nats. No graph is recorded.
-    pub fn forward(
+impl LogProbs {
+    /// See [`Chunk::forward`].
+    fn forward(
         weight: &Tensor,
         hidden: &Tensor,
         targets: &Tensor,
@@ -113,10 +162,8 @@ impl Chunk {
         })
     }
 
-    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden
-    /// states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the entropies, `[n]`
-    /// each (none: the loss does not look at entropies). Consumes the buffer's content.
-    pub fn backward(
+    /// See [`Chunk::backward`].
+    fn backward(
         self,
         weight: &Tensor,
         logprobs: &Tensor,

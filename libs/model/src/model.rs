@@ -11,7 +11,7 @@
 
 use grpo_native::dropout::dropout;
 use grpo_native::gpu_wait::wait_for;
-use grpo_native::{fused, linear};
+use grpo_native::{experts, fused, linear};
 use tch::{Device, Kind, Tensor};
 
 use crate::config::{Config, Experts};
@@ -125,29 +125,43 @@ fn mixture(
     }
 
     // Stable: tokens of one expert stay in their order.
-    let order = chosen.reshape([-1]).argsort_stable(true, 0, false);
+    let (sorted, order) = chosen.reshape([-1]).sort_stable(true, 0, false);
     let permuted = x
         .unsqueeze(1)
         .expand([n, k, h], false)
         .reshape([n * k, h])
         .index_select(0, &order);
+    let parts = match experts::have_kernels(&permuted) {
+        true => {
+            let each = Tensor::arange(geometry.count as i64, (Kind::Int64, x.device()));
+            let ends = each.searchsorted(&sorted, true, true, "right", None::<Tensor>);
+            // Shapes that do not fit panic here too.
+            experts::experts(&permuted, &ends, weights).unwrap_or_else(|error| panic!("{error}"))
+        }
+        false => one_by_one(&permuted, &loads(geometry, &chosen), weights),
+    };
+    let back = order.argsort(0, false);
+    let parts = parts.index_select(0, &back).view([n, k, h]);
+    let shares = shares.to_kind(parts.kind()).unsqueeze(-1);
+    (parts * shares)
+        .sum_dim_intlist(Some(&[1i64][..]), false, x.kind())
+        .view(size.as_slice())
+}
+
+/// The experts of `tokens: [n, h]`, of which each has the next `counts`.
+fn one_by_one(tokens: &Tensor, counts: &[i64], weights: &[Tensor]) -> Tensor {
     let mut begin = 0;
-    let mut parts = Vec::with_capacity(geometry.count);
-    for (expert, count) in loads(geometry, &chosen).into_iter().enumerate() {
+    let mut parts = Vec::with_capacity(counts.len());
+    for (expert, count) in counts.iter().copied().enumerate() {
         if count > 0 {
             let [gate, up, down] = [0, 1, 2].map(|matrix| &weights[3 * expert + matrix]);
-            let tokens = permuted.narrow(0, begin, count);
+            let tokens = tokens.narrow(0, begin, count);
             let gated = tokens.matmul(&gate.tr()).silu() * tokens.matmul(&up.tr());
             parts.push(gated.matmul(&down.tr()));
             begin += count;
         }
     }
-    let back = order.argsort(0, false);
-    let parts = Tensor::cat(&parts, 0).index_select(0, &back).view([n, k, h]);
-    let shares = shares.to_kind(parts.kind()).unsqueeze(-1);
-    (parts * shares)
-        .sum_dim_intlist(Some(&[1i64][..]), false, x.kind())
-        .view(size.as_slice())
+    Tensor::cat(&parts, 0)
 }
 
 /// How many tokens each expert computes, of experts as [`block`] leaves them.
@@ -179,12 +193,16 @@ struct Adapter<'a> {
 }
 
 impl Adapter<'_> {
-    fn apply(&self, x: &Tensor) -> Tensor {
+    /// y + scale B A x, of which only A x is a tensor of its own: its few columns are scaled, and the product adds to y.
+    fn add_to(&self, y: &Tensor, x: &Tensor) -> Tensor {
         let x = match self.drops {
             Some((keys, salt, rate)) => dropout(x, keys, salt, rate).unwrap_or_else(|error| panic!("{error}")),
             None => x.shallow_clone(),
         };
-        x.matmul(&self.a.tr()).matmul(&self.b.tr()) * self.scale
+        let narrow = x.matmul(&self.a.tr()) * self.scale;
+        let [outputs, rank] = [0, 1].map(|dim| self.b.size()[dim]);
+        let sum = y.reshape([-1, outputs]).addmm(&narrow.reshape([-1, rank]), &self.b.tr());
+        sum.view(y.size().as_slice())
     }
 }
 
@@ -196,7 +214,7 @@ impl LinearLayer<'_> {
             y += bias;
         }
         if let Some(adapter) = &self.adapter {
-            y += adapter.apply(x);
+            y = adapter.add_to(&y, x);
         }
         y
     }

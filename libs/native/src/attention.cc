@@ -1,4 +1,4 @@
-// Attention over a packed tree, and the optimizer's step: what one call from Rust does with many of libtorch's. Exceptions are caught and
+// Attention over a packed tree, and the optimizer's step and norm: what one call from Rust does with many of libtorch's. Exceptions are caught and
 // returned as text (call.h).
 //
 // A tree's attention is a list of pieces: a run of queries against a run of keys, causal or whole. Every piece is one call of libtorch's
@@ -9,6 +9,8 @@
 // A piece's kernel is libtorch's for the tensors' device; merging and rotating are loops on the CPU and ATen's operations elsewhere. The
 // latter compute on the CPU as well where `generic` asks for it, with a plain kernel, so that all but a device's own kernel is checked there.
 // Sums over pieces, logarithms and rotations are in fp32 where tensors are in bf16.
+//
+// In bf16 on a GPU pieces are not computed one by one: flash.cc.
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +26,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "call.h"
+#include "flash.h"
+#include "kernels.h"
 
 namespace {
 
@@ -31,19 +35,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
-
-struct Piece {
-  int64_t query, queries, key, keys;
-  bool causal;
-};
-
-std::vector<Piece> pieces_of(const std::vector<int64_t>& flat) {
-  std::vector<Piece> pieces;
-  for (size_t i = 0; i + 5 <= flat.size(); i += 5) {
-    pieces.push_back({flat[i], flat[i + 1], flat[i + 2], flat[i + 3], flat[i + 4] != 0});
-  }
-  return pieces;
-}
 
 // [n, heads, d] of a run of tokens as [groups, heads / groups, run, d]: a group shares its keys and values.
 Tensor grouped(const Tensor& x, int64_t begin, int64_t count, int64_t groups) {
@@ -54,28 +45,6 @@ Tensor grouped(const Tensor& x, int64_t begin, int64_t count, int64_t groups) {
 Tensor shared(const Tensor& x, int64_t begin, int64_t count, int64_t heads) {
   return x.narrow(0, begin, count).permute({1, 0, 2}).unsqueeze(1).expand({x.size(1), heads, count, x.size(2)});
 }
-
-// The same run as a batch of one, [1, run, heads, d].
-Tensor run(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(0, begin, count).unsqueeze(0); }
-
-// Where the process computes deterministically (device.cc), the flash kernel's backward does so only while libtorch is told to fail for operations
-// that cannot; other operations only warn.
-class Strictly {
- public:
-  Strictly() : warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) { set(false); }
-  ~Strictly() { set(warned_); }
-  Strictly(const Strictly&) = delete;
-  Strictly& operator=(const Strictly&) = delete;
-
- private:
-  static void set(bool warn_only) {
-    if (at::globalContext().deterministicAlgorithms()) at::globalContext().setDeterministicAlgorithms(true, warn_only);
-  }
-  bool warned_;
-};
-
-// CUDA's flash attention computes in 16 bits only. Head sizes that it has no kernel for are refused by itself.
-bool has_flash_kernel(const Tensor& x) { return x.device().is_cuda() && x.scalar_type() == at::kBFloat16; }
 
 double scale_of(const Tensor& q) { return 1.0 / std::sqrt(static_cast<double>(q.size(2))); }
 
@@ -154,14 +123,6 @@ std::pair<Tensor, Tensor> piece_forward(const Tensor& q, const Tensor& k, const 
         p.causal);
     return {std::get<0>(answer), std::get<1>(answer)};
   }
-  if (has_flash_kernel(q)) {
-    // [1, run, heads, d]: the kernel knows of shared keys and values itself. Its logarithms are [1, heads, run].
-    const auto answer = at::_flash_attention_forward(
-        run(q, p.query, p.queries), run(k, p.key, p.keys), run(v, p.key, p.keys), std::nullopt, std::nullopt, p.queries,
-        p.keys, 0.0, p.causal, false);
-    return {std::get<0>(answer).view({p.queries, groups, in_group, q.size(2)}).permute({1, 2, 0, 3}),
-            std::get<1>(answer).view({groups, in_group, p.queries})};
-  }
   const Tensor scores = scores_of(q, k, p);
   const Tensor lse = scores.logsumexp(-1);
   const Tensor chances = at::exp(scores - lse.unsqueeze(-1));
@@ -183,17 +144,6 @@ std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tens
         part_lse, 0.0, p.causal);
     return {std::get<0>(answer), together(std::get<1>(answer)), together(std::get<2>(answer))};
   }
-  if (has_flash_kernel(q)) {
-    // Nothing is dropped out, so no random numbers have to be repeated.
-    const Tensor none = at::zeros({2}, q.options().dtype(at::kUInt64));
-    const Strictly strictly;
-    const auto answer = at::_flash_attention_backward(
-        run(dout, p.query, p.queries), run(q, p.query, p.queries), run(k, p.key, p.keys), run(v, p.key, p.keys),
-        run(out, p.query, p.queries), part_lse.reshape({1, q.size(1), p.queries}).contiguous(), Tensor(), Tensor(),
-        p.queries, p.keys, 0.0, p.causal, none, Tensor());
-    return {std::get<0>(answer).view({p.queries, groups, in_group, q.size(2)}).permute({1, 2, 0, 3}),
-            std::get<1>(answer).squeeze(0), std::get<2>(answer).squeeze(0)};
-  }
   const Tensor chances = at::exp(scores_of(q, k, p) - part_lse.unsqueeze(-1));
   const auto in_sums = [&](const Tensor& x) { return grouped(x, p.query, p.queries, groups).to(sums); };
   const Tensor above = in_sums(dout), queries = in_sums(q);
@@ -208,6 +158,13 @@ std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tens
 struct TreeAttention : public torch::autograd::Function<TreeAttention> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const std::vector<int64_t>& flat, bool generic) {
+    ctx->saved_data["pieces"] = flat;
+    ctx->saved_data["generic"] = generic;
+    if (!generic && flash::computes(q)) {
+      const auto [out, lse] = flash::forward(q, k, v, flat);
+      ctx->save_for_backward({q, k, v, out, lse});
+      return out;
+    }
     const auto sums = q.options().dtype(sums_of(q));
     Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, sums);
     Tensor lse = at::empty({q.size(0), q.size(1)}, sums);
@@ -222,8 +179,6 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
       });
     }
     out = out.to(q.scalar_type());
-    ctx->saved_data["pieces"] = flat;
-    ctx->saved_data["generic"] = generic;
     ctx->save_for_backward({q, k, v, out, lse});
     return out;
   }
@@ -233,6 +188,10 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
     const bool generic = ctx->saved_data["generic"].toBool();
     const Tensor dout = above[0].contiguous();
+    if (!generic && flash::computes(q)) {
+      const auto [dq, dk, dv] = flash::backward(dout, q, k, v, out, lse, ctx->saved_data["pieces"].toIntVector());
+      return {dq, dk, dv, Variable(), Variable()};
+    }
     const auto sums = q.options().dtype(sums_of(q));
     Tensor dq = at::empty(q.sizes(), sums), dk = at::zeros(k.sizes(), sums), dv = at::zeros(v.sizes(), sums);
     for (const Piece& p : pieces_of(ctx->saved_data["pieces"].toIntVector())) {
@@ -275,6 +234,14 @@ void rotate(const Tensor& x, const Tensor& cos, const Tensor& sin, Tensor& y, S 
 }
 
 Tensor rotated(const Tensor& x, const Tensor& cos, const Tensor& sin, int sign, bool generic) {
+  if (!generic && kernels::compute(x) && x.size(2) % 8 == 0) {
+    const Tensor from = x.contiguous(), y = at::empty_like(from);
+    const int64_t n = x.size(0), heads = x.size(1), half = x.size(2) / 2;
+    kernels::launch("rotate", kernels::blocks_for(n * heads * half / 4, kernels::THREADS), kernels::THREADS, kernels::in(from),
+                    kernels::in<float>(cos), kernels::in<float>(sin), kernels::out(y), static_cast<long long>(n), static_cast<int>(heads),
+                    static_cast<int>(half), static_cast<float>(sign));
+    return y;
+  }
   if (by_operations(x, generic)) {
     const int64_t half = x.size(2) / 2;
     const Tensor low = x.narrow(2, 0, half), high = x.narrow(2, half, half);
@@ -332,6 +299,28 @@ int grpo_adamw(void* values, void* gradient, void* first, void* second, double s
     const Tensor count = at::full({}, steps, at::TensorOptions().dtype(at::kFloat).device(of(values).device()));
     at::_fused_adamw_({of(values)}, {of(gradient)}, {of(first)}, {of(second)}, {}, {count}, rate, beta1, beta2, decay,
                       epsilon, false, false);
+  });
+}
+
+// The sum of the squares of x, any shape, in double precision, [1].
+int grpo_square_sum(void* x, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    const at::NoGradGuard no_grad;
+    const Tensor values = of(x).contiguous().view({-1});
+    const int64_t n = values.numel();
+    if (values.device().is_cuda() && values.scalar_type() == at::kFloat) {
+      // As many parts whatever the GPU: the same bits on each.
+      constexpr int64_t PARTS = 1024;
+      const Tensor parts = at::empty({PARTS}, values.options().dtype(at::kDouble));
+      kernels::launch("squares", PARTS, kernels::THREADS, kernels::in<float>(values), kernels::out<double>(parts), static_cast<long long>(n));
+      *out = new Tensor(parts.sum().view({1}));
+      return;
+    }
+    // In pieces: a large tensor in double precision would be twice the tensor.
+    constexpr int64_t PIECE = 1 << 18;
+    Tensor sum = at::zeros({1}, values.options().dtype(at::kDouble));
+    for (const Tensor& part : values.split(PIECE)) sum += part.to(at::kDouble).square().sum();
+    *out = new Tensor(sum);
   });
 }
 

@@ -1,6 +1,7 @@
 // The GPU of a rank, and tensors' way between it and the host.
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 #include <ATen/ATen.h>
 #ifdef GRPO_CUDA
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #endif
 
@@ -62,10 +64,28 @@ int grpo_gpu_name(int index, char* name, size_t name_room, char* error, size_t r
   });
 }
 
+// Bytes of that GPU's memory that this process could have now: what is free, and what libtorch keeps for later tensors.
+int grpo_gpu_free(int index, uint64_t* bytes, char* error, size_t room) {
+  return guarded(error, room, [&] {
+#ifdef GRPO_CUDA
+    const c10::DeviceIndex device = gpu(index);
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+    c10::DeviceAllocator* const allocator = c10::getDeviceAllocator(c10::DeviceType::CUDA);
+    const auto stats = allocator->getDeviceStats(device);
+    const auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const int64_t kept = stats.reserved_bytes[all].current - stats.allocated_bytes[all].current;
+    *bytes = allocator->getMemoryInfo(device).first + static_cast<uint64_t>(std::max<int64_t>(0, kept));
+#else
+    gpu(index);
+    static_cast<void>(bytes);
+#endif
+  });
+}
+
 // Operations that sum in an order of their own choice take one that is always the same. One that has none warns once: a run that ends for it would
 // be worse than a replay with other last bits. What is not written yet is not filled: everything here is written before it is read.
-void grpo_compute_deterministically() {
-  at::globalContext().setDeterministicAlgorithms(true, true);
+void grpo_compute_deterministically(int on) {
+  at::globalContext().setDeterministicAlgorithms(on != 0, true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
 

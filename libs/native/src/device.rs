@@ -9,7 +9,8 @@ use crate::call::{call, made_tensor};
 unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_name(index: c_int, name: *mut c_char, name_room: usize, error: *mut c_char, room: usize) -> c_int;
-    fn grpo_compute_deterministically();
+    fn grpo_gpu_free(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_compute_deterministically(on: c_int);
     fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
@@ -41,14 +42,23 @@ pub fn gpu_name(index: usize) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// From here on the process computes the same bits from the same numbers on a GPU too: a step that is replayed is the
-/// step that was. On the CPU it does so anyway.
-pub fn compute_deterministically() {
-    // SAFETY: sets two flags of the process.
-    unsafe { grpo_compute_deterministically() }
+/// Bytes of that GPU's memory that this process could take now: what no process has, and what libtorch keeps of freed
+/// tensors.
+pub fn gpu_free(index: usize) -> Result<u64, String> {
+    let mut bytes = 0;
+    // SAFETY: the place for the number outlives the call.
+    call(|error, room| unsafe { grpo_gpu_free(index as c_int, &mut bytes, error, room) })?;
+    Ok(bytes)
 }
 
-/// Whether [`compute_deterministically`] was called.
+/// From here on the process computes the same bits from the same numbers on a GPU too, or need not: a step that is
+/// replayed is then the step that was. On the CPU it does so anyway.
+pub fn compute_deterministically(on: bool) {
+    // SAFETY: sets two flags of the process.
+    unsafe { grpo_compute_deterministically(c_int::from(on)) }
+}
+
+/// What [`compute_deterministically`] was last told.
 pub fn computes_deterministically() -> bool {
     // SAFETY: reads a flag.
     unsafe { grpo_computes_deterministically() != 0 }

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "call.h"
+#include "kernels.h"
 
 namespace {
 
@@ -49,6 +50,14 @@ struct Rule {
 // x: [n, columns], contiguous; keys: [n].
 Tensor drop(const Tensor& x, const Tensor& keys, const Rule& rule) {
   const int64_t columns = x.size(1);
+  if (!rule.generic && kernels::compute(x)) {
+    const Tensor y = at::empty_like(x);
+    const int64_t fours = x.numel() / 4;
+    kernels::launch("drop", kernels::blocks_for(fours, kernels::THREADS), kernels::THREADS, kernels::in(x), kernels::in<int64_t>(keys), kernels::out(y),
+                    static_cast<long long>(x.size(0)), static_cast<int>(columns), static_cast<unsigned long long>(rule.salt), rule.below,
+                    static_cast<float>(rule.scale));
+    return y;
+  }
   if (rule.generic || !x.device().is_cpu()) {
     const Tensor stays = draw_by_operations(keys.bitwise_xor(rule.salt), columns).ge(int64_t(rule.below));
     return at::where(stays, x * rule.scale, at::zeros({}, x.options()));

@@ -11,6 +11,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "call.h"
+#include "fused.h"
+#include "kernels.h"
 
 namespace {
 
@@ -77,6 +79,37 @@ std::pair<Tensor, Tensor> norm_backward_by_operations(const Tensor& x, const Ten
   return {dx.to(x.scalar_type()).view(x.sizes()), (dy * scaled).sum(0).to(w.scalar_type())};
 }
 
+// The same by kernels of a GPU. Rows of up to 1,024 values are a warp's, longer ones a block's.
+constexpr int64_t WARP_ROW = 1024, LONGEST_ROW = 8192;
+// Groups of threads that sum a weight's gradient by themselves, whatever the GPU: the same bits on each.
+constexpr int64_t GROUPS_OF_WARPS = 128, GROUPS_OF_BLOCKS = 264;
+
+bool by_kernels(const Tensor& x, const Tensor& w) { return kernels::compute(x) && kernels::compute(w) && w.numel() <= LONGEST_ROW; }
+
+const char* norm_kernel(int64_t h, bool back) {
+  if (h <= 128) return back ? "norm_back_128" : "norm_128";
+  if (h <= WARP_ROW) return back ? "norm_back_1024" : "norm_1024";
+  return back ? "norm_back_8192" : "norm_8192";
+}
+
+int64_t rows_of_block(int64_t h) { return h <= WARP_ROW ? kernels::THREADS / 32 : 1; }
+
+std::pair<Tensor, Tensor> norm_by_kernel(const Tensor& x, const Tensor& w, double epsilon) {
+  const int64_t h = w.numel(), n = x.numel() / h;
+  const Tensor y = at::empty_like(x), r = at::empty({n}, x.options().dtype(at::kFloat));
+  kernels::launch(norm_kernel(h, false), kernels::blocks_for(n, rows_of_block(h)), kernels::THREADS, kernels::in(x), kernels::in(w), kernels::out(y),
+                  kernels::out<float>(r), static_cast<long long>(n), static_cast<int>(h), static_cast<float>(epsilon));
+  return {y, r};
+}
+
+std::pair<Tensor, Tensor> norm_backward_by_kernel(const Tensor& x, const Tensor& w, const Tensor& r, const Tensor& dy) {
+  const int64_t h = w.numel(), n = x.numel() / h, blocks = h <= WARP_ROW ? GROUPS_OF_WARPS : GROUPS_OF_BLOCKS;
+  const Tensor dx = at::empty_like(x), parts = at::empty({blocks * rows_of_block(h), h}, r.options());
+  kernels::launch(norm_kernel(h, true), blocks, kernels::THREADS, kernels::in(x), kernels::in(w), kernels::in(dy), kernels::in<float>(r),
+                  kernels::out(dx), kernels::out<float>(parts), static_cast<long long>(n), static_cast<int>(h));
+  return {dx, parts.sum(0).to(w.scalar_type())};
+}
+
 // Parts whose weight gradients are summed by themselves, however many threads there are: the same bits on any machine of one width.
 constexpr int64_t PARTS = 32;
 
@@ -85,6 +118,12 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
     const Tensor x = input.contiguous(), w = weight.contiguous();
     const bool by_operations = generic || !x.device().is_cpu();
     ctx->saved_data["by_operations"] = by_operations;
+    ctx->saved_data["by_kernels"] = !generic && by_kernels(x, w);
+    if (!generic && by_kernels(x, w)) {
+      const auto [y, r] = norm_by_kernel(x, w, epsilon);
+      ctx->save_for_backward({x, w, r});
+      return y;
+    }
     if (by_operations) {
       const auto [y, r] = norm_by_operations(x, w, epsilon);
       ctx->save_for_backward({x, w, r});
@@ -108,6 +147,10 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &w = saved[1], &r = saved[2];
+    if (ctx->saved_data["by_kernels"].toBool()) {
+      const auto [dx, dw] = norm_backward_by_kernel(x, w, r, above[0].contiguous());
+      return {dx, dw, Variable(), Variable()};
+    }
     if (ctx->saved_data["by_operations"].toBool()) {
       const auto [dx, dw] = norm_backward_by_operations(x, w, r, above[0]);
       return {dx, dw, Variable(), Variable()};
@@ -134,17 +177,42 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
   }
 };
 
+}  // namespace
+
+Tensor gated(const Tensor& gate, const Tensor& up) {
+  if (!kernels::compute(gate)) return at::silu(gate).mul_(up);
+  const Tensor g = gate.contiguous(), u = up.contiguous(), y = at::empty_like(g);
+  const int64_t fours = g.numel() / 4;
+  kernels::launch("gated", kernels::blocks_for(fours, kernels::THREADS), kernels::THREADS, kernels::in(g), kernels::in(u), kernels::out(y),
+                  static_cast<long long>(fours));
+  return y;
+}
+
+std::pair<Tensor, Tensor> gated_backward(const Tensor& gate, const Tensor& up, const Tensor& above) {
+  if (!kernels::compute(gate)) {
+    const Tensor dgate = at::silu_backward(above * up, gate);
+    return {dgate, at::silu(gate).mul_(above)};
+  }
+  const Tensor g = gate.contiguous(), u = up.contiguous(), dy = above.contiguous();
+  const Tensor dgate = at::empty_like(g), dup = at::empty_like(g);
+  const int64_t fours = g.numel() / 4;
+  kernels::launch("gated_back", kernels::blocks_for(fours, kernels::THREADS), kernels::THREADS, kernels::in(g), kernels::in(u), kernels::in(dy),
+                  kernels::out(dgate), kernels::out(dup), static_cast<long long>(fours));
+  return {dgate, dup};
+}
+
+namespace {
+
 struct SwiGlu : public torch::autograd::Function<SwiGlu> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up) {
     ctx->save_for_backward({gate, up});
-    return at::silu(gate).mul_(up);
+    return gated(gate, up);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
-    const Tensor &gate = saved[0], &up = saved[1];
-    const Tensor dgate = at::silu_backward(above[0] * up, gate);
-    return {dgate, at::silu(gate).mul_(above[0])};
+    const auto [dgate, dup] = gated_backward(saved[0], saved[1], above[0]);
+    return {dgate, dup};
   }
 };
 

@@ -1,6 +1,6 @@
 //! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`;
-//! [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`dropout`] and the [`optimizer`]'s
-//! fused step are in it for that reason.
+//! [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`experts`] and the vocabulary
+//! [`head`] of a GPU, [`dropout`] and the [`optimizer`]'s fused step are in it for that reason.
 //!
 //! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
 //! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
@@ -14,10 +14,12 @@ mod collectives;
 pub mod device;
 pub mod dropout;
 pub mod exchange;
+pub mod experts;
 pub mod fused;
 mod generic;
 pub mod gpu_wait;
 mod group;
+pub mod head;
 pub mod linear;
 pub mod memory;
 pub mod optimizer;

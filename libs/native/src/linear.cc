@@ -8,9 +8,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "call.h"
+#include "fused.h"
+#include "kernels.h"
 
 namespace {
 
@@ -71,13 +74,19 @@ struct Linear : public torch::autograd::Function<Linear> {
 struct Gated : public torch::autograd::Function<Gated> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, const Tensor& w) {
     ctx->save_for_backward({gate, up, w});
-    return shaped(product(flat(at::silu(gate).mul_(up)), w), gate);
+    return shaped(product(flat(gated(gate, up)), w), gate);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &gate = saved[0], &up = saved[1], &w = saved[2];
     const Tensor dy = flat(above[0]).contiguous();
+    if (kernels::compute(gate)) {
+      Tensor dw;
+      if (ctx->needs_input_grad(2)) dw = at::mm(dy.t(), flat(gated(gate, up)));
+      const auto [dgate, dup] = gated_backward(gate, up, shaped(product(dy, w.t()), gate));
+      return {dgate, dup, dw};
+    }
     Tensor opened = at::silu(gate), dw;
     Tensor middle = opened * up;
     if (ctx->needs_input_grad(2)) dw = at::mm(dy.t(), flat(middle));
@@ -100,6 +109,11 @@ int grpo_linear(void* x, void* weight, void** out, char* error, size_t room) {
 // gate, up: [.., inputs], weight: [outputs, inputs].
 int grpo_gated(void* gate, void* up, void* weight, void** out, char* error, size_t room) {
   return guarded(error, room, [&] { *out = new Tensor(Gated::apply(of(gate), of(up), of(weight))); });
+}
+
+// Adds to the gradients of y's leaves those of <y, above>; y and above are of one shape and kind.
+int grpo_backward(void* y, void* above, char* error, size_t room) {
+  return guarded(error, room, [&] { torch::autograd::backward({of(y)}, {of(above)}); });
 }
 
 }  // extern "C"

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call::made_tensor;
+use crate::call::{call, made_tensor};
 use crate::fused::FusedError;
 
 unsafe extern "C" {
@@ -26,6 +26,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
+    fn grpo_backward(y: *mut c_void, above: *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
 /// `x: [.., inputs]` times `weight: [outputs, inputs]` transposed.
@@ -55,6 +56,19 @@ pub fn gated(gate: &Tensor, up: &Tensor, weight: &Tensor) -> Result<Tensor, Fuse
         unsafe { grpo_gated(gate.cast(), up.cast(), weight.cast(), out, error, room) }
     })
     .map_err(|message| failure("SwiGLU", &[&gate, &up, &weight], message))
+}
+
+/// Runs backward through `y` with the gradient `above` of the same shape, in `y`'s kind: leaves get the gradients of
+/// <y, above>.
+pub fn backward(y: &Tensor, above: &Tensor) -> Result<(), FusedError> {
+    let failed = |message: String| failure("a backward pass", &[y, above], message);
+    if y.size() != above.size() {
+        return Err(failed("the shapes differ".to_owned()));
+    }
+    let (mut y, mut above) = (y.shallow_clone(), above.to_kind(y.kind()));
+    // SAFETY: the tensors outlive the call.
+    call(|error, room| unsafe { grpo_backward(y.as_mut_ptr().cast(), above.as_mut_ptr().cast(), error, room) })
+        .map_err(|message| failure("a backward pass", &[&y, &above], message))
 }
 
 fn fits(x: &Tensor, weight: &Tensor) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tch::Tensor;
 
-use crate::call::call;
+use crate::call::{call, made_tensor};
 
 unsafe extern "C" {
     fn grpo_adamw(
@@ -21,6 +21,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
+    fn grpo_square_sum(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
 /// A step's numbers.
@@ -36,7 +37,7 @@ pub struct AdamStep {
 
 /// The optimizer's step could not be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("an AdamW step over {numel} values: {message}")]
+#[error("the optimizer, over {numel} values: {message}")]
 pub struct OptimizerError {
     pub numel: usize,
     pub message: String,
@@ -84,4 +85,17 @@ pub fn adamw(
         }
     })
     .map_err(failed)
+}
+
+/// The sum of a tensor's squares in double precision, `[1]`, where the tensor is. It is summed in an order that depends
+/// on the shape alone.
+pub fn square_sum(x: &Tensor) -> Result<Tensor, OptimizerError> {
+    let mut values = x.shallow_clone();
+    // SAFETY: the tensor outlives the call.
+    made_tensor(|out, error, room| unsafe { grpo_square_sum(values.as_mut_ptr().cast(), out, error, room) }).map_err(
+        |message| OptimizerError {
+            numel: x.numel(),
+            message,
+        },
+    )
 }

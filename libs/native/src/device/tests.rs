@@ -2,8 +2,10 @@ use super::*;
 
 #[test]
 fn a_process_that_computes_deterministically_has_told_libtorch_and_cublas() {
-    compute_deterministically();
+    compute_deterministically(true);
     assert!(computes_deterministically());
+    compute_deterministically(false);
+    assert!(!computes_deterministically());
     // Before any of CUDA starts: the shim sets it when it is loaded.
     let workspace = std::env::var("CUBLAS_WORKSPACE_CONFIG").unwrap();
     assert!([":4096:8", ":16:8"].contains(&workspace.as_str()), "{workspace}");

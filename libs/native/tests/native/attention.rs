@@ -2,7 +2,7 @@
 
 use grpo_native::attention::{self, AttentionError, Piece};
 use grpo_native::fused;
-use grpo_native::optimizer::{AdamStep, adamw};
+use grpo_native::optimizer::{AdamStep, adamw, square_sum};
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};
 
@@ -10,7 +10,7 @@ use crate::tested;
 
 /// Relative to the wanted, but where that is next to nothing: what cancels in exact arithmetic is rounding alone, as
 /// one token's gradient is.
-fn apart(a: &Tensor, b: &Tensor) -> f64 {
+pub(crate) fn apart(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
     (a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1.0)
 }
@@ -26,9 +26,9 @@ fn rounded(x: &Tensor) -> Tensor {
 
 /// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among
 /// them.
-struct Tree {
-    pieces: Vec<Piece>,
-    sees: Vec<Vec<usize>>,
+pub(crate) struct Tree {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) sees: Vec<Vec<usize>>,
 }
 
 /// A tree of paths: each path hangs on a place of an earlier one, and what hangs there is contiguous. `shape`: for each
@@ -109,7 +109,7 @@ fn with_gradients(x: [&Tensor; 3], above: &Tensor, f: impl Fn(&Tensor, &Tensor, 
     [y.detach(), q.grad(), k.grad(), v.grad()]
 }
 
-fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) {
+pub(crate) fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) {
     tch::manual_seed(seed);
     let n = tree.sees.len() as i64;
     let normal = |heads: i64| Tensor::randn([n, heads, d], (Kind::Double, tested()));
@@ -248,6 +248,15 @@ fn a_fused_step_is_the_papers() {
 }
 
 #[test]
+fn squares_are_summed_in_double_precision() {
+    // In fp32 the ones would be lost beside the first.
+    let values = Tensor::cat(&[Tensor::from_slice(&[4096f32]), Tensor::ones([300_000], (Kind::Float, Device::Cpu))], 0);
+    let sum = square_sum(&values.to_device(tested())).unwrap();
+    assert_eq!(sum.size(), [1]);
+    assert_eq!(sum.double_value(&[0]), 4096.0 * 4096.0 + 300_000.0);
+}
+
+#[test]
 fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() {
     tch::manual_seed(4);
     let normal = |size: &[i64]| rounded(&Tensor::randn(size, (Kind::Double, tested())));
@@ -263,7 +272,8 @@ fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() 
         &|x, w| fused::rms_norm(x, w, 1e-6).unwrap(),
     ];
     let gated: Pair<'_> = [&|g, u| g.silu() * u, &|g, u| fused::swiglu(g, u).unwrap()];
-    for (n, h) in [(1, 1), (3, 37), (200, 64)] {
+    // A GPU's kernels give a row of up to 128, 1,024 and 8,192 values to as many threads.
+    for (n, h) in [(1, 1), (3, 37), (200, 64), (700, 128), (30, 1000), (5, 2048)] {
         let (x, w, u) = (normal(&[2, n, h]), normal(&[h]), normal(&[2, n, h]));
         let above = normal(&[2, n, h]);
         for ([plain, one], second) in [(norm, &w), (gated, &u)] {

@@ -8,6 +8,7 @@
 mod attention;
 mod dropout;
 mod exchange;
+mod gpu;
 mod linear;
 
 use grpo_native::device;

@@ -1,0 +1,61 @@
+// The vocabulary head of a GPU in bf16: two products and two kernels for a chunk of tokens, in one buffer of logits.
+
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "call.h"
+#include "kernels.h"
+
+namespace {
+
+using at::Tensor;
+
+// The first [n, v] of the buffer, in fp32.
+Tensor logits_in(const Tensor& buffer, int64_t n, int64_t v) { return buffer.narrow(0, 0, n * v).view({n, v}); }
+
+}  // namespace
+
+extern "C" {
+
+// Whether the functions below compute with this weight of a head: [vocabulary, h].
+int grpo_head_has_kernels(void* weight) { return kernels::compute(of(weight)) && of(weight).size(0) % 4 == 0 ? 1 : 0; }
+
+// weight: [v, h] and hidden: [n, h] in bf16; targets: [n] int64; temperatures: [n] and buffer: [>= n v] in fp32. Leaves logits in the buffer, and makes
+// the targets' logprobs, entropies and logarithms of sums, [3, n].
+int grpo_head_scores(void* weight, void* hidden, void* targets, void* temperatures, void* buffer, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    at::NoGradGuard no_grad;
+    const int64_t n = of(hidden).size(0), v = of(weight).size(0);
+    Tensor logits = logits_in(of(buffer), n, v);
+    at::mm_out(logits, of(hidden), of(weight).t(), at::kFloat);
+    const Tensor found = at::empty({3, n}, logits.options());
+    const Tensor to = of(targets).contiguous(), by = of(temperatures).contiguous();
+    kernels::launch("scores", n, kernels::HEAD_THREADS, kernels::in<float>(logits), kernels::in<int64_t>(to), kernels::in<float>(by),
+                    kernels::out<float>(found[0]), kernels::out<float>(found[1]), kernels::out<float>(found[2]), static_cast<long long>(v));
+    *out = new Tensor(found);
+  });
+}
+
+// After the scores of the same chunk: adds to `gradient`, that of the weight, [v, h] in fp32 (none: null), and makes that of hidden, [n, h] in fp32.
+// by_logprobs, by_entropies (none: null): [n] in fp32. What the buffer holds is used up.
+int grpo_head_gradients(void* weight, void* hidden, void* targets, void* temperatures, void* buffer, void* scores, void* by_logprobs,
+                        void* by_entropies, void* gradient, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    at::NoGradGuard no_grad;
+    const int64_t n = of(hidden).size(0), v = of(weight).size(0);
+    const Tensor logits = logits_in(of(buffer), n, v);
+    const Tensor found = of(scores).contiguous(), to = of(targets).contiguous(), by = of(temperatures).contiguous();
+    const Tensor logprobs = of(by_logprobs).contiguous(), entropies = by_entropies == nullptr ? Tensor() : of(by_entropies).contiguous();
+    const void* const weighed = by_entropies == nullptr ? nullptr : kernels::in<float>(entropies);
+    kernels::launch("scores_back", n, kernels::HEAD_THREADS, kernels::out<float>(logits), kernels::in<int64_t>(to), kernels::in<float>(by),
+                    kernels::in<float>(found[2]), kernels::in<float>(found[1]), kernels::in<float>(logprobs), weighed, static_cast<long long>(v));
+    // In the first half of each row.
+    const Tensor above = logits.view(at::kBFloat16).narrow(1, 0, v);
+    if (gradient != nullptr) at::addmm_out(of(gradient), of(gradient), above.t(), of(hidden), at::kFloat);
+    *out = new Tensor(at::mm(above, of(weight), at::kFloat));
+  });
+}
+
+}  // extern "C"

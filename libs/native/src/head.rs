@@ -1,0 +1,176 @@
+//! The vocabulary head of a GPU in bf16: logits of a chunk of tokens in one buffer, from which kernels of our own take
+//! logprobs and entropies in one pass, and into which they write the logits' gradients in another.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tch::Tensor;
+
+use crate::call::made_tensor;
+use crate::fused::FusedError;
+use crate::generic::is_generic;
+
+unsafe extern "C" {
+    fn grpo_head_has_kernels(weight: *mut c_void) -> c_int;
+    fn grpo_head_scores(
+        weight: *mut c_void,
+        hidden: *mut c_void,
+        targets: *mut c_void,
+        temperatures: *mut c_void,
+        buffer: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_head_gradients(
+        weight: *mut c_void,
+        hidden: *mut c_void,
+        targets: *mut c_void,
+        temperatures: *mut c_void,
+        buffer: *mut c_void,
+        scores: *mut c_void,
+        by_logprobs: *mut c_void,
+        by_entropies: *mut c_void,
+        gradient: *mut c_void,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+/// Whether [`Scored`] computes with this weight of a head: in bf16 on a GPU, of a vocabulary and a width that are
+/// multiples of four.
+pub fn has_kernels(weight: &Tensor) -> bool {
+    let mut weight = weight.shallow_clone();
+    // SAFETY: reads a live tensor's type.
+    is_generic() == 0 && weight.dim() == 2 && unsafe { grpo_head_has_kernels(weight.as_mut_ptr().cast()) != 0 }
+}
+
+/// A chunk of tokens whose logits are in a buffer.
+pub struct Scored {
+    /// `[n, h]`.
+    hidden: Tensor,
+    /// `[n]` int64.
+    targets: Tensor,
+    /// `[n]`.
+    temperatures: Tensor,
+    buffer: Tensor,
+    /// Logprobs, entropies and logarithms of sums, `[3, n]`.
+    scores: Tensor,
+}
+
+impl Scored {
+    /// Of `hidden: [n, h]` and `weight: [v, h]` in bf16, with `targets: [n]` int64 and `temperatures: [n]` in fp32.
+    /// `buffer: [>= n * v]` in fp32 is overwritten. No graph is recorded.
+    pub fn of(
+        weight: &Tensor,
+        hidden: &Tensor,
+        targets: &Tensor,
+        temperatures: &Tensor,
+        buffer: &Tensor,
+    ) -> Result<Self, FusedError> {
+        let all = [weight, hidden, targets, temperatures, buffer];
+        let failed = |message: String| FusedError {
+            operation: "the vocabulary head",
+            shapes: all.iter().map(|x| x.size()).collect(),
+            message,
+        };
+        let n = hidden.size()[0];
+        let fits = hidden.size().get(1) == weight.size().get(1)
+            && hidden.kind() == weight.kind()
+            && targets.size() == [n]
+            && temperatures.size() == [n]
+            && (buffer.numel() as i64) >= n * weight.size()[0];
+        if !fits {
+            return Err(failed("the shapes or kinds do not fit each other".to_owned()));
+        }
+        let [mut weight, hidden, targets, temperatures, buffer] = all.map(Tensor::shallow_clone);
+        let [mut x, mut to, mut by, mut logits] =
+            [&hidden, &targets, &temperatures, &buffer].map(Tensor::shallow_clone);
+        let scores = made_tensor(|out, error, room| {
+            let [weight, x, to, by, logits] =
+                [&mut weight, &mut x, &mut to, &mut by, &mut logits].map(|tensor| tensor.as_mut_ptr().cast());
+            // SAFETY: the tensors outlive the call; their shapes and kinds were checked.
+            unsafe { grpo_head_scores(weight, x, to, by, logits, out, error, room) }
+        })
+        .map_err(failed)?;
+        Ok(Self {
+            hidden,
+            targets,
+            temperatures,
+            buffer,
+            scores,
+        })
+    }
+
+    /// Of the targets, `[n]`.
+    pub fn logprobs(&self) -> Tensor {
+        self.scores.get(0)
+    }
+
+    /// In nats, `[n]`.
+    pub fn entropies(&self) -> Tensor {
+        self.scores.get(1)
+    }
+
+    /// Given the gradients of logprobs and entropies (none: nothing depends on them), `[n]` in fp32: adds to that of
+    /// the weight, `[v, h]` in fp32 (none: it is not trained), and answers that of the hidden states, `[n, h]` in
+    /// fp32. The logits are used up.
+    pub fn gradients(
+        self,
+        weight: &Tensor,
+        logprobs: &Tensor,
+        entropies: Option<&Tensor>,
+        gradient: Option<&mut Tensor>,
+    ) -> Result<Tensor, FusedError> {
+        let (mut weight, mut logprobs) = (weight.shallow_clone(), logprobs.shallow_clone());
+        let shapes = vec![weight.size(), self.hidden.size(), logprobs.size()];
+        let mut entropies = entropies.map(Tensor::shallow_clone);
+        let mut gradient = gradient.map(|gradient| gradient.shallow_clone());
+        let pointer = |tensor: &mut Option<Tensor>| match tensor {
+            Some(tensor) => tensor.as_mut_ptr().cast(),
+            None => std::ptr::null_mut(),
+        };
+        let Self {
+            mut hidden,
+            mut targets,
+            mut temperatures,
+            mut buffer,
+            mut scores,
+        } = self;
+        made_tensor(|out, error, room| {
+            let (entropies, gradient) = (pointer(&mut entropies), pointer(&mut gradient));
+            let [weight, hidden, targets, temperatures, buffer, scores, logprobs] = [
+                &mut weight,
+                &mut hidden,
+                &mut targets,
+                &mut temperatures,
+                &mut buffer,
+                &mut scores,
+                &mut logprobs,
+            ]
+            .map(|tensor| tensor.as_mut_ptr().cast());
+            // SAFETY: the tensors outlive the call; they are those of the scores.
+            unsafe {
+                grpo_head_gradients(
+                    weight,
+                    hidden,
+                    targets,
+                    temperatures,
+                    buffer,
+                    scores,
+                    logprobs,
+                    entropies,
+                    gradient,
+                    out,
+                    error,
+                    room,
+                )
+            }
+        })
+        .map_err(|message| FusedError {
+            operation: "the vocabulary head's gradients",
+            shapes,
+            message,
+        })
+    }
+}

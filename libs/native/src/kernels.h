@@ -1,0 +1,40 @@
+// Kernels of our own for a GPU (kernels.cu), launched in the stream that libtorch computes in.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/ATen.h>
+
+namespace kernels {
+
+// Threads of a block, as kernels.cu has them.
+constexpr int THREADS = 256, HEAD_THREADS = 512;
+
+// Whether they compute with this tensor: in bf16 on a GPU, where it can be read in pieces of four values.
+bool compute(const at::Tensor& x);
+
+// Launches a kernel of that name. `arguments`: addresses of what it is given.
+void launch_with(const char* name, int64_t blocks, int threads, void** arguments);
+
+// What a kernel is given must have its parameters' very types: pointers, long long, int, float.
+template <typename... Arguments>
+void launch(const char* name, int64_t blocks, int threads, Arguments... arguments) {
+  if (blocks == 0) return;
+  void* addresses[] = {&arguments...};
+  launch_with(name, blocks, threads, addresses);
+}
+
+// Blocks of `threads` that take so many items.
+inline int64_t blocks_for(int64_t items, int threads) { return (items + threads - 1) / threads; }
+
+template <typename T = at::BFloat16>
+const void* in(const at::Tensor& x) {
+  return x.const_data_ptr<T>();
+}
+
+template <typename T = at::BFloat16>
+void* out(const at::Tensor& x) {
+  return x.mutable_data_ptr<T>();
+}
+
+}  // namespace kernels

@@ -1,0 +1,175 @@
+//! What only a GPU computes, against double precision: `make test-gpu`. The kernels of norms, SwiGLU, rotation and short
+//! pieces of attention are held to it by the tests that every device runs.
+
+use grpo_native::attention::Piece;
+use grpo_native::device;
+use grpo_native::dropout::dropout;
+use grpo_native::experts::{experts, have_kernels};
+use grpo_native::head::{Scored, has_kernels};
+use grpo_native::linear::backward;
+use tch::{Device, Kind, Tensor};
+
+use crate::attention::{Tree, apart, holds};
+use crate::tested;
+
+/// A prompt of so many tokens with rows behind it, each of which sees the prompt and itself.
+fn prompt(tokens: usize, rows: &[usize]) -> Tree {
+    let own = |begin: usize, count: usize| Piece {
+        queries: begin..begin + count,
+        keys: begin..begin + count,
+        causal: true,
+    };
+    let mut pieces = vec![own(0, tokens)];
+    let mut sees: Vec<Vec<usize>> = (0..tokens).map(|i| (0..=i).collect()).collect();
+    for count in rows {
+        let begin = sees.len();
+        pieces.push(own(begin, *count));
+        sees.extend((0..*count).map(|i| (0..tokens).chain(begin..=begin + i).collect()));
+    }
+    if tokens < sees.len() {
+        pieces.push(Piece {
+            queries: tokens..sees.len(),
+            keys: 0..tokens,
+            causal: false,
+        });
+    }
+    Tree { pieces, sees }
+}
+
+/// Long enough for cuDNN, alone and among others, with and without a length that it is padded to.
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn long_causal_pieces_are_those_of_a_dense_mask_whether_bits_repeat_or_not() {
+    for deterministic in [true, false] {
+        device::compute_deterministically(deterministic);
+        let trees = [
+            (4096, &[][..]),
+            (4500, &[700, 90][..]),
+            (300, &[4200, 80][..]),
+            (4100, &[4200][..]),
+        ];
+        for (tokens, rows) in trees {
+            holds(&prompt(tokens, rows), 2, 2, 64, 7);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn the_heads_kernels_are_a_dense_head_and_its_gradients() {
+    tch::manual_seed(5);
+    let device = tested();
+    let rounded = |size: &[i64]| Tensor::randn(size, (Kind::Double, device)).to_kind(Kind::BFloat16);
+    // One row of threads is 2,048 logits.
+    for (n, v, h) in [(3, 64, 8), (700, 5_000, 64), (40, 151_936, 128)] {
+        let (x, w) = (rounded(&[n, h]), rounded(&[v, h]));
+        let temperatures = Tensor::rand([n], (Kind::Double, device)) + 0.5;
+        let targets = Tensor::randint(v, [n], (Kind::Int64, device));
+        let [g, e] = [(); 2].map(|()| Tensor::randn([n], (Kind::Double, device)));
+        let [exact_x, exact_w] = [&x, &w].map(|x| x.to_kind(Kind::Double).set_requires_grad(true));
+        let all = (exact_x.matmul(&exact_w.tr()) / temperatures.unsqueeze(-1)).log_softmax(-1, Kind::Double);
+        let logprobs = all.gather(-1, &targets.unsqueeze(-1), false).squeeze_dim(-1);
+        let entropies = -(all.exp() * &all).sum_dim_intlist(-1, false, Kind::Double);
+        ((&logprobs * &g).sum(Kind::Double) + (&entropies * &e).sum(Kind::Double)).backward();
+
+        assert!(has_kernels(&w));
+        let single = |x: &Tensor| x.to_kind(Kind::Float);
+        let buffer = Tensor::empty([(n + 1) * v], (Kind::Float, device));
+        let scored = Scored::of(&w, &x, &targets, &single(&temperatures), &buffer).unwrap();
+        let (got_logprobs, got_entropies) = (scored.logprobs().copy(), scored.entropies().copy());
+        let mut dw = Tensor::ones([v, h], (Kind::Float, device));
+        let dx = scored.gradients(&w, &single(&g), Some(&single(&e)), Some(&mut dw)).unwrap();
+        // The logits' gradients are rounded to bf16 before they are multiplied.
+        for (what, got, wanted, bound) in [
+            ("logprobs", &got_logprobs, &logprobs, 1e-5),
+            ("entropies", &got_entropies, &entropies, 1e-5),
+            ("dx", &dx, &exact_x.grad(), 1e-2),
+            ("dw", &(dw - 1.0), &exact_w.grad(), 1e-2),
+        ] {
+            let apart = apart(got, wanted);
+            assert!(apart < bound, "{what} of {n} tokens of {v}: {apart:e} apart");
+        }
+    }
+}
+
+/// Experts without tokens first, in the middle and last; weights that lie equally far from each other, and weights that
+/// do not.
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn experts_together_are_each_of_them_alone() {
+    tch::manual_seed(6);
+    let device = tested();
+    let (h, width, counts) = (64, 96, [0, 37, 300, 0, 1, 0]);
+    let normal = |size: &[i64]| Tensor::randn(size, (Kind::Float, device)).to_kind(Kind::BFloat16);
+    let tokens: i64 = counts.iter().sum();
+    let (x, above) = (normal(&[tokens, h]), normal(&[tokens, h]));
+    let shapes = [[width, h], [width, h], [h, width]];
+    let flat = normal(&[3 * width * h * counts.len() as i64]) * 0.1;
+    let views: Vec<Tensor> = (0..3 * counts.len())
+        .map(|at| flat.narrow(0, at as i64 * width * h, width * h).view(shapes[at % 3]))
+        .collect();
+    let apart_weights: Vec<Tensor> = views.iter().map(Tensor::copy).collect();
+    let ends: Vec<i32> = counts.iter().scan(0, |end, count| { *end += *count as i32; Some(*end) }).collect();
+    let ends = Tensor::from_slice(&ends).to_device(device);
+
+    let leaf = |tensor: &Tensor, kind: Kind| tensor.detach().to_kind(kind).set_requires_grad(true);
+    let exact: Vec<Tensor> = views.iter().map(|weight| leaf(weight, Kind::Double)).collect();
+    let exact_x = leaf(&x, Kind::Double);
+    let mut begin = 0;
+    let mut parts = Vec::new();
+    for (expert, count) in counts.into_iter().enumerate() {
+        let [gate, up, down] = [0, 1, 2].map(|matrix| &exact[3 * expert + matrix]);
+        let own = exact_x.narrow(0, begin, count);
+        parts.push((own.matmul(&gate.tr()).silu() * own.matmul(&up.tr())).matmul(&down.tr()));
+        begin += count;
+    }
+    let wanted = Tensor::cat(&parts, 0);
+    (&wanted * above.to_kind(Kind::Double)).sum(Kind::Double).backward();
+
+    for weights in [views, apart_weights] {
+        let weights: Vec<Tensor> = weights.iter().map(|weight| weight.detach().set_requires_grad(true)).collect();
+        let x = leaf(&x, Kind::BFloat16);
+        assert!(have_kernels(&x));
+        let got = experts(&x, &ends, &weights).unwrap();
+        backward(&got, &above).unwrap();
+        let near = |what: &str, got: &Tensor, wanted: &Tensor| {
+            let apart = apart(got, wanted);
+            assert!(apart < 2e-2, "{what}: {apart:e} apart");
+        };
+        near("output", &got, &wanted);
+        near("dx", &x.grad(), &exact_x.grad());
+        for (at, (got, wanted)) in weights.iter().zip(&exact).enumerate() {
+            near(&format!("matrix {} of expert {}", at % 3, at / 3), &got.grad(), &wanted.grad());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn a_gpu_drops_what_the_cpu_drops() {
+    let (x, keys) = (
+        Tensor::randn([300, 64], (Kind::Float, Device::Cpu)).to_kind(Kind::BFloat16),
+        Tensor::randint(i64::MAX, [300], (Kind::Int64, Device::Cpu)),
+    );
+    let on = |device: Device| {
+        let x = x.to_device(device).set_requires_grad(true);
+        let y = dropout(&x, &keys.to_device(device), 0xdead_beef_dead_beef, 0.3).unwrap();
+        y.sum(Kind::Float).backward();
+        [y.detach(), x.grad()].map(|tensor| tensor.to_device(Device::Cpu))
+    };
+    assert_eq!(on(tested()), on(Device::Cpu));
+}
+
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn a_gpu_says_how_much_memory_it_has_left() {
+    let Device::Cuda(index) = tested() else {
+        panic!("GRPO_TEST_DEVICE names no GPU")
+    };
+    let before = device::gpu_free(index).unwrap();
+    let held = Tensor::zeros([1 << 28], (Kind::Float, tested()));
+    let after = device::gpu_free(index).unwrap();
+    assert!(before - after >= 1 << 30, "{before} bytes before a tensor of 1 GiB, {after} after");
+    drop(held);
+    assert!(device::gpu_free(index).unwrap() > after, "what libtorch keeps counts as free");
+}
