@@ -23,8 +23,17 @@ const BF16: u64 = 2;
 /// Temporaries of the head that do not grow with the step: blocks of 1 MiB.
 const HEAD_BLOCKS: u64 = 4 << 20;
 
-/// Logits that exist at once where nothing else is asked for: 32 MiB of fp32.
+/// Logits that exist at once where nothing else is asked for: 32 MiB of fp32, which a processor's cores pass over in
+/// blocks.
 pub const HEAD_LOGITS: usize = 1 << 23;
+
+/// The same on a GPU: 2 GiB of fp32. With fewer, 16,384 tokens of a vocabulary of 152,000 take hundreds of launches,
+/// and each product is too small to keep the GPU busy.
+pub const GPU_HEAD_LOGITS: usize = 1 << 29;
+
+/// Default of `trainer.maxTokensPerGpu` on CPUs, and on GPUs, which fewer tokens do not keep busy.
+pub const TOKENS: u32 = 4096;
+pub const GPU_TOKENS: u32 = 16_384;
 
 /// A model and how it is divided.
 #[derive(Clone, Debug)]
@@ -103,9 +112,19 @@ impl Facts {
         Self {
             holds_base: geometry.adapter.is_none() && spec.algorithm.kl.is_some(),
             compute: if on_gpus.is_some() { BF16 } else { MASTER },
+            head_logits: if on_gpus.is_some() { GPU_HEAD_LOGITS } else { HEAD_LOGITS } as u64,
             offload: on_gpus.map_or_else(Offload::default, |trainer| trainer.offload.clone()),
             ..Self::of(geometry, ParallelDims::of(trainer, per_pod), world)
         }
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Values that a rank steps.
+    pub(crate) fn trained_values(&self) -> u64 {
+        self.trained.iter().sum::<u64>() / self.shards
     }
 
     /// Whether an adapter is trained beside the frozen model.

@@ -18,6 +18,8 @@ pub struct Compute {
     pub precision: Precision,
     /// What stays in the pod's memory while it is not in use.
     pub offload: Offload,
+    /// Whether a GPU computes the same bits every time. The CPU does so anyway.
+    pub deterministic: bool,
 }
 
 impl Default for Compute {
@@ -27,6 +29,7 @@ impl Default for Compute {
             device: Device::Cpu,
             precision: Precision::F32,
             offload: Offload::default(),
+            deterministic: false,
         }
     }
 }
@@ -46,6 +49,7 @@ impl Compute {
                     device: Device::Cuda(local_rank as usize),
                     precision: Precision::Bf16,
                     offload: trainer.offload.clone(),
+                    deterministic: trainer.deterministic,
                 })
             }
             _ => Ok(Self::default()),

@@ -9,6 +9,7 @@
 
 use std::ops::AddAssign;
 
+use grpo_memory::Gpu;
 use grpo_model::Config;
 use grpo_native::device;
 use tch::Device;
@@ -16,21 +17,8 @@ use tch::Device;
 use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
 
-/// Operations a second of one rank's device, where the table of [`peak_of`] does not have it.
+/// Operations a second of one rank's device, where the table of [`Gpu::named`] does not have it.
 pub const PEAK_VARIABLE: &str = "GRPO_PEAK_FLOPS";
-
-/// Dense bf16 peaks by words of a GPU's name, from NVIDIA's data sheets of the H100, H200, A100, L40S and Blackwell
-/// (those of Hopper and Blackwell give twice as much, with sparsity). The first line whose words all occur counts.
-const PEAKS: [(&[&str], f64); 8] = [
-    (&["H100", "NVL"], 835e12),
-    (&["H100", "PCIe"], 756e12),
-    (&["H100"], 989e12),
-    (&["H200", "NVL"], 835e12),
-    (&["H200"], 989e12),
-    (&["A100"], 312e12),
-    (&["L40S"], 362e12),
-    (&["B200"], 2250e12),
-];
 
 /// Multiplications of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +107,7 @@ pub fn peak(compute: &Compute) -> Result<Option<f64>, TrainError> {
             },
         ) => {
             let name = device::gpu_name(*index).unwrap_or_default();
-            let peak = peak_of(&name);
+            let peak = Gpu::named(&name).map(|gpu| gpu.flops);
             if peak.is_none() {
                 tracing::info!(
                     gpu = name,
@@ -143,15 +131,6 @@ fn stated(text: &str) -> Result<f64, TrainError> {
             "{PEAK_VARIABLE} is {text:?}: give one rank's peak in operations a second, such as 989e12, or leave it out"
         ))
     })
-}
-
-/// Dense bf16 peak of a GPU by the name that its driver gives it; none of what is not in the table, and of a part of a
-/// GPU (MIG).
-pub fn peak_of(name: &str) -> Option<f64> {
-    let words: Vec<&str> = name.split([' ', '-']).collect();
-    let has = |wanted: &&str| words.contains(wanted);
-    let line = PEAKS.iter().find(|(wanted, _)| wanted.iter().all(has))?;
-    (!words.contains(&"MIG")).then_some(line.1)
 }
 
 /// Share of the peak of `ranks` devices, each of `peak` operations a second.

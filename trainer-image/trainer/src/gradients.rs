@@ -21,7 +21,8 @@ mod waves;
 
 use grpo_memory::Load;
 use grpo_model::model::{self, Block};
-use tch::Tensor;
+use grpo_native::device;
+use tch::{Device, Kind, Tensor};
 
 use self::head::EmbeddingAndHead;
 use self::summed::Summed;
@@ -36,13 +37,17 @@ impl Sharded {
     /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss
     /// function is called for every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
     pub fn gradients(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
-        // All ranks gather alike, so one that cannot keep what it computes decides for all.
-        let over = f64::from(u8::from(self.kept_bytes(batches) > self.activation_bytes));
-        if self.sum(&[over])?[0] > 0.0 {
-            self.streamed(batches, loss)
-        } else {
-            self.kept(batches, loss)
+        match self.keeps(batches)? {
+            true => self.kept(batches, loss),
+            false => self.streamed(batches, loss),
         }
+    }
+
+    /// Whether these micro-batches' activations are kept. All ranks gather alike, so one that cannot keep what it
+    /// computes decides for all. Every rank must call it.
+    pub fn keeps(&self, batches: &[MicroBatch]) -> Result<bool, TrainError> {
+        let over = f64::from(u8::from(self.kept_bytes(batches) > self.activation_room()?));
+        Ok(self.sum(&[over])?[0] == 0.0)
     }
 
     /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see
@@ -58,6 +63,19 @@ impl Sharded {
                 .unwrap_or(0),
         };
         self.facts().kept_bytes(&load) as usize
+    }
+
+    /// Bytes that [`Sharded::kept_bytes`] may be now. On a GPU a tenth of what is free beside the head's logits stays
+    /// free: the allocator cuts memory into pieces, and libraries take some of their own.
+    fn activation_room(&self) -> Result<usize, TrainError> {
+        let Device::Cuda(index) = self.compute.device else {
+            return Ok(self.activation_bytes);
+        };
+        let free = device::gpu_free(index)
+            .map_err(|message| TrainError::Start(format!("cannot read how much memory GPU {index} has free: {message}")))?;
+        let logits = Kind::Float.elt_size_in_bytes() * self.head_logits;
+        let free = (free as usize).saturating_sub(logits) / 10 * 9;
+        Ok(free.min(self.activation_bytes))
     }
 
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {

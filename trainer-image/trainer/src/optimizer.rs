@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use grpo_model::weights::Unit;
-use grpo_native::optimizer::{AdamStep, adamw};
-use tch::{Kind, Tensor};
+use grpo_native::optimizer::{AdamStep, adamw, square_sum};
+use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::loss_fn::numbers;
@@ -19,9 +19,6 @@ pub struct AdamW {
     /// Largest norm of the whole gradient; 0 does not clip.
     pub clip: f64,
 }
-
-/// Elements whose squares are summed in one go.
-const NORM_PIECE: i64 = 1 << 18;
 
 /// Whether weight decay pulls this tensor towards zero: matrices of linear layers. A norm's scale and a bias at zero
 /// are no simpler than others, and rows of the embedding would shrink that no batch has touched.
@@ -54,13 +51,7 @@ fn runs(unit: &Unit, part: Range<usize>, any: bool) -> Vec<(Range<usize>, bool)>
 impl Sharded {
     /// Norm of the whole gradient.
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
-        // In pieces: a whole unit in double precision would be twice the unit.
-        let square = |part: &Tensor| part.to_kind(Kind::Double).square().sum(Kind::Double).reshape([1]);
-        let squares: Vec<Tensor> = gradients
-            .iter()
-            .flat_map(|gradient| gradient.split(NORM_PIECE, 0))
-            .map(|part| square(&part))
-            .collect();
+        let squares: Vec<Tensor> = gradients.iter().map(square_sum).collect::<Result<_, _>>()?;
         // One read from the device; they are added in order, as numbers of the host.
         let squares: f64 = match squares.is_empty() {
             true => 0.0,

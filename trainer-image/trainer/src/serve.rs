@@ -28,7 +28,7 @@ use grpo_crds::grpo_run::Mode;
 use grpo_memory::{Facts, ParallelDims};
 use grpo_model::Config;
 use grpo_model::weights::Source;
-use grpo_native::{Arrived, Rendezvous, Watch};
+use grpo_native::{Arrived, Rendezvous, Watch, device};
 use grpo_object_storage::run_store_blocking;
 use grpo_objective::rate::rate;
 use grpo_records::trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
@@ -158,10 +158,9 @@ fn train(
         .spec
         .longest_row()
         .map_or(context, |limit| context.min(limit.into()));
-    // On a GPU the pod's memory says nothing of what fits.
     let room = match compute.device {
-        Device::Cpu => memory::room(process.limits.per_pod),
-        _ => None,
+        Device::Cuda(index) => device::gpu_free(index).ok(),
+        _ => memory::room(process.limits.per_pod),
     };
     let trained = match &config.spec.model.lora {
         Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,

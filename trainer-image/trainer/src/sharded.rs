@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use grpo_memory::{Facts, HEAD_LOGITS, ParallelDims};
+use grpo_memory::{Facts, GPU_HEAD_LOGITS, GPU_TOKENS, HEAD_LOGITS, ParallelDims, TOKENS};
 use grpo_model::adapter;
 use grpo_model::lora::Lora;
 use grpo_model::model;
@@ -57,7 +57,7 @@ pub struct Sharded {
     /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
     pub head_logits: usize,
     /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in
-    /// backward.
+    /// backward. A GPU's free memory is a bound as well.
     pub activation_bytes: usize,
     /// Most bytes of blocks' inputs that are kept at once where blocks are computed again: micro-batches that have more
     /// together pass in waves.
@@ -82,8 +82,6 @@ const ACTIVATION_BYTES: usize = 2 << 30;
 /// A wave this large computes for much longer than its units are gathered.
 const INPUT_BYTES: usize = 8 << 30;
 
-const MICRO_BATCH_TOKENS: usize = 4096;
-
 impl Sharded {
     /// Takes this rank's part of `weights`.
     pub fn new(config: Config, mesh: impl Into<Mesh>, weights: &Weights) -> Result<Self, TrainError> {
@@ -106,8 +104,19 @@ impl Sharded {
         lora: Lora,
         seed: u64,
     ) -> Result<Self, TrainError> {
+        Self::frozen_of(config, mesh, |name, range| source.read_finite(name, range), compute, lora, seed)
+    }
+
+    /// The same of values that `read` answers: of a tensor, by its name, those of a range.
+    pub fn frozen_of(
+        config: Config,
+        mesh: impl Into<Mesh>,
+        read: impl Fn(&str, Range<usize>) -> Result<Vec<f32>, ModelError>,
+        compute: &Compute,
+        lora: Lora,
+        seed: u64,
+    ) -> Result<Self, TrainError> {
         let Mesh { world: group, groups } = mesh.into();
-        let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
         let frozen = frozen_parts(weights::units(&config), groups.shard(&group), compute, &read)?;
         let adapter = initial_adapter(&config, &lora, seed);
         let model = Self::of_parts(config, Mesh { world: group, groups }, Vec::new(), frozen);
@@ -142,7 +151,7 @@ impl Sharded {
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
             input_bytes: INPUT_BYTES,
-            micro_batch_tokens: MICRO_BATCH_TOKENS,
+            micro_batch_tokens: TOKENS as usize,
             loss_over: LossOver::default(),
             replays: None,
             drops_by: 0,
@@ -162,11 +171,14 @@ impl Sharded {
         self.compute_as(compute)
     }
 
-    /// The same with everything else that a computation is: what is held goes to where it belongs. A GPU computes
-    /// deterministically, because steps are replayed.
+    /// The same with everything else that a computation is: what is held goes to where it belongs. On a GPU
+    /// micro-batches and the head's chunks are larger, and activations may have all memory that is free.
     pub fn compute_as(mut self, compute: Compute) -> Self {
         if compute.device.is_cuda() {
-            device::compute_deterministically();
+            device::compute_deterministically(compute.deterministic);
+            self.micro_batch_tokens = GPU_TOKENS as usize;
+            self.head_logits = GPU_HEAD_LOGITS;
+            self.activation_bytes = usize::MAX;
         }
         for shard in &mut self.shards {
             shard.values = shard.values.to_device(compute.of_parameters());

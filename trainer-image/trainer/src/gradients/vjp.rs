@@ -1,5 +1,6 @@
 //! Backward passes through parts of the graph.
 
+use grpo_native::linear::backward;
 use tch::{Kind, Tensor};
 
 /// What gradients of such numbers are summed in: 32 bits at least.
@@ -12,7 +13,8 @@ pub(super) fn summing(kind: Kind) -> Kind {
 
 /// Vector-Jacobian product: runs backward through `y` with the gradient `above`, as the gradient of <y, above>.
 pub(super) fn vjp(y: &Tensor, above: &Tensor) {
-    (y * above).sum(Kind::Float).backward();
+    // Shapes that do not fit panic, as they do in every other operation on tensors.
+    backward(y, above).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// The gradient, zero where nothing flowed.

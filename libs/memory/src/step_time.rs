@@ -1,0 +1,129 @@
+//! How long a GPU computes a step, by arithmetic: each part's operations over the peak of its products, or its bytes
+//! over that of its memory, whichever kernels of that kind reach (a roofline, Williams, Waterman and Patterson 2009).
+//!
+//! The shares of the peaks that are reached are those of kernels on one H100, in steps of Qwen3-0.6B's geometry; steps
+//! of other geometries were held against the estimate afterwards (docs/src/gpu.md). Not counted: what ranks send each
+//! other, and what the host does between steps.
+
+use crate::facts::{Facts, Schedule};
+use crate::geometry::Mlp;
+use crate::gpu::Gpu;
+
+/// Of the peak of products: of linear layers and head, and of attention, forward and backward.
+const PRODUCTS: f64 = 0.70;
+const ATTENTION: f64 = 0.63;
+const ATTENTION_BACK: f64 = 0.56;
+/// A backward pass of attention computes scores again: five products to the forward pass's two.
+const ATTENTION_BACK_WORK: f64 = 2.5;
+/// Of the peak of memory.
+const MEMORY: f64 = 0.75;
+
+/// Bytes of a value in bf16.
+const BF16: f64 = 2.0;
+/// Bytes that a logit's passes move: written and read twice in fp32, its gradient in bf16 written and read twice.
+const LOGIT: f64 = 18.0;
+/// Bytes that a trained value's passes move once a step: gathering in bf16, its gradient cast, summed, laid flat,
+/// squared and clipped, and AdamW's three values read and written.
+const TRAINED: f64 = 70.0;
+
+/// What one rank computes in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepWork {
+    /// Unique tokens.
+    pub tokens: f64,
+    /// Pairs of a query and a key that it sees.
+    pub pairs: f64,
+    /// Trained tokens.
+    pub trained: f64,
+}
+
+impl StepWork {
+    /// One row of so many tokens, all of them trained.
+    pub fn row(tokens: u64) -> Self {
+        let tokens = tokens as f64;
+        Self {
+            tokens,
+            pairs: tokens * (tokens + 1.0) / 2.0,
+            trained: tokens,
+        }
+    }
+}
+
+/// Seconds of each part of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepTime {
+    pub linear: f64,
+    pub attention: f64,
+    pub head: f64,
+    /// Norms, rotation, gates and sums: what reads and writes memory.
+    pub passes: f64,
+    pub optimizer: f64,
+}
+
+impl StepTime {
+    pub fn total(&self) -> f64 {
+        self.linear + self.attention + self.head + self.passes + self.optimizer
+    }
+}
+
+impl Facts {
+    /// How long a rank's GPU computes a step of this work.
+    pub fn step_time(&self, work: &StepWork, schedule: Schedule, gpu: &Gpu) -> StepTime {
+        let g = self.geometry();
+        let again = match schedule {
+            Schedule::Kept => 0.0,
+            Schedule::Streamed => 1.0,
+        };
+        let frozen = self.trains_an_adapter();
+        let (h, queries, keys) = (g.hidden as f64, (g.heads * g.head_dim) as f64, (g.groups * g.head_dim) as f64);
+        let layers = g.mlps.len() as f64;
+        let (flops, bytes) = (gpu.flops * PRODUCTS, gpu.bandwidth * MEMORY);
+
+        // Two operations a multiplication; backward twice as many, but for a frozen weight's own gradient.
+        let passes = if frozen { 2.0 } else { 3.0 } + again;
+        let mlps: f64 = g.mlps.iter().map(|mlp| multiplications(mlp, h)).sum();
+        let own = layers * h * (2.0 * queries + 2.0 * keys) + mlps;
+        let adapter: u64 = g.adapter.as_ref().map_or(0, |adapter| adapter.units.iter().sum());
+        let linear = 2.0 * work.tokens * (own * passes + adapter as f64 * (3.0 + again)) / flops;
+
+        let pairs = 4.0 * queries * work.pairs * layers / gpu.flops;
+        let attention = pairs * ((1.0 + again) / ATTENTION + ATTENTION_BACK_WORK / ATTENTION_BACK);
+
+        let logits = work.trained * g.vocabulary as f64;
+        let products = if frozen { 2.0 } else { 3.0 };
+        let head = 2.0 * h * logits * products / flops + LOGIT * logits / bytes;
+
+        let widths: f64 = g.mlps.iter().map(widths).sum();
+        let normed = if g.norms_heads { queries + keys } else { 0.0 };
+        let forward = layers * (8.0 * h + 2.0 * (queries + keys) + 2.0 * normed) + 3.0 * widths;
+        let backward = layers * (21.0 * h + 2.0 * (queries + keys) + 3.0 * normed) + 8.0 * widths;
+        let moved = BF16 * work.tokens * (forward * (1.0 + again) + backward);
+
+        StepTime {
+            linear,
+            attention,
+            head,
+            passes: moved / bytes,
+            optimizer: TRAINED * self.trained_values() as f64 / bytes,
+        }
+    }
+}
+
+/// Multiplications of a token behind a block's attention.
+fn multiplications(mlp: &Mlp, h: f64) -> f64 {
+    match *mlp {
+        Mlp::Dense { width } => 3.0 * h * width as f64,
+        Mlp::Experts { count, per_token, width } => h * (count + 3 * per_token * width) as f64,
+    }
+}
+
+/// Values of a token between the matrices there. A mixture copies its tokens for their experts, and back.
+fn widths(mlp: &Mlp) -> f64 {
+    match *mlp {
+        Mlp::Dense { width } => width as f64,
+        Mlp::Experts { per_token, width, .. } => (per_token * width) as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests;
