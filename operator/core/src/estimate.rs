@@ -14,7 +14,7 @@ use grpo_crds::{
     GrpoRunSpec,
     grpo_run::{Mode, Shard, Trainer},
 };
-use grpo_memory::{Estimate, Facts, Load, Schedule, in_words};
+use grpo_memory::{Estimate, Facts, GPU_TOKENS, Load, Schedule, in_words};
 
 use self::{
     geometry::guess,
@@ -66,11 +66,12 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
     facts(spec, trainer, size).estimate(&load, Schedule::Streamed)
 }
 
-/// Tokens that a rank computes at a time: the bound that the spec sets, or the longest row there may be.
+/// Tokens that a rank computes at a time: the bound that the spec sets, or the trainer's own, or the longest row there
+/// may be.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
     let longest = || {
         let context = spec.longest_row().unwrap_or(1);
-        context.div_ceil(trainer.sequence_parallel.max(1))
+        context.div_ceil(trainer.sequence_parallel.max(1)).max(GPU_TOKENS)
     };
     u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))
 }

@@ -8,7 +8,7 @@ use grpo_crds::{
     inference_pool::{Device, Engine, ModelCache},
     sources::ModelSource,
 };
-use grpo_memory::{EngineShare, Estimate, Geometry, Load, Schedule};
+use grpo_memory::{EngineShare, Estimate, Geometry, Gpu, Load, Schedule, StepWork};
 
 use super::{
     CUDA_AND_NCCL,
@@ -98,6 +98,48 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
         besides: if on_gpus { CUDA_AND_NCCL } else { 0 },
         offloaded_per_pod: offloaded * u64::from(per_pod),
         estimate: found,
+    })
+}
+
+/// How fast each GPU of a trainer computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrainerSpeed {
+    /// Of each row.
+    pub row: u64,
+    pub tokens_per_second: f64,
+    /// Whether activations fit; else blocks are computed twice.
+    pub kept: bool,
+}
+
+/// Tokens a second of each GPU of a run's trainer, by arithmetic ([`grpo_memory::StepTime`]), over rows of the longest
+/// length; `bytes`: of a GPU's memory, where it is known. None without GPUs, and for a model whose name says no size.
+pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Option<TrainerSpeed> {
+    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
+    if trainer.gpus_per_node == 0 {
+        return None;
+    }
+    let facts = super::facts(spec, trainer, size(&model_name(spec)?)?);
+    // Ranks that share a sequence each have their part of its tokens, and of its pairs.
+    let sequence = u64::from(trainer.sequence_parallel.max(1));
+    let row = u64::from(spec.longest_row().unwrap_or(1));
+    let whole = StepWork::row(row);
+    let share = |of: f64| of / sequence as f64;
+    let work = StepWork {
+        tokens: share(whole.tokens),
+        pairs: share(whole.pairs),
+        trained: share(whole.trained),
+    };
+    let needed = facts.estimate(&Load::one(row.div_ceil(sequence)), Schedule::Kept).total() + CUDA_AND_NCCL;
+    // As the trainer decides (`gradients.rs`): a tenth of what is free stays free.
+    let kept = bytes.is_some_and(|bytes| needed / 9 * 10 <= bytes);
+    let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
+    let time = facts.step_time(&work, schedule, gpu);
+    // A step has many rows, and its optimizer's part is that of one.
+    let seconds = time.total() - time.optimizer;
+    Some(TrainerSpeed {
+        row,
+        tokens_per_second: work.tokens / seconds,
+        kept,
     })
 }
 

@@ -10,8 +10,9 @@ use kube::api::{Api, ListParams};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// The label of a node that says how many MiB each of its GPUs has.
+/// The labels of a node that say how many MiB each of its GPUs has, and which GPUs they are.
 const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Pods of one answer: a cluster may have a hundred thousand.
 const PAGE: u32 = 500;
 
@@ -28,6 +29,13 @@ impl Nodes {
     pub fn gpu_memory(&self) -> Option<u64> {
         let labels = self.nodes.iter().filter_map(|node| node.labels.get(GPU_MEMORY));
         labels.filter_map(|text| text.parse().ok()).max()
+    }
+
+    /// The name of the GPUs, where all nodes have the same.
+    pub fn gpu_product(&self) -> Option<&str> {
+        let mut labels = self.nodes.iter().filter_map(|node| node.labels.get(GPU_PRODUCT));
+        let first = labels.next()?;
+        labels.all(|label| label == first).then_some(first.as_str())
     }
 }
 

@@ -11,6 +11,8 @@ pub struct Report {
     pub pods: Vec<PodRow>,
     pub sandboxes: Vec<SandboxRow>,
     pub memory: Vec<MemoryRow>,
+    /// Where nodes name their GPUs.
+    pub speed: Vec<SpeedRow>,
     pub downloads: Vec<DownloadRow>,
     pub disk: Vec<DiskRow>,
     pub weights: Vec<WeightsRow>,
@@ -88,6 +90,22 @@ pub struct MemoryRow {
     pub parts: Vec<(String, u64)>,
     /// The assumption behind it, or what follows.
     pub notes: Vec<String>,
+}
+
+/// How fast a trainer's GPU computes, by arithmetic.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpeedRow {
+    pub of: String,
+    pub gpu: String,
+    /// GPUs that compute so.
+    pub gpus: u32,
+    /// Tokens of each row.
+    pub row: u64,
+    /// Of each GPU.
+    pub tokens_per_second: u64,
+    /// Whether activations fit into its memory; else blocks are computed twice.
+    pub kept: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]

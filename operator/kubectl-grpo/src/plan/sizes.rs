@@ -1,20 +1,21 @@
-//! Bytes of a plan: memory, downloads, disk, and weights on the network. All of them are the operator's own forecasts
-//! ([`grpo_operator_core::estimate::forecast`]).
+//! Bytes of a plan: memory, downloads, disk, and weights on the network; and how fast it trains. All of them are the
+//! operator's own forecasts ([`grpo_operator_core::estimate::forecast`]).
 
 use super::made::Made;
-use super::report::{DiskRow, DownloadRow, MemoryRow, Report, WeightsRow};
+use super::report::{DiskRow, DownloadRow, MemoryRow, Report, SpeedRow, WeightsRow};
 use grpo_crds::{GrpoRun, InferencePool};
-use grpo_memory::in_words;
+use grpo_memory::{Gpu, in_words};
 use grpo_operator_core::estimate::forecast;
 use grpo_operator_core::names::{RUN, store_claim};
 use grpo_operator_core::quantity::thousandths;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-/// Adds them to a report. `gpu`: bytes of a GPU, where nodes say it.
-pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>) {
+/// Adds them to a report. `gpu`: bytes of a GPU, and `product` its name, where nodes say it.
+pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&str>) {
     for run in &made.runs {
         report.memory.extend(trainer(run, gpu));
+        report.speed.extend(product.and_then(|product| speed(run, gpu, product)));
         report.downloads.extend(download_of_run(run));
         report.disk.extend(store(run));
         report.weights.extend(weights(run, &made.inference));
@@ -103,6 +104,21 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
         has_bytes: gpu.filter(|_| memory.on_gpus),
         parts,
         notes,
+    })
+}
+
+fn speed(run: &GrpoRun, bytes: Option<u64>, product: &str) -> Option<SpeedRow> {
+    let found = forecast::trainer_speed(&run.spec, &Gpu::named(product)?, bytes)?;
+    let trainer = run.spec.trainer.as_ref()?;
+    // Three digits: arithmetic says no more.
+    let step = 10f64.powf(found.tokens_per_second.log10().floor() - 2.0).max(1.0);
+    Some(SpeedRow {
+        of: name(run),
+        gpu: product.to_owned(),
+        gpus: trainer.nodes * trainer.gpus_per_node,
+        row: found.row,
+        tokens_per_second: ((found.tokens_per_second / step).round() * step) as u64,
+        kept: found.kept,
     })
 }
 
