@@ -321,7 +321,7 @@ test-gpu: gpu-programs ## the trainer's kernels and steps on this machine's GPU 
 	@$(ENV)
 	e2e/setup/gpu.sh run "$$GRPO_CACHE/gpu"
 
-bench-gpu: gpu-programs ## seconds of a step of Qwen3-0.6B's geometry on this machine's GPU
+bench-gpu: gpu-programs ## seconds of steps of Qwen3's geometries on this machine's GPU (some minutes)
 	@$(ENV)
 	e2e/setup/gpu.sh bench "$$GRPO_CACHE/gpu"
 

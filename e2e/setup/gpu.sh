@@ -2,7 +2,7 @@
 # The trainer's tests and steps on a GPU, in two halves, because who builds seldom has one:
 #   gpu.sh build FOLDER   on any machine: the test programs, built for CUDA, into FOLDER
 #   gpu.sh run FOLDER     on a machine with an H100 or H200, a driver from 580 on and PyTorch 2.11.0: the tests
-#   gpu.sh bench FOLDER   on the same: seconds of a step
+#   gpu.sh bench FOLDER   on the same: seconds of steps of published geometries
 # LIBTORCH_SITE is the folder site-packages that has PyTorch with its CUDA libraries; by default that of python3.
 set -euo pipefail
 
@@ -51,7 +51,7 @@ run() {
   libraries
   # cuBLAS repeats its bits with this setting alone, and reads it when CUDA starts.
   export GRPO_TEST_DEVICE=${GRPO_TEST_DEVICE:-cuda:0} CUBLAS_WORKSPACE_CONFIG=:4096:8
-  "$1/native" --skip exchange || status=$?
+  "$1/native" --include-ignored --skip exchange || status=$?
   "$1/trainer" --ignored --nocapture --test-threads=1 gpu:: || status=$?
   return "$status"
 }
@@ -59,6 +59,10 @@ run() {
 bench() {
   libraries
   "$1/grpo-bench-trainer" gpu
+  "$1/grpo-bench-trainer" gpu --deterministic
+  "$1/grpo-bench-trainer" gpu --model 4b-lora
+  "$1/grpo-bench-trainer" gpu --model 8b-lora
+  "$1/grpo-bench-trainer" gpu --model 30b-a3b-lora --layers 12
 }
 
 [ $# -eq 2 ] || usage

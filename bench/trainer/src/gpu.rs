@@ -1,21 +1,25 @@
-//! Steps of Qwen3-0.6B's geometry on a GPU, in bf16 over fp32 masters: seconds of a step, tokens a second and the share
-//! of the GPU's peak. One warm-up step, then medians.
+//! Steps of published geometries on a GPU, in bf16: seconds of a step, tokens a second and the share of the GPU's peak.
+//! One warm-up step, then medians.
 //!
-//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights are random: what is
-//! computed does not depend on them.
+//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights are of one short table of
+//! random numbers: what is computed does not depend on them, and 8 billion would take longer to draw than to train.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use grpo_bench_report::{Bench, Row};
+use grpo_memory::{Facts, Gpu, ParallelDims, Schedule, StepWork};
 use grpo_model::Config;
+use grpo_model::lora::Lora;
+use grpo_model::weights::{Array, Weights, units};
 use grpo_native::{Group, Rendezvous, device};
 use grpo_trainer::TrainError;
 use grpo_trainer::compute::{Compute, Precision};
 use grpo_trainer::flops::{Forward, Work, peak, utilisation};
-use grpo_trainer::initial::initial_weights;
 use grpo_trainer::loss_fn::LossGrad;
+use grpo_trainer::memory::geometry;
 use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::optimizer::AdamW;
 use grpo_trainer::packing::{Cost, pack};
@@ -27,31 +31,150 @@ use crate::Failure;
 use crate::figures::show;
 use crate::median::median;
 
+/// A geometry, and how it is trained.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Model {
+    /// Qwen3-0.6B, all weights.
+    #[value(name = "0.6b")]
+    Full06B,
+    /// Qwen3-4B, an adapter.
+    #[value(name = "4b-lora")]
+    Lora4B,
+    /// Qwen3-8B, an adapter.
+    #[value(name = "8b-lora")]
+    Lora8B,
+    /// Qwen3-30B-A3B, an adapter beside its attention.
+    #[value(name = "30b-a3b-lora")]
+    LoraMixture,
+}
+
+/// Of an adapter beside every linear layer, or a mixture's attention.
+const RANK: usize = 32;
+
 #[derive(Args)]
 pub struct Flags {
+    #[arg(long, value_enum, default_value = "0.6b")]
+    model: Model,
     /// Which GPU, counted among those that the process sees.
     #[arg(long, default_value_t = 0)]
     gpu: usize,
     /// Unique tokens of a step.
     #[arg(long, default_value_t = 16_384)]
     tokens: usize,
-    /// Layers of the model: fewer take less time to make.
-    #[arg(long, default_value_t = 28)]
-    layers: usize,
+    /// Layers of the model; by default as many as it has.
+    #[arg(long)]
+    layers: Option<usize>,
     /// Steps that are timed.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
+    /// The same bits every time: see `trainer.deterministic`.
+    #[arg(long)]
+    deterministic: bool,
     #[arg(long, default_value = "bench/results/trainer-gpu.json")]
     out: PathBuf,
 }
 
-fn config(layers: usize, positions: usize) -> Result<Config, Failure> {
-    let json = serde_json::json!({
-        "model_type": "qwen3", "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": layers,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
-        "max_position_embeddings": positions, "tie_word_embeddings": true, "initializer_range": 0.02
-    });
-    Ok(Config::parse(json.to_string().as_bytes(), "config.json")?)
+impl Model {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Full06B => "Qwen3-0.6B's geometry",
+            Self::Lora4B => "Qwen3-4B's geometry beside an adapter",
+            Self::Lora8B => "Qwen3-8B's geometry beside an adapter",
+            Self::LoraMixture => "Qwen3-30B-A3B's geometry beside an adapter",
+        }
+    }
+
+    /// The bar of tokens a second, on an H200.
+    fn tokens_per_second(self) -> Option<&'static str> {
+        match self {
+            Self::Full06B => Some(">= 24000"),
+            Self::Lora4B => Some(">= 9000"),
+            Self::Lora8B | Self::LoraMixture => None,
+        }
+    }
+
+    fn config(self, layers: Option<usize>, positions: usize) -> Result<Config, Failure> {
+        // Hidden, intermediate, layers, heads, groups of keys and values, whether the head is the embedding.
+        let (hidden, intermediate, own, heads, groups, tied) = match self {
+            Self::Full06B => (1024, 3072, 28, 16, 8, true),
+            Self::Lora4B => (2560, 9728, 36, 32, 8, true),
+            Self::Lora8B => (4096, 12_288, 36, 32, 8, false),
+            Self::LoraMixture => (2048, 6144, 48, 32, 4, false),
+        };
+        let mut json = serde_json::json!({
+            "model_type": "qwen3", "vocab_size": 151_936, "hidden_size": hidden, "intermediate_size": intermediate,
+            "num_hidden_layers": layers.unwrap_or(own), "num_attention_heads": heads, "num_key_value_heads": groups,
+            "head_dim": 128, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": positions,
+            "tie_word_embeddings": tied
+        });
+        if self == Self::LoraMixture {
+            json["model_type"] = "qwen3_moe".into();
+            json["num_experts"] = 128.into();
+            json["num_experts_per_tok"] = 8.into();
+            json["moe_intermediate_size"] = 768.into();
+            json["norm_topk_prob"] = true.into();
+        }
+        Ok(Config::parse(json.to_string().as_bytes(), "config.json")?)
+    }
+
+    fn lora(self) -> Result<Option<Lora>, Failure> {
+        let attention = ["q_proj", "k_proj", "v_proj", "o_proj"];
+        let mlp = ["gate_proj", "up_proj", "down_proj"];
+        Ok(match self {
+            Self::Full06B => None,
+            Self::LoraMixture => Some(Lora::new(RANK, 2.0 * RANK as f64, &attention)?),
+            Self::Lora4B | Self::Lora8B => Some(Lora::new(RANK, 2.0 * RANK as f64, &[&attention[..], &mlp].concat())?),
+        })
+    }
+
+    fn sharded(self, config: Config, compute: &Compute) -> Result<Sharded, Failure> {
+        let group = Group::join(&Rendezvous::alone())?;
+        let table = table();
+        Ok(match self.lora()? {
+            Some(lora) => {
+                Sharded::frozen_of(config, group, |name, range| Ok(values(&table, name, range)), compute, lora, 3)?
+            }
+            None => {
+                let tensors = units(&config).into_iter().flat_map(|unit| unit.tensors);
+                let array = |(name, shape): (String, Vec<usize>)| {
+                    let values = values(&table, &name, 0..shape.iter().product());
+                    (name, Array { shape, values })
+                };
+                let weights: Weights = tensors.map(array).collect();
+                Sharded::new(config, group, &weights)?.compute_as(compute.clone())
+            }
+        })
+    }
+}
+
+/// Numbers of a standard deviation of 0.02, a prime number of them.
+fn table() -> Vec<f32> {
+    let mut state = 1u64;
+    let mut uniform = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32
+    };
+    (0..1_000_003).map(|_| (uniform() - 0.5) * 0.02 * 12f32.sqrt()).collect()
+}
+
+/// Norms scale by one; anything else is from the table, from another place for each tensor.
+fn values(table: &[f32], name: &str, range: Range<usize>) -> Vec<f32> {
+    if name.contains("norm") {
+        return vec![1.0; range.len()];
+    }
+    let place = name.bytes().fold(0usize, |at, byte| (at * 31 + usize::from(byte)) % table.len());
+    let mut values = Vec::with_capacity(range.len());
+    let mut at = (place + range.start) % table.len();
+    while values.len() < range.len() {
+        let part = (range.len() - values.len()).min(table.len() - at);
+        values.extend_from_slice(&table[at..at + part]);
+        at = 0;
+    }
+    values
 }
 
 /// A row whose first `prompt` tokens are those of every row, and whose others, all trained, are its own.
@@ -68,11 +191,13 @@ fn row(at: usize, prompt: usize, completion: usize) -> TrainRow {
     }
 }
 
+const ONE_ROW: &str = "one row";
+
 /// A case's rows: their unique tokens are `tokens`.
 fn cases(tokens: usize) -> [(&'static str, Vec<TrainRow>); 2] {
     let completion = tokens / 16;
     [
-        ("one row", vec![row(0, 16, tokens - 16)]),
+        (ONE_ROW, vec![row(0, 16, tokens - 16)]),
         (
             "eight samples of one prompt",
             (0..8).map(|at| row(at, tokens - 8 * completion, completion)).collect(),
@@ -80,14 +205,23 @@ fn cases(tokens: usize) -> [(&'static str, Vec<TrainRow>); 2] {
     ]
 }
 
-/// Seconds of a step, from packed rows to changed parameters. The norm is a number on the host, so the step is over.
-fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<(f64, Work), Failure> {
+/// What a step took.
+struct Took {
+    seconds: f64,
+    work: Work,
+    /// Whether activations were kept.
+    kept: bool,
+}
+
+/// A step, from packed rows to changed parameters. The norm is a number on the host, so the step is over.
+fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Failure> {
     let began = Instant::now();
     let packing = pack(rows, budget, 1, &Cost::of(&model.config));
     let batches: Vec<MicroBatch> = packing.ranks[0]
         .iter()
         .map(|pack| model.micro_batch(pack, rows))
         .collect::<Result<_, TrainError>>()?;
+    let kept = model.keeps(&batches)?;
     let (found, _) = model.gradients(&batches, &mut |batch, logprobs, _| {
         let weights = batch.trained.iter().map(|(row, at)| f64::from(rows[*row].weights[*at]));
         LossGrad::weighted(weights.collect(), logprobs)
@@ -99,47 +233,67 @@ fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<(f64, Wo
         clip: 1.0,
     };
     model.update(&found, 1e-6, &adam)?;
-    Ok((began.elapsed().as_secs_f64(), packing.work()))
+    Ok(Took {
+        seconds: began.elapsed().as_secs_f64(),
+        work: packing.work(),
+        kept,
+    })
 }
 
-/// Measures, prints and writes. There are no bars: these are the first figures of their kind.
+/// Seconds that the arithmetic of `kubectl grpo plan` gives such a step.
+fn estimated(config: &Config, took: &Took, gpu: &Gpu) -> f64 {
+    let facts = Facts::of(geometry(config), ParallelDims::DATA_PARALLEL, 1);
+    let work = StepWork {
+        tokens: took.work.tokens,
+        pairs: took.work.pairs,
+        trained: took.work.entries,
+    };
+    let schedule = if took.kept { Schedule::Kept } else { Schedule::Streamed };
+    facts.step_time(&work, schedule, gpu).total()
+}
+
+/// Measures, prints and writes.
 pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     device::use_gpu(flags.gpu)?;
     let name = device::gpu_name(flags.gpu)?;
     let compute = Compute {
         device: Device::Cuda(flags.gpu),
         precision: Precision::Bf16,
+        deterministic: flags.deterministic,
         ..Compute::default()
     };
-    let config = config(flags.layers, flags.tokens)?;
-    let weights = initial_weights(&config, 3);
-    let forward = Forward::of(&config);
-    let model = Sharded::new(config, Group::join(&Rendezvous::alone())?, &weights)?;
-    drop(weights);
-    let mut model = model.compute_as(compute.clone());
+    let config = flags.model.config(flags.layers, flags.tokens)?;
+    let layers = config.num_hidden_layers;
+    let mut model = flags.model.sharded(config, &compute)?;
+    let forward = Forward::of(&model.config);
     let mut figures = Vec::new();
     for (case, rows) in cases(flags.tokens) {
-        one(&mut model, &rows, flags.tokens)?;
+        let mut took = one(&mut model, &rows, flags.tokens)?;
         let mut seconds = Vec::new();
-        let mut work = Work::default();
         for _ in 0..flags.rounds {
-            let (took, of) = one(&mut model, &rows, flags.tokens)?;
-            eprintln!("{case}: {took:.3} s");
-            seconds.push(took);
-            work = of;
+            took = one(&mut model, &rows, flags.tokens)?;
+            eprintln!("{case}: {:.3} s", took.seconds);
+            seconds.push(took.seconds);
         }
         let step = median(seconds);
-        let row = |what: &str, value: f64, unit: &str| {
-            let figure = format!(
-                "Qwen3-0.6B's geometry, {} layers, on {name}: {case}: {what}",
-                flags.layers
-            );
-            Row::significant(figure, value, unit, None)
+        let bits = if flags.deterministic { "deterministic, " } else { "" };
+        let activations = if took.kept { "activations kept" } else { "blocks computed twice" };
+        let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
+            let model = flags.model.name();
+            let figure = format!("{model}, {layers} layers, on {name}, {bits}{case}, {what}: {activations}");
+            // A bar is for one long row of the whole model, as fast as it goes.
+            let whole = flags.layers.is_none() && !flags.deterministic && case == ONE_ROW;
+            Row::significant(figure, value, unit, bar.filter(|_| whole))
         };
-        figures.push(row("seconds of a step", step, "s"));
-        figures.push(row("unique tokens a second", work.tokens / step, "tokens/s"));
-        if let Some(share) = peak(&compute)?.and_then(|peak| utilisation(forward.training(&work), step, peak, 1)) {
-            figures.push(row("model FLOPs utilisation", share, ""));
+        let tokens = flags.model.tokens_per_second();
+        figures.push(row("seconds of a step", step, "s", None));
+        figures.push(row("unique tokens a second", took.work.tokens / step, "tokens/s", tokens));
+        if let Some(share) = peak(&compute)?.and_then(|peak| utilisation(forward.training(&took.work), step, peak, 1)) {
+            figures.push(row("model FLOPs utilisation", share, "", tokens.map(|_| ">= 0.4")));
+        }
+        if let Some(gpu) = Gpu::named(&name) {
+            let off = (estimated(&model.config, &took, &gpu) / step - 1.0).abs();
+            figures.push(row("share that plan's estimate is off", off, "", Some("<= 0.25")));
         }
     }
     figures.iter().for_each(show);

@@ -33,7 +33,7 @@ struct Arguments {
 enum Command {
     /// Measure, and write the figures.
     Bench(figures::Flags),
-    /// Measure steps of Qwen3-0.6B's geometry on a GPU, and write the figures.
+    /// Measure steps of published geometries on a GPU, and write the figures.
     Gpu(gpu::Flags),
     /// Step as one of several ranks, say what it took.
     Rank {
