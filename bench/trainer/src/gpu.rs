@@ -241,8 +241,9 @@ fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Fa
 }
 
 /// Seconds that the arithmetic of `kubectl grpo plan` gives such a step.
-fn estimated(config: &Config, took: &Took, gpu: &Gpu) -> f64 {
-    let facts = Facts::of(geometry(config), ParallelDims::DATA_PARALLEL, 1);
+fn estimated(config: &Config, compute: &Compute, took: &Took, gpu: &Gpu) -> f64 {
+    let mut facts = Facts::of(geometry(config), ParallelDims::DATA_PARALLEL, 1);
+    facts.deterministic = compute.deterministic;
     let work = StepWork {
         tokens: took.work.tokens,
         pairs: took.work.pairs,
@@ -292,7 +293,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
             figures.push(row("model FLOPs utilisation", share, "", tokens.map(|_| ">= 0.4")));
         }
         if let Some(gpu) = Gpu::named(&name) {
-            let off = (estimated(&model.config, &took, &gpu) / step - 1.0).abs();
+            let off = (estimated(&model.config, &compute, &took, &gpu) / step - 1.0).abs();
             figures.push(row("share that plan's estimate is off", off, "", Some("<= 0.25")));
         }
     }

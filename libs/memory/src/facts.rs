@@ -54,6 +54,8 @@ pub struct Facts {
     pub head_logits: u64,
     /// What is kept in the pod's memory instead of the GPU's, and so is not counted.
     pub offload: Offload,
+    /// Whether a GPU computes the same bits every time, which takes longer.
+    pub deterministic: bool,
 }
 
 /// What a rank computes in a step.
@@ -102,6 +104,7 @@ impl Facts {
             compute: MASTER,
             head_logits: HEAD_LOGITS as u64,
             offload: Offload::default(),
+            deterministic: false,
         }
     }
 
@@ -114,6 +117,7 @@ impl Facts {
             compute: if on_gpus.is_some() { BF16 } else { MASTER },
             head_logits: if on_gpus.is_some() { GPU_HEAD_LOGITS } else { HEAD_LOGITS } as u64,
             offload: on_gpus.map_or_else(Offload::default, |trainer| trainer.offload.clone()),
+            deterministic: on_gpus.is_some_and(|trainer| trainer.deterministic),
             ..Self::of(geometry, ParallelDims::of(trainer, per_pod), world)
         }
     }

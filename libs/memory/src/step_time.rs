@@ -1,22 +1,24 @@
 //! How long a GPU computes a step, by arithmetic: each part's operations over the peak of its products, or its bytes
 //! over that of its memory, whichever kernels of that kind reach (a roofline, Williams, Waterman and Patterson 2009).
 //!
-//! The shares of the peaks that are reached are those of kernels on one H100, in steps of Qwen3-0.6B's geometry; steps
-//! of other geometries were held against the estimate afterwards (docs/src/gpu.md). Not counted: what ranks send each
-//! other, and what the host does between steps.
+//! The shares of the peaks that are reached are chosen so that the estimate is near steps that were measured on one H100
+//! and one H200 (the tests' table, docs/src/gpu.md). Not counted: what ranks send each other, and what the host does
+//! between steps.
 
 use crate::facts::{Facts, Schedule};
 use crate::geometry::Mlp;
 use crate::gpu::Gpu;
 
 /// Of the peak of products: of linear layers and head, and of attention, forward and backward.
-const PRODUCTS: f64 = 0.70;
-const ATTENTION: f64 = 0.63;
-const ATTENTION_BACK: f64 = 0.56;
+const PRODUCTS: f64 = 0.62;
+const ATTENTION: f64 = 0.58;
+const ATTENTION_BACK: f64 = 0.50;
 /// A backward pass of attention computes scores again: five products to the forward pass's two.
 const ATTENTION_BACK_WORK: f64 = 2.5;
+/// How many times as long attention takes where it computes the same bits every time.
+const DETERMINISTIC: f64 = 2.65;
 /// Of the peak of memory.
-const MEMORY: f64 = 0.75;
+const MEMORY: f64 = 0.60;
 
 /// Bytes of a value in bf16.
 const BF16: f64 = 2.0;
@@ -88,15 +90,17 @@ impl Facts {
 
         let pairs = 4.0 * queries * work.pairs * layers / gpu.flops;
         let attention = pairs * ((1.0 + again) / ATTENTION + ATTENTION_BACK_WORK / ATTENTION_BACK);
+        let attention = if self.deterministic { DETERMINISTIC * attention } else { attention };
 
         let logits = work.trained * g.vocabulary as f64;
         let products = if frozen { 2.0 } else { 3.0 };
         let head = 2.0 * h * logits * products / flops + LOGIT * logits / bytes;
 
         let widths: f64 = g.mlps.iter().map(widths).sum();
+        let copies: f64 = g.mlps.iter().map(|mlp| copies(mlp, h)).sum();
         let normed = if g.norms_heads { queries + keys } else { 0.0 };
-        let forward = layers * (8.0 * h + 2.0 * (queries + keys) + 2.0 * normed) + 3.0 * widths;
-        let backward = layers * (21.0 * h + 2.0 * (queries + keys) + 3.0 * normed) + 8.0 * widths;
+        let forward = layers * (8.0 * h + 2.0 * (queries + keys) + 2.0 * normed) + 3.0 * widths + 10.0 * copies;
+        let backward = layers * (21.0 * h + 2.0 * (queries + keys) + 3.0 * normed) + 8.0 * widths + 14.0 * copies;
         let moved = BF16 * work.tokens * (forward * (1.0 + again) + backward);
 
         StepTime {
@@ -117,7 +121,15 @@ fn multiplications(mlp: &Mlp, h: f64) -> f64 {
     }
 }
 
-/// Values of a token between the matrices there. A mixture copies its tokens for their experts, and back.
+/// Values of a token's copies for its experts, and back.
+fn copies(mlp: &Mlp, h: f64) -> f64 {
+    match *mlp {
+        Mlp::Dense { .. } => 0.0,
+        Mlp::Experts { per_token, .. } => per_token as f64 * h,
+    }
+}
+
+/// Values of a token between the matrices there.
 fn widths(mlp: &Mlp) -> f64 {
     match *mlp {
         Mlp::Dense { width } => width as f64,
