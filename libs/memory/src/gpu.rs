@@ -28,8 +28,8 @@ const GPUS: [(&[&str], Gpu); 9] = [
 ];
 
 impl Gpu {
-    /// By the name that its driver gives it, or the label `nvidia.com/gpu.product` of a node; none of what is not in the
-    /// table, and of a part of a GPU (MIG).
+    /// By the name that its driver gives it, or the label `nvidia.com/gpu.product` of a node. None of a GPU that the
+    /// table does not have, and of a part of a GPU (MIG).
     pub fn named(name: &str) -> Option<Self> {
         let words: Vec<&str> = name.split([' ', '-']).collect();
         let has = |wanted: &&str| words.contains(wanted);

@@ -1,5 +1,5 @@
-//! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated; and how long a GPU
-//! computes a step.
+//! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated; and how long a
+//! GPU computes a step.
 //!
 //! One model for two processes: the operator asks it with a geometry guessed from the model's name, before a pod
 //! exists; the trainer asks it with the exact geometry of `config.json`. It needs no libtorch.

@@ -1,9 +1,9 @@
 //! How long a GPU computes a step, by arithmetic: each part's operations over the peak of its products, or its bytes
 //! over that of its memory, whichever kernels of that kind reach (a roofline, Williams, Waterman and Patterson 2009).
 //!
-//! The shares of the peaks that are reached are chosen so that the estimate is near steps that were measured on one H100
-//! and one H200 (the tests' table, docs/src/gpu.md). Not counted: what ranks send each other, and what the host does
-//! between steps.
+//! The shares of the peaks that are reached are chosen so that the estimate is near steps that were measured on one
+//! H100 and one H200 (the tests' table, docs/src/gpu.md). Not counted: what ranks send each other, and what the host
+//! does between steps.
 
 use crate::facts::{Facts, Schedule};
 use crate::geometry::Mlp;

@@ -193,7 +193,8 @@ struct Adapter<'a> {
 }
 
 impl Adapter<'_> {
-    /// y + scale B A x, of which only A x is a tensor of its own: its few columns are scaled, and the product adds to y.
+    /// y + scale B A x. Only A x, which has few columns, is a tensor of its own: it is scaled, and its product is added
+    /// to y as it is computed.
     fn add_to(&self, y: &Tensor, x: &Tensor) -> Tensor {
         let x = match self.drops {
             Some((keys, salt, rate)) => dropout(x, keys, salt, rate).unwrap_or_else(|error| panic!("{error}")),

@@ -309,7 +309,7 @@ int grpo_square_sum(void* x, void** out, char* error, size_t room) {
     const Tensor values = of(x).contiguous().view({-1});
     const int64_t n = values.numel();
     if (values.device().is_cuda() && values.scalar_type() == at::kFloat) {
-      // As many parts whatever the GPU: the same bits on each.
+      // As many parts on every GPU: the same bits on each.
       constexpr int64_t PARTS = 1024;
       const Tensor parts = at::empty({PARTS}, values.options().dtype(at::kDouble));
       kernels::launch("squares", PARTS, kernels::THREADS, kernels::in<float>(values), kernels::out<double>(parts), static_cast<long long>(n));

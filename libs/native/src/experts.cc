@@ -1,5 +1,5 @@
-// A mixture's experts on a GPU in bf16: tokens in the order of their experts, one grouped product for each of an expert's three matrices, whatever the
-// number of experts. libtorch's grouped products read where each expert's tokens end from the device, so the host does not wait for it.
+// A mixture's experts on a GPU in bf16: tokens in the order of their experts, one grouped product for each of an expert's three matrices, over
+// all experts. libtorch's grouped products read where each expert's tokens end from the device, so the host does not wait for it.
 
 #include <stdexcept>
 #include <vector>

@@ -29,9 +29,9 @@ pub fn have_kernels(x: &Tensor) -> bool {
     is_generic() == 0 && x.dim() == 2 && unsafe { grpo_experts_have_kernels(x.as_mut_ptr().cast()) != 0 }
 }
 
-/// SwiGLU of each token by its expert: `x: [n, h]` in the order of their experts, of which the i-th has the tokens up to
-/// `ends[i]`, `[experts]` int32; `weights` are gate and up `[width, h]` and down `[h, width]` of each expert, one behind
-/// the other. To `[n, h]`.
+/// SwiGLU of each token by its expert: `x: [n, h]` in the order of their experts, of which the i-th has the tokens up
+/// to `ends[i]`, `[experts]` int32; `weights` are gate and up `[width, h]` and down `[h, width]` of each expert, one
+/// behind the other. To `[n, h]`.
 pub fn experts(x: &Tensor, ends: &Tensor, weights: &[Tensor]) -> Result<Tensor, FusedError> {
     let failed = |message: String| FusedError {
         operation: "a mixture's experts",

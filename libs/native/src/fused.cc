@@ -81,7 +81,7 @@ std::pair<Tensor, Tensor> norm_backward_by_operations(const Tensor& x, const Ten
 
 // The same by kernels of a GPU. Rows of up to 1,024 values are a warp's, longer ones a block's.
 constexpr int64_t WARP_ROW = 1024, LONGEST_ROW = 8192;
-// Groups of threads that sum a weight's gradient by themselves, whatever the GPU: the same bits on each.
+// Groups of threads that sum a weight's gradient by themselves, as many on every GPU: the same bits on each.
 constexpr int64_t GROUPS_OF_WARPS = 128, GROUPS_OF_BLOCKS = 264;
 
 bool by_kernels(const Tensor& x, const Tensor& w) { return kernels::compute(x) && kernels::compute(w) && w.numel() <= LONGEST_ROW; }

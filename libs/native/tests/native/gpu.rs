@@ -1,5 +1,5 @@
-//! What only a GPU computes, against double precision: `make test-gpu`. The kernels of norms, SwiGLU, rotation and short
-//! pieces of attention are held to it by the tests that every device runs.
+//! What only a GPU computes, against double precision: `make test-gpu`. The kernels of norms, SwiGLU, rotation and
+//! short pieces of attention are held to it by the tests that every device runs.
 
 use grpo_native::attention::Piece;
 use grpo_native::device;
