@@ -70,8 +70,8 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
 /// may be.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
     let longest = || {
-        let context = spec.longest_row().unwrap_or(1);
-        context.div_ceil(trainer.sequence_parallel.max(1)).max(GPU_TOKENS)
+        let together = spec.longest_row().unwrap_or(1).max(GPU_TOKENS);
+        together.div_ceil(trainer.sequence_parallel.max(1))
     };
     u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))
 }

@@ -69,7 +69,8 @@ fn what_cannot_fit_is_refused_with_the_sum_and_what_would_help() {
     );
     let message = refusal(&tight, Some(H100)).unwrap();
     for words in [
-        "needs 85.42 GiB and has 79.65 GiB",
+        "needs 87.38 GiB and has 79.65 GiB",
+        "vocabulary head 2.00 GiB",
         "32 billion parameters (the name Qwen/Qwen3-32B) over 8 GPUs, 16384 tokens at a time",
         "parameters, moments and tables 44.74 GiB",
         "gradients 35.65 GiB",
@@ -132,12 +133,14 @@ fn what_is_known_to_fit_is_not_refused() {
 
 #[test]
 fn the_longest_row_counts_where_no_tokens_are_given_and_ranks_share_it() {
-    let of = |sp: u32| {
+    let of = |sp: u32, context: u32| {
         let mut spec = spec(hub("Qwen/Qwen3-32B"), json!({"gpusPerNode": 8, "sequenceParallel": sp}));
-        spec.agent.limits.context_tokens = Some(65536);
+        spec.agent.limits.context_tokens = Some(context);
         tokens(&spec, spec.trainer.as_ref().unwrap())
     };
-    assert_eq!((of(1), of(8)), (65536, 8192));
+    assert_eq!((of(1, 65_536), of(8, 65_536)), (65_536, 8192));
+    // Shorter rows are packed up to the trainer's own bound.
+    assert_eq!((of(1, 8192), of(8, 8192)), (u64::from(GPU_TOKENS), 2048));
 }
 
 #[test]
