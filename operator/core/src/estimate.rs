@@ -14,7 +14,7 @@ use grpo_crds::{
     GrpoRunSpec,
     grpo_run::{Mode, Shard, Trainer},
 };
-use grpo_memory::{Estimate, Facts, GPU_TOKENS, Load, Schedule, in_words};
+use grpo_memory::{Estimate, Facts, GPU_TOKENS, Load, Schedule, TOKENS, in_words};
 
 use self::{
     geometry::guess,
@@ -69,8 +69,9 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
 /// Tokens that a rank computes at a time: the bound that the spec sets, or the trainer's own, or the longest row there
 /// may be.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
+    let own = if trainer.gpus_per_node > 0 { GPU_TOKENS } else { TOKENS };
     let longest = || {
-        let together = spec.longest_row().unwrap_or(1).max(GPU_TOKENS);
+        let together = spec.longest_row().unwrap_or(1).max(own);
         together.div_ceil(trainer.sequence_parallel.max(1))
     };
     u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))
@@ -112,7 +113,8 @@ fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, capacity: u64) ->
     ];
     let offload = offloads.into_iter().find(|(_, change)| fits(&with(*change)));
     found.extend(offload.map(|(what, _)| format!("trainer.offload of {what}")));
-    if trainer.max_tokens_per_gpu.is_some() && fits(&with(|trainer| trainer.max_tokens_per_gpu = Some(1024))) {
+    let packed = trainer.max_tokens_per_gpu.is_some() || spec.longest_row().unwrap_or(1) < GPU_TOKENS;
+    if packed && fits(&with(|trainer| trainer.max_tokens_per_gpu = Some(1024))) {
         found.push("a lower trainer.maxTokensPerGpu".to_owned());
     }
     let adapter = |spec: &mut GrpoRunSpec| {

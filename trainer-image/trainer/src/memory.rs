@@ -80,6 +80,10 @@ pub fn announce(facts: &Facts, context: u64, room: Option<u64>) -> Result<Estima
 }
 
 fn remedy(facts: &Facts) -> &'static str {
+    // In bf16: on a GPU.
+    if facts.compute < 4 {
+        return "give the trainer more nodes (trainer.nodes), GPUs with more memory, trainer.offload, or shard: All, or train an adapter (model.lora)";
+    }
     match facts.trains_an_adapter() {
         false => {
             "give the trainer more nodes (trainer.nodes), more memory (trainer.resources), shard: All, or train an adapter (model.lora)"

@@ -215,7 +215,8 @@ fn train(
         model_dir,
         peak,
     };
-    if let Some(room) = room {
+    // Inputs that are aside are not in this memory.
+    if let Some(room) = room.filter(|_| !rank.model.computes().kept_aside().activations) {
         // Beside a row of full length and this rank's part of the gradients.
         let gradients: usize = rank.model.shards.iter().map(|shard| 4 * shard.values.numel()).sum();
         let left = room.saturating_sub(estimate.total() + gradients as u64) as usize;

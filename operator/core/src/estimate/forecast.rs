@@ -8,7 +8,7 @@ use grpo_crds::{
     inference_pool::{Device, Engine, ModelCache},
     sources::ModelSource,
 };
-use grpo_memory::{EngineShare, Estimate, Geometry, Gpu, Load, Schedule, StepWork};
+use grpo_memory::{EngineShare, Estimate, GPU_TOKENS, Geometry, Gpu, Load, Schedule, StepWork};
 
 use super::{
     CUDA_AND_NCCL,
@@ -121,7 +121,7 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
     let facts = super::facts(spec, trainer, size(&model_name(spec)?)?);
     // Ranks that share a sequence each have their part of its tokens, and of its pairs.
     let sequence = u64::from(trainer.sequence_parallel.max(1));
-    let row = u64::from(spec.longest_row().unwrap_or(1));
+    let row = u64::from(spec.longest_row().unwrap_or(GPU_TOKENS));
     let whole = StepWork::row(row);
     let share = |of: f64| of / sequence as f64;
     let work = StepWork {
@@ -129,9 +129,16 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
         pairs: share(whole.pairs),
         trained: share(whole.trained),
     };
-    let needed = facts.estimate(&Load::one(row.div_ceil(sequence)), Schedule::Kept).total() + CUDA_AND_NCCL;
-    // As the trainer decides (`gradients.rs`): a tenth of what is free stays free.
-    let kept = bytes.is_some_and(|bytes| needed / 9 * 10 <= bytes);
+    // As the trainer decides (`activation_room`): of several micro-batches, in nine tenths of what is free beside state
+    // and logits.
+    let tokens = tokens(spec, trainer).max(row.div_ceil(sequence));
+    let load = Load {
+        tokens: vec![tokens; 2],
+        trained: tokens,
+    };
+    let state = facts.estimate(&load, Schedule::Kept).state;
+    let beside = state + F32 * facts.head_logits + CUDA_AND_NCCL;
+    let kept = bytes.is_some_and(|bytes| facts.kept_bytes(&load) <= bytes.saturating_sub(beside) / 10 * 9);
     let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
     let time = facts.step_time(&work, schedule, gpu);
     // A step has many rows, and its optimizer's part is that of one.

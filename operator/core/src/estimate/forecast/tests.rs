@@ -47,6 +47,31 @@ fn what_is_offloaded_lies_in_the_memory_of_the_pod() {
 }
 
 #[test]
+fn a_trainers_speed_follows_from_its_gpu_its_rows_and_what_fits_beside_the_state() {
+    let h100 = Gpu::named("NVIDIA-H100-80GB-HBM3").unwrap();
+    let memory = Some(80u64 << 30);
+    let speed = |spec: Value| trainer_speed(&run(spec).spec, &h100, memory);
+    let adapter = |trainer: Value, context: Value| {
+        json!({
+            "model": {"hub": {"repo": "Qwen/Qwen3-8B"}, "lora": {"rank": 32}}, "trainer": trainer,
+            "agent": {"limits": {"contextTokens": context}},
+        })
+    };
+    assert_eq!(speed(json!({"trainer": {"nodes": 2}})), None);
+    assert_eq!(speed(json!({"model": {"hub": {"repo": "org/policy"}}})), None);
+    // Without a limit rows are taken for as long as packs.
+    assert_eq!(speed(json!({})).unwrap().row, u64::from(GPU_TOKENS));
+    // Short rows are packed to 16,384 tokens, whose activations do not fit; 4,096 of them do.
+    let packed = speed(adapter(json!({"gpusPerNode": 1}), 4096.into())).unwrap();
+    let bounded = speed(adapter(json!({"gpusPerNode": 1, "maxTokensPerGpu": 4096}), 4096.into())).unwrap();
+    assert_eq!((packed.row, packed.kept, bounded.kept), (4096, false, true));
+    assert!(bounded.tokens_per_second > 1.2 * packed.tokens_per_second);
+    let same_bits = json!({"gpusPerNode": 1, "maxTokensPerGpu": 4096, "deterministic": true});
+    let same_bits = speed(adapter(same_bits, 4096.into())).unwrap();
+    assert!(bounded.tokens_per_second > 1.1 * same_bits.tokens_per_second);
+}
+
+#[test]
 fn a_trainer_on_cpus_has_one_rank_in_each_pod() {
     let memory = trainer(&run(json!({"trainer": {"nodes": 2}})).spec).unwrap();
     assert_eq!((memory.ranks, memory.on_gpus, memory.besides), (2, false, 0));
