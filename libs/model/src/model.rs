@@ -131,7 +131,7 @@ fn mixture(
         .expand([n, k, h], false)
         .reshape([n * k, h])
         .index_select(0, &order);
-    let parts = match experts::have_kernels(&permuted) {
+    let parts = match experts::have_kernels(&permuted, weights) {
         true => {
             let each = Tensor::arange(geometry.count as i64, (Kind::Int64, x.device()));
             let ends = each.searchsorted(&sorted, true, true, "right", None::<Tensor>);

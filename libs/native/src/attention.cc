@@ -1,7 +1,7 @@
 // Attention over a packed tree, and the optimizer's step and norm: what one call from Rust does with many of libtorch's. Exceptions are caught and
 // returned as text (call.h).
 //
-// A tree's attention is a list of pieces: a run of queries against a run of keys, causal or whole. Every piece is one call of libtorch's
+// A tree's attention is a list of pieces: a run of queries against a run of keys, causal or whole. On the CPU every piece is one call of libtorch's
 // flash kernel, which answers its logarithm of the sum of exponentials; pieces of one query are merged by those (as in flash decoding and
 // ring attention). The gradient needs no merge: given the *merged* output and logarithm, the kernel's backward of each piece is that piece's
 // part of the gradient, because p = exp(s - lse) and rowsum(dO * O) are then those of the whole row.

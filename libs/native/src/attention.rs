@@ -1,9 +1,9 @@
 //! Attention over a packed tree, and rotary positions of its tokens.
 //!
 //! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who
-//! attends to whom. No mask is ever built. Each piece is one call of the flash kernel that libtorch has for the
-//! tensors' device; a query's pieces are merged by their logarithms of the sum of exponentials, forward, and the
-//! backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention, arXiv
+//! attends to whom. No mask is ever built. On the CPU each piece is one call of libtorch's flash kernel; on a GPU one
+//! call takes many, in bf16. A query's pieces are merged by their logarithms of the sum of exponentials, forward, and
+//! the backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention, arXiv
 //! 2205.14135, as ring attention uses it, arXiv 2310.01889).
 
 use std::ffi::{c_char, c_int, c_void};

@@ -51,8 +51,8 @@ pub fn gpu_free(index: usize) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// From here on the process computes the same bits from the same numbers on a GPU too, or need not: a step that is
-/// replayed is then the step that was. On the CPU it does so anyway.
+/// From here on the process computes the same bits every time on a GPU (true), or may sum in any order (false). On the
+/// CPU it computes the same bits anyway.
 pub fn compute_deterministically(on: bool) {
     // SAFETY: sets two flags of the process.
     unsafe { grpo_compute_deterministically(c_int::from(on)) }

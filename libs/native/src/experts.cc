@@ -1,11 +1,16 @@
 // A mixture's experts on a GPU in bf16: tokens in the order of their experts, one grouped product for each of an expert's three matrices, over
-// all experts. libtorch's grouped products read where each expert's tokens end from the device, so the host does not wait for it.
+// all experts. On Hopper libtorch's grouped products read where each expert's tokens end from the device, so the host does not wait for it. On older GPUs they
+// wait in each call; on Blackwell the gradients of experts without tokens may be wrong (pytorch/pytorch#172439).
 
+#include <cstdint>
 #include <stdexcept>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
+#ifdef GRPO_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#endif
 
 #include "call.h"
 #include "fused.h"
@@ -27,7 +32,7 @@ Tensor together(at::TensorList weights, size_t matrix) {
   const auto place = [](const Tensor& x) { return static_cast<const char*>(x.const_data_ptr()); };
   const int64_t width = static_cast<int64_t>(first.element_size());
   const int64_t step = each.size() > 1 ? place(each[1]) - place(first) : 0;
-  bool even = step > 0 && step % (16 * width) == 0;
+  bool even = step > 0 && step % (16 * width) == 0 && reinterpret_cast<uintptr_t>(place(first)) % 16 == 0;
   for (size_t i = 0; even && i < each.size(); ++i) {
     even = each[i].is_contiguous() && each[i].storage().is_alias_of(first.storage()) && place(each[i]) == place(first) + static_cast<int64_t>(i) * step;
   }
@@ -40,7 +45,7 @@ struct Experts : public torch::autograd::Function<Experts> {
     const Tensor gates = together(weights, 0), ups = together(weights, 1), downs = together(weights, 2);
     const Tensor gate = at::_grouped_mm(x, gates.transpose(1, 2), ends), up = at::_grouped_mm(x, ups.transpose(1, 2), ends);
     ctx->saved_data["trained"] = weights.front().requires_grad();
-    // Views of the weights, which the caller holds.
+    // Views of the weights, which the caller holds; copies where they do not lie equally far from each other.
     ctx->save_for_backward({x, ends, gate, up, gates, ups, downs});
     return at::_grouped_mm(gated(gate, up), downs.transpose(1, 2), ends);
   }
@@ -72,7 +77,14 @@ struct Experts : public torch::autograd::Function<Experts> {
 extern "C" {
 
 // Whether the function below computes with these tokens: [n, h].
-int grpo_experts_have_kernels(void* x) { return kernels::compute(of(x)) && of(x).size(1) % 8 == 0 ? 1 : 0; }
+int grpo_experts_have_kernels(void* x) {
+#ifdef GRPO_CUDA
+  return kernels::compute(of(x)) && of(x).size(1) % 8 == 0 && at::cuda::getCurrentDeviceProperties()->major == 9 ? 1 : 0;
+#else
+  static_cast<void>(x);
+  return 0;
+#endif
+}
 
 // x: [n, h] in bf16, in the order of their experts, of which the i-th has tokens up to ends[i], [experts] int32; weights: gate, up [width, h] and down
 // [h, width] of each expert behind each other. The result is [n, h].

@@ -22,11 +22,20 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Whether [`experts`] computes with these tokens, `[n, h]`: in bf16 on a GPU, of a width that is a multiple of eight.
-pub fn have_kernels(x: &Tensor) -> bool {
+/// Experts that libtorch's grouped products take.
+const MOST: usize = 1024;
+
+/// Whether [`experts`] computes with these tokens, `[n, h]`, and weights: in bf16 on a Hopper GPU, of widths that are
+/// multiples of eight.
+pub fn have_kernels(x: &Tensor, weights: &[Tensor]) -> bool {
+    let even = |weight: &Tensor| weight.size().iter().all(|side| side % 8 == 0);
     let mut x = x.shallow_clone();
-    // SAFETY: reads a live tensor's type.
-    is_generic() == 0 && x.dim() == 2 && unsafe { grpo_experts_have_kernels(x.as_mut_ptr().cast()) != 0 }
+    is_generic() == 0
+        && x.dim() == 2
+        && weights.len() < 3 * MOST
+        && weights.iter().take(3).all(even)
+        // SAFETY: reads a live tensor's type.
+        && unsafe { grpo_experts_have_kernels(x.as_mut_ptr().cast()) != 0 }
 }
 
 /// SwiGLU of each token by its expert: `x: [n, h]` in the order of their experts, of which the i-th has the tokens up

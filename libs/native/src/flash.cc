@@ -7,6 +7,7 @@
 #include "flash.h"
 
 #include <algorithm>
+#include <list>
 #include <optional>
 
 #include "kernels.h"
@@ -71,9 +72,13 @@ Call call_of(std::vector<Piece> pieces, int64_t n, const at::Device& device) {
     call.most_queries = std::max<int64_t>(call.most_queries, queries[i] - queries[i - 1]);
     call.most_keys = std::max<int64_t>(call.most_keys, keys[i] - keys[i - 1]);
   }
+  // With single queries the kernel takes another way, on which a sequence without queries fails.
+  call.most_queries = std::max<int64_t>(call.most_queries, 2);
   call.causal = pieces.front().causal;
-  call.queries = at::tensor(queries, at::kInt).to(device);
-  call.keys = at::tensor(keys, at::kInt).to(device);
+  // From pinned memory, so that the host does not wait: the stream may be waiting for another rank.
+  const auto there = [&](const std::vector<int32_t>& ends) { return at::tensor(ends, at::kInt).pin_memory().to(device, at::kInt, true); };
+  call.queries = there(queries);
+  call.keys = there(keys);
   call.pieces = std::move(pieces);
   return call;
 }
@@ -121,7 +126,8 @@ std::vector<Call> calls_of(std::vector<Piece> pieces, const Tensor& q, bool cudn
   return calls;
 }
 
-// Every block of a model has the same pieces, forward and backward: their calls are made once.
+// Every block of a model has the same pieces, forward and backward, and blocks are computed for all micro-batches in turn: the calls of the last layouts
+// are kept, by thread.
 const std::vector<Call>& calls_for(const std::vector<int64_t>& flat, const Tensor& q) {
   struct Made {
     std::vector<int64_t> flat;
@@ -130,12 +136,15 @@ const std::vector<Call>& calls_for(const std::vector<int64_t>& flat, const Tenso
     std::optional<at::Device> device;
     std::vector<Call> calls;
   };
-  thread_local Made made;
+  constexpr size_t KEPT = 64;
+  thread_local std::list<Made> made;
   const bool cudnn = by_cudnn(q);
-  if (made.flat != flat || made.n != q.size(0) || made.cudnn != cudnn || made.device != q.device()) {
-    made = Made{flat, q.size(0), cudnn, q.device(), calls_of(pieces_of(flat), q, cudnn)};
+  for (const Made& one : made) {
+    if (one.n == q.size(0) && one.cudnn == cudnn && one.device == q.device() && one.flat == flat) return one.calls;
   }
-  return made.calls;
+  if (made.size() >= KEPT) made.pop_front();
+  made.push_back(Made{flat, q.size(0), cudnn, q.device(), calls_of(pieces_of(flat), q, cudnn)});
+  return made.back().calls;
 }
 
 // Tokens [begin, begin + count) of x: [n, heads, d] as [1, heads, padded, d], with zeros behind them.

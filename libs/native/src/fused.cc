@@ -63,7 +63,7 @@ ROWS(float, float)
 ROWS(double, double)
 ROWS(c10::BFloat16, float)
 
-// The same by operations on tensors, for other devices than the CPU. Both answer r beside the rest, [n].
+// The same by operations on tensors, for what neither these loops nor the kernels of a GPU take. Both answer r beside the rest, [n].
 std::pair<Tensor, Tensor> norm_by_operations(const Tensor& x, const Tensor& w, double epsilon) {
   const at::ScalarType sums = at::toOpMathType(x.scalar_type());
   const Tensor rows = x.reshape({-1, w.numel()}).to(sums);

@@ -8,8 +8,8 @@ thread_local! {
 }
 
 /// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their
-/// merging, rotation and norms. A device other than the CPU always computes so, but for the pieces, for which it may
-/// have a kernel. What was computed so is differentiated so.
+/// merging, rotation and norms. A GPU computes so but in bf16, for which it has kernels. What was computed so is
+/// differentiated so.
 pub fn generic<T>(work: impl FnOnce() -> T) -> T {
     let before = GENERIC.replace(true);
     let done = work();

@@ -89,7 +89,7 @@ impl Scored {
         let scores = made_tensor(|out, error, room| {
             let [weight, x, to, by, logits] =
                 [&mut weight, &mut x, &mut to, &mut by, &mut logits].map(|tensor| tensor.as_mut_ptr().cast());
-            // SAFETY: the tensors outlive the call; their shapes and kinds were checked.
+            // SAFETY: the tensors outlive the call; their shapes were checked, and the shim checks their kinds.
             unsafe { grpo_head_scores(weight, x, to, by, logits, out, error, room) }
         })
         .map_err(failed)?;
@@ -124,6 +124,17 @@ impl Scored {
     ) -> Result<Tensor, FusedError> {
         let (mut weight, mut logprobs) = (weight.shallow_clone(), logprobs.shallow_clone());
         let shapes = vec![weight.size(), self.hidden.size(), logprobs.size()];
+        let n = self.hidden.size()[0];
+        let fits = logprobs.size() == [n]
+            && entropies.is_none_or(|entropies| entropies.size() == [n])
+            && gradient.as_ref().is_none_or(|gradient| gradient.size() == weight.size());
+        if !fits {
+            return Err(FusedError {
+                operation: "the vocabulary head's gradients",
+                shapes,
+                message: "the shapes do not fit each other".to_owned(),
+            });
+        }
         let mut entropies = entropies.map(Tensor::shallow_clone);
         let mut gradient = gradient.map(|gradient| gradient.shallow_clone());
         let pointer = |tensor: &mut Option<Tensor>| match tensor {

@@ -88,7 +88,7 @@ std::vector<char> compiled(const std::string& architecture) {
     log(program, said.data());
   }
   destroy(&program);
-  if (answer.empty()) fail("NVRTC does not compile them for " + architecture + ": " + said);
+  if (answer.empty()) fail("NVRTC does not compile them for " + architecture + " (sm_80 or newer is needed): " + said);
   return answer;
 }
 
@@ -108,7 +108,7 @@ class Module {
     const auto* properties = at::cuda::getCurrentDeviceProperties();
     const std::vector<char> code = compiled("sm_" + std::to_string(properties->major) + std::to_string(properties->minor));
     const CUresult loaded = driver_.find<decltype(&cuModuleLoadData)>("cuModuleLoadData")(&module_, code.data());
-    if (loaded != CUDA_SUCCESS) fail("the driver does not load them: error " + std::to_string(loaded));
+    if (loaded != CUDA_SUCCESS) fail("the driver does not load them (580 or newer is needed): error " + std::to_string(loaded));
   }
 
   void launch(const std::string& name, unsigned blocks, unsigned threads, void** arguments) {

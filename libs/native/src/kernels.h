@@ -27,13 +27,20 @@ void launch(const char* name, int64_t blocks, int threads, Arguments... argument
 // Blocks of `threads` that take so many items.
 inline int64_t blocks_for(int64_t items, int threads) { return (items + threads - 1) / threads; }
 
+// ATen's operations check where their tensors are; a kernel that is given an address of the host's ends the process.
+inline void check(const at::Tensor& x) {
+  TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "a kernel of this trainer was given a tensor that is not on the GPU, or not contiguous");
+}
+
 template <typename T = at::BFloat16>
 const void* in(const at::Tensor& x) {
+  check(x);
   return x.const_data_ptr<T>();
 }
 
 template <typename T = at::BFloat16>
 void* out(const at::Tensor& x) {
+  check(x);
   return x.mutable_data_ptr<T>();
 }
 
