@@ -131,9 +131,14 @@ impl Model {
         let group = Group::join(&Rendezvous::alone())?;
         let table = table();
         Ok(match self.lora()? {
-            Some(lora) => {
-                Sharded::frozen_of(config, group, |name, range| Ok(values(&table, name, range)), compute, lora, 3)?
-            }
+            Some(lora) => Sharded::frozen_of(
+                config,
+                group,
+                |name, range| Ok(values(&table, name, range)),
+                compute,
+                lora,
+                3,
+            )?,
             None => {
                 let tensors = units(&config).into_iter().flat_map(|unit| unit.tensors);
                 let array = |(name, shape): (String, Vec<usize>)| {
@@ -158,7 +163,9 @@ fn table() -> Vec<f32> {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 40) as f32 / (1u32 << 24) as f32
     };
-    (0..1_000_003).map(|_| (uniform() - 0.5) * 0.02 * 12f32.sqrt()).collect()
+    (0..1_000_003)
+        .map(|_| (uniform() - 0.5) * 0.02 * 12f32.sqrt())
+        .collect()
 }
 
 /// Norms scale by one; anything else is from the table, from another place for each tensor.
@@ -166,7 +173,9 @@ fn values(table: &[f32], name: &str, range: Range<usize>) -> Vec<f32> {
     if name.contains("norm") {
         return vec![1.0; range.len()];
     }
-    let place = name.bytes().fold(0usize, |at, byte| (at * 31 + usize::from(byte)) % table.len());
+    let place = name
+        .bytes()
+        .fold(0usize, |at, byte| (at * 31 + usize::from(byte)) % table.len());
     let mut values = Vec::with_capacity(range.len());
     let mut at = (place + range.start) % table.len();
     while values.len() < range.len() {
@@ -278,7 +287,11 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         }
         let step = median(seconds);
         let bits = if flags.deterministic { "deterministic, " } else { "" };
-        let activations = if took.kept { "activations kept" } else { "blocks computed twice" };
+        let activations = if took.kept {
+            "activations kept"
+        } else {
+            "blocks computed twice"
+        };
         let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
             let model = flags.model.name();
             let figure = format!("{model}, {layers} layers, on {name}, {bits}{case}, {what}: {activations}");
@@ -288,7 +301,12 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         };
         let tokens = flags.model.tokens_per_second();
         figures.push(row("seconds of a step", step, "s", None));
-        figures.push(row("unique tokens a second", took.work.tokens / step, "tokens/s", tokens));
+        figures.push(row(
+            "unique tokens a second",
+            took.work.tokens / step,
+            "tokens/s",
+            tokens,
+        ));
         if let Some(share) = peak(&compute)?.and_then(|peak| utilisation(forward.training(&took.work), step, peak, 1)) {
             figures.push(row("model FLOPs utilisation", share, "", tokens.map(|_| ">= 0.4")));
         }

@@ -115,7 +115,11 @@ impl Facts {
         Self {
             holds_base: geometry.adapter.is_none() && spec.algorithm.kl.is_some(),
             compute: if on_gpus.is_some() { BF16 } else { MASTER },
-            head_logits: if on_gpus.is_some() { GPU_HEAD_LOGITS } else { HEAD_LOGITS } as u64,
+            head_logits: if on_gpus.is_some() {
+                GPU_HEAD_LOGITS
+            } else {
+                HEAD_LOGITS
+            } as u64,
             offload: on_gpus.map_or_else(Offload::default, |trainer| trainer.offload.clone()),
             deterministic: on_gpus.is_some_and(|trainer| trainer.deterministic),
             ..Self::of(geometry, ParallelDims::of(trainer, per_pod), world)

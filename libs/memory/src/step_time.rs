@@ -77,7 +77,11 @@ impl Facts {
             Schedule::Streamed => 1.0,
         };
         let frozen = self.trains_an_adapter();
-        let (h, queries, keys) = (g.hidden as f64, (g.heads * g.head_dim) as f64, (g.groups * g.head_dim) as f64);
+        let (h, queries, keys) = (
+            g.hidden as f64,
+            (g.heads * g.head_dim) as f64,
+            (g.groups * g.head_dim) as f64,
+        );
         let layers = g.mlps.len() as f64;
         let (flops, bytes) = (gpu.flops * PRODUCTS, gpu.bandwidth * MEMORY);
 
@@ -90,7 +94,11 @@ impl Facts {
 
         let pairs = 4.0 * queries * work.pairs * layers / gpu.flops;
         let attention = pairs * ((1.0 + again) / ATTENTION + ATTENTION_BACK_WORK / ATTENTION_BACK);
-        let attention = if self.deterministic { DETERMINISTIC * attention } else { attention };
+        let attention = if self.deterministic {
+            DETERMINISTIC * attention
+        } else {
+            attention
+        };
 
         let logits = work.trained * g.vocabulary as f64;
         let products = if frozen { 2.0 } else { 3.0 };
@@ -117,7 +125,11 @@ impl Facts {
 fn multiplications(mlp: &Mlp, h: f64) -> f64 {
     match *mlp {
         Mlp::Dense { width } => 3.0 * h * width as f64,
-        Mlp::Experts { count, per_token, width } => h * (count + 3 * per_token * width) as f64,
+        Mlp::Experts {
+            count,
+            per_token,
+            width,
+        } => h * (count + 3 * per_token * width) as f64,
     }
 }
 

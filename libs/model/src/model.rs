@@ -202,7 +202,9 @@ impl Adapter<'_> {
         };
         let narrow = x.matmul(&self.a.tr()) * self.scale;
         let [outputs, rank] = [0, 1].map(|dim| self.b.size()[dim]);
-        let sum = y.reshape([-1, outputs]).addmm(&narrow.reshape([-1, rank]), &self.b.tr());
+        let sum = y
+            .reshape([-1, outputs])
+            .addmm(&narrow.reshape([-1, rank]), &self.b.tr());
         sum.view(y.size().as_slice())
     }
 }

@@ -127,7 +127,9 @@ impl Scored {
         let n = self.hidden.size()[0];
         let fits = logprobs.size() == [n]
             && entropies.is_none_or(|entropies| entropies.size() == [n])
-            && gradient.as_ref().is_none_or(|gradient| gradient.size() == weight.size());
+            && gradient
+                .as_ref()
+                .is_none_or(|gradient| gradient.size() == weight.size());
         if !fits {
             return Err(FusedError {
                 operation: "the vocabulary head's gradients",

@@ -71,8 +71,9 @@ impl Sharded {
         let Device::Cuda(index) = self.compute.device else {
             return Ok(self.activation_bytes);
         };
-        let free = device::gpu_free(index)
-            .map_err(|message| TrainError::Start(format!("cannot read how much memory GPU {index} has free: {message}")))?;
+        let free = device::gpu_free(index).map_err(|message| {
+            TrainError::Start(format!("cannot read how much memory GPU {index} has free: {message}"))
+        })?;
         let logits = Kind::Float.elt_size_in_bytes() * self.head_logits;
         let free = (free as usize).saturating_sub(logits) / 10 * 9;
         Ok(free.min(self.activation_bytes))

@@ -104,7 +104,14 @@ impl Sharded {
         lora: Lora,
         seed: u64,
     ) -> Result<Self, TrainError> {
-        Self::frozen_of(config, mesh, |name, range| source.read_finite(name, range), compute, lora, seed)
+        Self::frozen_of(
+            config,
+            mesh,
+            |name, range| source.read_finite(name, range),
+            compute,
+            lora,
+            seed,
+        )
     }
 
     /// The same of values that `read` answers: of a tensor, by its name, those of a range.

@@ -82,7 +82,10 @@ fn the_estimate_is_within_a_quarter_of_what_was_measured() {
     ] {
         let time = facts.step_time(&StepWork::row(16_384), Schedule::Kept, &gpu);
         let share = time.total() / seconds;
-        assert!((0.75..1.25).contains(&share), "{name}: {time:?}, {share} of what was measured");
+        assert!(
+            (0.75..1.25).contains(&share),
+            "{name}: {time:?}, {share} of what was measured"
+        );
     }
 }
 

@@ -250,7 +250,13 @@ fn a_fused_step_is_the_papers() {
 #[test]
 fn squares_are_summed_in_double_precision() {
     // In fp32 the ones would be lost beside the first.
-    let values = Tensor::cat(&[Tensor::from_slice(&[4096f32]), Tensor::ones([300_000], (Kind::Float, Device::Cpu))], 0);
+    let values = Tensor::cat(
+        &[
+            Tensor::from_slice(&[4096f32]),
+            Tensor::ones([300_000], (Kind::Float, Device::Cpu)),
+        ],
+        0,
+    );
     let sum = square_sum(&values.to_device(tested())).unwrap();
     assert_eq!(sum.size(), [1]);
     assert_eq!(sum.double_value(&[0]), 4096.0 * 4096.0 + 300_000.0);

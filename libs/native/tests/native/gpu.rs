@@ -78,7 +78,9 @@ fn the_heads_kernels_are_a_dense_head_and_its_gradients() {
         let scored = Scored::of(&w, &x, &targets, &single(&temperatures), &buffer).unwrap();
         let (got_logprobs, got_entropies) = (scored.logprobs().copy(), scored.entropies().copy());
         let mut dw = Tensor::ones([v, h], (Kind::Float, device));
-        let dx = scored.gradients(&w, &single(&g), Some(&single(&e)), Some(&mut dw)).unwrap();
+        let dx = scored
+            .gradients(&w, &single(&g), Some(&single(&e)), Some(&mut dw))
+            .unwrap();
         // The logits' gradients are rounded to bf16 before they are multiplied.
         for (what, got, wanted, bound) in [
             ("logprobs", &got_logprobs, &logprobs, 1e-5),
@@ -109,7 +111,13 @@ fn experts_together_are_each_of_them_alone() {
         .map(|at| flat.narrow(0, at as i64 * width * h, width * h).view(shapes[at % 3]))
         .collect();
     let apart_weights: Vec<Tensor> = views.iter().map(Tensor::copy).collect();
-    let ends: Vec<i32> = counts.iter().scan(0, |end, count| { *end += *count as i32; Some(*end) }).collect();
+    let ends: Vec<i32> = counts
+        .iter()
+        .scan(0, |end, count| {
+            *end += *count as i32;
+            Some(*end)
+        })
+        .collect();
     let ends = Tensor::from_slice(&ends).to_device(device);
 
     let leaf = |tensor: &Tensor, kind: Kind| tensor.detach().to_kind(kind).set_requires_grad(true);
@@ -127,7 +135,10 @@ fn experts_together_are_each_of_them_alone() {
     (&wanted * above.to_kind(Kind::Double)).sum(Kind::Double).backward();
 
     for weights in [views, apart_weights] {
-        let weights: Vec<Tensor> = weights.iter().map(|weight| weight.detach().set_requires_grad(true)).collect();
+        let weights: Vec<Tensor> = weights
+            .iter()
+            .map(|weight| weight.detach().set_requires_grad(true))
+            .collect();
         let x = leaf(&x, Kind::BFloat16);
         assert!(have_kernels(&x, &weights));
         let got = experts(&x, &ends, &weights).unwrap();
@@ -139,7 +150,11 @@ fn experts_together_are_each_of_them_alone() {
         near("output", &got, &wanted);
         near("dx", &x.grad(), &exact_x.grad());
         for (at, (got, wanted)) in weights.iter().zip(&exact).enumerate() {
-            near(&format!("matrix {} of expert {}", at % 3, at / 3), &got.grad(), &wanted.grad());
+            near(
+                &format!("matrix {} of expert {}", at % 3, at / 3),
+                &got.grad(),
+                &wanted.grad(),
+            );
         }
     }
 }
@@ -169,7 +184,13 @@ fn a_gpu_says_how_much_memory_it_has_left() {
     let before = device::gpu_free(index).unwrap();
     let held = Tensor::zeros([1 << 28], (Kind::Float, tested()));
     let after = device::gpu_free(index).unwrap();
-    assert!(before - after >= 1 << 30, "{before} bytes before a tensor of 1 GiB, {after} after");
+    assert!(
+        before - after >= 1 << 30,
+        "{before} bytes before a tensor of 1 GiB, {after} after"
+    );
     drop(held);
-    assert!(device::gpu_free(index).unwrap() > after, "what libtorch keeps counts as free");
+    assert!(
+        device::gpu_free(index).unwrap() > after,
+        "what libtorch keeps counts as free"
+    );
 }

@@ -89,7 +89,12 @@ pub fn report_of(
     report.pods = made.rows();
     report.sandboxes = made.sandboxes.iter().map(made::sandbox_row).collect();
     let product = nodes.and_then(Nodes::gpu_product);
-    sizes::add(&mut report, &made, around.gpu_memory.map(|mebibytes| mebibytes << 20), product);
+    sizes::add(
+        &mut report,
+        &made,
+        around.gpu_memory.map(|mebibytes| mebibytes << 20),
+        product,
+    );
     report.needs = needs::needs(&made, &objects, documents);
     for run in &made.runs {
         not_executed(run, &mut report);

@@ -15,7 +15,9 @@ use kube::ResourceExt;
 pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&str>) {
     for run in &made.runs {
         report.memory.extend(trainer(run, gpu));
-        report.speed.extend(product.and_then(|product| speed(run, gpu, product)));
+        report
+            .speed
+            .extend(product.and_then(|product| speed(run, gpu, product)));
         report.downloads.extend(download_of_run(run));
         report.disk.extend(store(run));
         report.weights.extend(weights(run, &made.inference));
