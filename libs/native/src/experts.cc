@@ -3,7 +3,6 @@
 // wait in each call; on Blackwell the gradients of experts without tokens may be wrong (pytorch/pytorch#172439).
 
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
 #include <ATen/ATen.h>

@@ -118,8 +118,9 @@ struct RmsNorm : public torch::autograd::Function<RmsNorm> {
     const Tensor x = input.contiguous(), w = weight.contiguous();
     const bool by_operations = generic || !x.device().is_cpu();
     ctx->saved_data["by_operations"] = by_operations;
-    ctx->saved_data["by_kernels"] = !generic && by_kernels(x, w);
-    if (!generic && by_kernels(x, w)) {
+    const bool kernel = !generic && by_kernels(x, w);
+    ctx->saved_data["by_kernels"] = kernel;
+    if (kernel) {
       const auto [y, r] = norm_by_kernel(x, w, epsilon);
       ctx->save_for_backward({x, w, r});
       return y;

@@ -1,7 +1,5 @@
 // The vocabulary head of a GPU in bf16: two products and two kernels for a chunk of tokens, in one buffer of logits.
 
-#include <stdexcept>
-
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
