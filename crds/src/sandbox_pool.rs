@@ -169,8 +169,8 @@ pub struct LeaseCaps {
     /// Longest time to live that a lease or a renewal may ask for.
     #[serde(default = "default_max_ttl", rename = "maxTTL")]
     pub max_ttl: Period,
-    /// A leased sandbox in which nothing runs for so long is taken back, renewed or not. Longer than a driver waits for
-    /// an engine that is away.
+    /// The lease of a sandbox in which nothing runs for so long ends, renewed or not. Longer than a driver waits for an
+    /// engine that is away.
     #[serde(default = "default_idle_timeout")]
     pub idle_timeout: Period,
 }

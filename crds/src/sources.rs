@@ -97,7 +97,7 @@ fn default_split() -> String {
 pub struct ObjectStoreSource {
     /// Bucket and prefix: `s3://`, `gs://` or `az://`. For a model the folder that holds `config.json`, for a dataset
     /// the file, for a store the folder. Refused: `az://` as the store of a run that trains; use `s3://` or `gs://`, or
-    /// a volume: an `az://` store serves Evaluate only.
+    /// a volume: an `az://` store serves modes Evaluate and Validate only.
     #[schemars(
         length(min = 6, max = 1024),
         regex(pattern = r"^(s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]*(/[^\s?#]*)?$")

@@ -64,6 +64,12 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
             "pattern",
         ),
         (json!({"log": ""}), "/log", "minLength"),
+        (json!({"nodeScaleUpSeconds": -1}), "/nodeScaleUpSeconds", "minimum"),
+        (
+            json!({"nodeScaleUpSeconds": 900, "watchNamespace": "team"}),
+            "nodeScaleUpSeconds",
+            "watchNamespace",
+        ),
     ] {
         match chart::render(&values) {
             Err(ChartError::Refused(words)) => {
@@ -123,6 +129,26 @@ fn good_values_become_what_they_say() -> Result<()> {
         0,
         "rights in one namespace only"
     );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn the_time_that_new_nodes_get_reaches_the_operator_and_is_off_by_default() -> Result<()> {
+    let flag = |values: Value| -> Result<Option<String>> {
+        let rendered = chart::render(&values)?;
+        let deployment = of_kind(&rendered, "Deployment");
+        let arguments = deployment[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+            .as_array()
+            .unwrap();
+        let mut texts = arguments.iter().filter_map(Value::as_str);
+        Ok(texts
+            .find(|text| text.starts_with("--node-scale-up-seconds"))
+            .map(str::to_owned))
+    };
+    assert_eq!(flag(json!({}))?, None);
+    let given = flag(json!({"nodeScaleUpSeconds": 900}))?;
+    assert_eq!(given.as_deref(), Some("--node-scale-up-seconds=900"));
     Ok(())
 }
 

@@ -1,9 +1,14 @@
-//! A run whose images come from a registry, under an operator that was installed from there. Needs both:
-//! `make test-release`, which pushes them and names the registry.
+//! A run whose images come from a registry, under an operator that was installed from there; and two releases beside
+//! each other. `make test-release` pushes the images, names the registry, and removes the operator that is there.
 
 use crate::support::{Result, SOON, Scene, small_run, verified};
+use grpo_testing::{chart, cluster};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use serde_json::json;
 use std::collections::BTreeSet;
+use std::process::Command;
 
 /// Images of all containers and image volumes of a pod.
 fn images_of(pod: &Pod) -> Vec<String> {
@@ -49,4 +54,97 @@ async fn a_run_with_the_registrys_images_alone_succeeds() -> Result<()> {
     verified(&folder)?;
     scene.say(&format!("{seen:?}; {:.0} s", ended.seconds));
     scene.clear().await
+}
+
+/// A release of the chart that looks after one namespace; it is uninstalled when it is dropped.
+struct Release {
+    system: String,
+}
+
+impl Release {
+    fn install(system: &str, watched: &str) -> Result<Self> {
+        let release = Self {
+            system: system.to_owned(),
+        };
+        let chart = chart::folder().display().to_string();
+        let watched = format!("watchNamespace={watched}");
+        let arguments = [
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "180s",
+            "--set",
+            watched.as_str(),
+        ];
+        release.helm(&[&["install", chart::OPERATOR, chart.as_str()][..], &arguments[..]].concat())?;
+        Ok(release)
+    }
+
+    fn helm(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new(cluster::cache().join("bin/helm"));
+        let done = command.args(arguments).args(["--namespace", &self.system]).output()?;
+        match done.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&done.stderr).into_owned().into()),
+        }
+    }
+
+    /// Whether the release's operator may do this in a namespace, as the API server decides.
+    async fn may(&self, scene: &Scene, verb: &str, group: &str, resource: &str) -> Result<bool> {
+        let user = format!("system:serviceaccount:{}:{}", self.system, chart::OPERATOR);
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": user,
+                "resourceAttributes": {"namespace": scene.namespace, "verb": verb, "group": group, "resource": resource},
+            },
+        });
+        let reviews: Api<SubjectAccessReview> = Api::all(scene.client.clone());
+        let answer = reviews
+            .create(&PostParams::default(), &serde_json::from_value(review)?)
+            .await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        if let Err(error) = self.helm(&["uninstall", chart::OPERATOR, "--wait"]) {
+            eprintln!("release in {} stays: {error}", self.system);
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster without an operator of all namespaces: make test-release"]
+async fn two_releases_work_beside_each_other_and_neither_may_touch_the_others_objects() -> Result<()> {
+    const WRITES: [(&str, &str, &str); 5] = [
+        ("patch", "grpo.dev", "grporuns/status"),
+        ("create", "", "pods"),
+        ("delete", "", "pods"),
+        ("patch", "", "configmaps"),
+        ("create", "rbac.authorization.k8s.io", "roles"),
+    ];
+    let (first, second) = (Scene::new("first").await?, Scene::new("second").await?);
+    let of_first = Release::install("grpo-first", &first.namespace)?;
+    let of_second = Release::install("grpo-second", &second.namespace)?;
+    for (verb, group, resource) in WRITES {
+        for (release, own, other) in [(&of_first, &first, &second), (&of_second, &second, &first)] {
+            let may = (
+                release.may(own, verb, group, resource).await?,
+                release.may(other, verb, group, resource).await?,
+            );
+            assert_eq!(may, (true, false), "{}: {verb} {group}/{resource}", release.system);
+        }
+    }
+    // Runs of one name at the same time: names that both operators would use in a shared place would meet here.
+    first.apply(&small_run("run")?).await?;
+    second.apply(&small_run("run")?).await?;
+    for scene in [&first, &second] {
+        let ended = scene.follow("run").await?;
+        verified(&scene.store_of(&ended.run).await?)?;
+        scene.say(&format!("succeeded in {:.0} s", ended.seconds));
+    }
+    first.clear().await?;
+    second.clear().await
 }

@@ -67,7 +67,7 @@ pub struct PlannedPods {
 pub enum Phase {
     /// Seen, nothing made yet.
     Pending,
-    /// Everything it needs is made and waits to be let in as a whole.
+    /// All its objects exist; its pods wait until the run is admitted as a whole.
     Queued,
     /// Its objects are made; pods are scheduled, pull images, start.
     Provisioning,

@@ -84,7 +84,7 @@ pub struct EvaluationSet {
     /// Which of the rows.
     #[serde(default)]
     pub select: Select,
-    /// Problem statements in the place of those that rows have, by the names of instances. Instances that are not named
+    /// Problem statements in the place of those that rows have, by the names of tasks. Tasks that are not named
     /// keep theirs. What was shown is kept in the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_overrides: Option<PromptOverrides>,
@@ -93,7 +93,7 @@ pub struct EvaluationSet {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 6))]
     pub prompt_fields: Vec<HiddenField>,
-    /// Episodes per task; pass@k is reported for every k up to it.
+    /// Episodes per task; `kubectl grpo export` computes pass@k for every k up to it.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 256))]
     pub samples: u32,
@@ -148,7 +148,7 @@ pub enum RowFormat {
     SweRebench,
 }
 
-/// Problem statements by instance: exactly one of the fields.
+/// Problem statements by task: exactly one of the fields.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::exactly_one(&["configMapRef", "dataset"]))]
@@ -229,21 +229,21 @@ pub struct Dataset {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::rule("!has(self.repo) || !has(self.repos)", "give repo or repos, not both"))]
 pub struct Select {
-    /// Only these instances.
+    /// Only these tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_ids: Option<InstanceIds>,
-    /// Not these instances.
+    /// Not these tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude: Option<InstanceIds>,
-    /// Only instances whose whole name matches this regular expression, for example `django__django-1[12].*`.
+    /// Only tasks whose whole name matches this regular expression, for example `django__django-1[12].*`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1000))]
     pub pattern: Option<String>,
-    /// Only instances of this repository, for example `django/django`.
+    /// Only tasks of this repository, for example `django/django`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 200))]
     pub repo: Option<String>,
-    /// Only instances of these repositories.
+    /// Only tasks of these repositories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 100), inner(length(min = 1, max = 200)))]
     pub repos: Option<Vec<String>>,
@@ -273,7 +273,7 @@ pub struct Slice {
     pub of: u32,
 }
 
-/// Names of instances: exactly one of the fields.
+/// Names of tasks: exactly one of the fields.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = cel::exactly_one(&["inline", "configMapRef"]))]

@@ -46,8 +46,9 @@ pub struct Trainer {
     #[serde(default)]
     pub offload: Offload,
     /// GPUs compute the same bits every time, so a step that is taken again after a crash gives the weights that were
-    /// published. Attention takes about three times as long. Without it the weights of such a step may differ in their
-    /// last bits; the run then continues with them, as a new lineage. CPUs always compute the same bits.
+    /// published. A step takes about twice as long. Without it the weights of such a step may differ in their last
+    /// bits: the run then continues with them, in a new lineage where the step had been published. CPUs always compute
+    /// the same bits.
     #[serde(default)]
     pub deterministic: bool,
     /// All: the state is sharded over all ranks. Node: over those of a node, and every node has a copy, which saves
@@ -91,7 +92,8 @@ pub struct Offload {
     /// Parameters that no rank computes with at the moment.
     #[serde(default)]
     pub parameters: bool,
-    /// Inputs of the blocks, which the backward pass starts from.
+    /// Inputs of the blocks, from which the backward pass computes them again. A GPU with memory for all activations
+    /// keeps those, and offloads nothing.
     #[serde(default)]
     pub activations: bool,
 }

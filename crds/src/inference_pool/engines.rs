@@ -51,7 +51,7 @@ pub struct Engine {
     /// SGLang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sglang: Option<SglangEngine>,
-    /// Somebody else's server. The pool has no engines then, only agents, which let requests through to it.
+    /// A server outside of the pool. The pool has no engines then, only engine agents, which pass requests on to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<ExternalEngine>,
 }

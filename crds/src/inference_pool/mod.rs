@@ -81,7 +81,7 @@ pub struct InferencePoolSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
     /// Where a model from the hub and what engines compile is kept, so that it is not downloaded twice. A run's driver
-    /// and trainer share the claim or folder of the pool described in it. Default: a scratch volume of each pod.
+    /// and trainer share the volume claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
@@ -152,7 +152,7 @@ pub struct InferencePoolTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_memory: Option<Quantity>,
     /// Where a model from the hub and what engines compile is kept, so that it is not downloaded twice. A run's driver
-    /// and trainer share the claim or folder of the pool described in it. Default: a scratch volume of each pod.
+    /// and trainer share the volume claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After

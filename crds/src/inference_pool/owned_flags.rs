@@ -7,13 +7,13 @@ use crate::cel;
 
 /// Flags of vLLM that a manifest may not give: the field that stands for each, or why it has one value only.
 pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
-    ("host", "the engine agent is the only door"),
-    ("port", "the engine agent is the only door"),
-    ("uds", "the engine agent is the only door"),
-    ("api-key", "the engine agent is the only door"),
-    ("root-path", "the engine agent is the only door"),
-    ("ssl-keyfile", "the engine agent is the only door"),
-    ("ssl-certfile", "the engine agent is the only door"),
+    ("host", "the engine agent is the only client of the engine"),
+    ("port", "the engine agent is the only client of the engine"),
+    ("uds", "the engine agent is the only client of the engine"),
+    ("api-key", "the engine agent is the only client of the engine"),
+    ("root-path", "the engine agent is the only client of the engine"),
+    ("ssl-keyfile", "the engine agent is the only client of the engine"),
+    ("ssl-certfile", "the engine agent is the only client of the engine"),
     (
         "api-server-count",
         "the engine's state is asked from one server process",
@@ -57,19 +57,22 @@ pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
     ("max-loras", "spec.lora.maxAdapters"),
     ("max-cpu-loras", "spec.lora.maxAdapters"),
     ("max-lora-rank", "spec.lora.maxRank"),
-    ("lora-modules", "adapters come from the run's store, through the agent"),
+    (
+        "lora-modules",
+        "adapters come from the run's store, through the engine agent",
+    ),
     ("enable-return-routed-experts", "spec.routedExperts"),
-    ("weight-transfer-config", "weights come through the agent"),
+    ("weight-transfer-config", "weights come through the engine agent"),
 ];
 
 /// Flags of SGLang that a manifest may not give: the field that stands for each, or why it has one value only.
 pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
-    ("host", "the engine agent is the only door"),
-    ("port", "the engine agent is the only door"),
-    ("api-key", "the engine agent is the only door"),
-    ("admin-api-key", "the engine agent is the only door"),
-    ("ssl-keyfile", "the engine agent is the only door"),
-    ("ssl-certfile", "the engine agent is the only door"),
+    ("host", "the engine agent is the only client of the engine"),
+    ("port", "the engine agent is the only client of the engine"),
+    ("api-key", "the engine agent is the only client of the engine"),
+    ("admin-api-key", "the engine agent is the only client of the engine"),
+    ("ssl-keyfile", "the engine agent is the only client of the engine"),
+    ("ssl-certfile", "the engine agent is the only client of the engine"),
     ("config", "a file could set any of the flags the operator sets"),
     ("model-path", "spec.model"),
     ("model", "spec.model"),
@@ -109,7 +112,10 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
         "lora-target-modules",
         "the operator sets it: any module an adapter may have",
     ),
-    ("lora-paths", "adapters come from the run's store, through the agent"),
+    (
+        "lora-paths",
+        "adapters come from the run's store, through the engine agent",
+    ),
     ("enable-return-routed-experts", "spec.routedExperts"),
 ];
 

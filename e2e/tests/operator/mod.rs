@@ -32,17 +32,23 @@ pub struct Operator {
 impl Operator {
     /// Starts it, and waits until it reconciles.
     pub async fn start(plane: &ControlPlane, log: &str) -> Result<Self> {
+        Self::start_with(plane, log, &[]).await
+    }
+
+    /// The same with more flags.
+    pub async fn start_with(plane: &ControlPlane, log: &str, more: &[&str]) -> Result<Self> {
         let port = free_port()?;
-        let flags = [
+        let mut flags = vec![
             format!("--listen=127.0.0.1:{port}"),
             format!("--lease-namespace={}", chart::SYSTEM),
             format!("--identity={}", OPERATORS[0]),
             format!("--log={log}"),
         ];
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let kubeconfig = plane.user(OPERATORS[0])?.kubeconfig.display().to_string();
         let environment = vec![("KUBECONFIG".to_owned(), kubeconfig)];
         let program = grpo_testing::program("grpo-operator").ok_or("grpo-operator is not built: make test-operator")?;
-        let part = Part::start_with("grpo-operator", &program, flags.into(), environment, plane.folder())?;
+        let part = Part::start_with("grpo-operator", &program, flags, environment, plane.folder())?;
         let mut operator = Self { part, port };
         until(START, "the operator to reconcile", async || {
             let leads = operator.metric("grpo_operator_leader").await.unwrap_or_default();

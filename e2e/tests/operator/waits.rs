@@ -14,7 +14,7 @@ use grpo_testing::control_plane::{ControlPlane, Options};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::{Value, json};
 
@@ -26,6 +26,11 @@ const NOTICED: Duration = Duration::from_secs(35);
 const TURNS: Duration = Duration::from_secs(180);
 
 async fn start() -> Result<(ControlPlane, Client, Operator)> {
+    start_with(&[]).await
+}
+
+/// The same with an operator with these flags.
+async fn start_with(flags: &[&str]) -> Result<(ControlPlane, Client, Operator)> {
     let plane = ControlPlane::start(Options {
         controller_manager: true,
         ..Options::default()
@@ -34,7 +39,7 @@ async fn start() -> Result<(ControlPlane, Client, Operator)> {
     let client = plane.admin().await?;
     chart::install(&client).await?;
     namespace(&client, TEAM, json!({})).await?;
-    let operator = Operator::start(&plane, "warn").await?;
+    let operator = Operator::start_with(&plane, "warn", flags).await?;
     Ok((plane, client, operator))
 }
 
@@ -298,4 +303,68 @@ async fn a_foreign_pod_that_claims_to_belong_to_a_run_keeps_nobody_waiting_and_i
         pods.delete("cuckoo", &DeleteParams::default()).await?;
     }
     Ok(())
+}
+
+/// Pods of a run that are on no node, as the scheduler would see them: none has a gate or a node that was chosen for
+/// it.
+async fn pending(client: &Client, run: &str) -> std::result::Result<Vec<String>, String> {
+    let labels = ListParams::default().labels(&format!("grpo.dev/run={run},grpo.dev/role in (driver,trainer,engine)"));
+    let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM);
+    let mut pending = Vec::new();
+    for pod in pods.list(&labels).await.map_err(|error| error.to_string())? {
+        let spec = pod.spec.clone().unwrap_or_default();
+        let chosen = spec
+            .node_selector
+            .is_some_and(|labels| labels.contains_key("kubernetes.io/hostname"));
+        if spec.scheduling_gates.is_some_and(|gates| !gates.is_empty()) || chosen {
+            return Err(format!("{} has a gate or a chosen node", pod.name_any()));
+        }
+        if spec.node_name.is_none() {
+            pending.push(pod.name_any());
+        }
+    }
+    Ok(pending)
+}
+
+/// Waits until the run is admitted for this reason.
+async fn admitted(client: &Client, run: &Value, reason: &str) -> Result<()> {
+    until(NOTICED, reason, async || {
+        let there = get(client, run).await.map_err(|refusal| refusal.to_string())?;
+        let conditions = there["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let is_so = |one: &Value| one["type"] == "Admitted" && one["status"] == "True" && one["reason"] == reason;
+        if conditions.iter().any(is_so) {
+            Ok(())
+        } else {
+            Err(there["status"].to_string())
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
+async fn where_nodes_are_added_a_run_that_fits_on_none_is_let_go_and_runs_on_the_new_ones() -> Result<()> {
+    let (_plane, client, _operator) = start_with(&["--node-scale-up-seconds=600"]).await?;
+    rig::node(&client, "small", 0, &json!({}), &json!([])).await?;
+    let large = run("large", json!({"trainer": {"gpusPerNode": 8}}));
+    ask(&client, Verb::Create, &large, false).await?;
+    admitted(&client, &large, "WaitsForNodes").await?;
+    let waiting = until(SOON, "its pods without gates", async || {
+        match pending(&client, "large").await? {
+            pods if pods.len() < 3 => Err(format!("{pods:?}")),
+            pods => Ok(pods),
+        }
+    })
+    .await?;
+    // The autoscaler's part, and the scheduler's.
+    rig::node(&client, "new", 8, &json!({}), &json!([])).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM);
+    for name in waiting {
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "new"}});
+        let _: Value = pods
+            .create_subresource("binding", &name, &PostParams::default(), &binding)
+            .await?;
+    }
+    admitted(&client, &large, "Admitted").await
 }

@@ -10,6 +10,7 @@
 //! * [`task_sets`]: what a driver says of the rows of a run's sets;
 //! * [`image_name`]: names of images, and a pool's rewrites of them;
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
+//! * [`reason`]: the reasons of conditions, events and faults;
 //! * [`support`]: the fields that driver and trainer refuse;
 //! * [`weights`]: which versions of the weights are kept, and in which form.
 
@@ -19,6 +20,7 @@ pub mod image_name;
 pub mod listen;
 pub mod live;
 pub mod names;
+pub mod reason;
 pub mod run_config;
 pub mod support;
 pub mod task_sets;

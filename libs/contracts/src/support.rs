@@ -25,9 +25,6 @@ pub struct Unsupported {
     pub remedy: &'static str,
 }
 
-/// The reason of the fault that ends such a run.
-pub const REASON: &str = "NotSupported";
-
 /// Everything that a run asks for and no component implements, in the order of the spec.
 pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     let mut found = Found::default();
@@ -54,7 +51,7 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
             !bucket.url.starts_with("az://") || !spec.mode.needs_trainer(),
             "store.objectStore.url",
             &bucket.url,
-            "use s3:// or gs://, or a volume: an az:// store serves Evaluate only",
+            "use s3:// or gs://, or a volume: an az:// store serves modes Evaluate and Validate only",
         );
     }
     found.0

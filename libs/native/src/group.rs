@@ -12,7 +12,7 @@ use crate::gpu_wait;
 use crate::rendezvous::{CollectiveError, Rendezvous};
 use crate::rendezvous_store::{Progress, RendezvousStore, Watch};
 
-/// A rank that is where all ranks meet.
+/// A rank that has joined the rendezvous.
 pub struct Arrived {
     at: Rendezvous,
     store: Option<RendezvousStore>,

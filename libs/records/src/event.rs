@@ -77,6 +77,10 @@ pub enum DropReason {
     Surplus,
 }
 
+impl DropReason {
+    pub const ALL: [Self; 3] = [Self::TooFewValid, Self::NoSignal, Self::Surplus];
+}
+
 /// What was decided or came to an end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase", tag = "event")]

@@ -56,5 +56,19 @@ pub enum VoidReason {
     DeadlineInfrastructure,
 }
 
+impl VoidReason {
+    pub const ALL: [Self; 9] = [
+        Self::SandboxLost,
+        Self::SandboxUnavailable,
+        Self::ImageUnavailable,
+        Self::TaskBroken,
+        Self::EngineUnavailable,
+        Self::JudgeUnavailable,
+        Self::RewardUnavailable,
+        Self::GraderFailed,
+        Self::DeadlineInfrastructure,
+    ];
+}
+
 #[cfg(test)]
 mod tests;

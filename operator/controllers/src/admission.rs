@@ -62,6 +62,7 @@ const REGISTRATION: Duration = Duration::from_secs(10);
 pub struct Admission {
     state: Mutex<State>,
     changed: Notify,
+    scale_up: Option<SignedDuration>,
 }
 
 #[derive(Default)]
@@ -84,9 +85,11 @@ struct Told {
 }
 
 impl Admission {
-    /// `sees_nodes`: the operator looks after all namespaces and may list nodes.
-    pub fn new(sees_nodes: bool) -> Self {
+    /// `sees_nodes`: the operator looks after all namespaces and may list nodes. `scale_up`: how long new nodes are
+    /// waited for, where nodes are added.
+    pub fn new(sees_nodes: bool, scale_up: Option<SignedDuration>) -> Self {
         Self {
+            scale_up,
             state: Mutex::new(State {
                 nodes: sees_nodes.then(BTreeMap::new),
                 nodes_known: !sees_nodes,
@@ -213,6 +216,7 @@ impl Admission {
             pods: pods.values().collect(),
             candidates: candidates.values().collect(),
             now,
+            scale_up: self.scale_up,
         };
         let Decision {
             step,

@@ -10,6 +10,7 @@ use std::{
 };
 
 use futures::{FutureExt, Stream, StreamExt};
+use grpo_contracts::reason::Reason;
 use grpo_operator_core::{
     conditions::{ConditionStatus, Conditions},
     events::warning,
@@ -97,7 +98,10 @@ where
     let (objects, metrics) = (controller.store(), context.metrics.clone());
     metrics.at_each_look(move |census| {
         for object in objects.state() {
-            census.objects(&K::kind(&()), object.0.as_ref().map_or("Unreadable", Kind::state));
+            census.objects(
+                &K::kind(&()),
+                object.0.as_ref().map_or(Reason::Unreadable.text(), Kind::state),
+            );
         }
     });
     controller
@@ -125,9 +129,11 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     context.metrics.begun(&kind, &namespace, &name);
     let begun = Instant::now();
     let result = contained(object.reconcile(&context)).await;
-    context
-        .metrics
-        .reconciled(&kind, begun.elapsed(), result.as_ref().err().map(Error::reason));
+    context.metrics.reconciled(
+        &kind,
+        begun.elapsed(),
+        result.as_ref().err().map(|error| error.reason().text()),
+    );
     let uid = object.uid().unwrap_or_default();
     if !K::watched(&context).holds(&namespace, &name, &uid) {
         // It went meanwhile, and what this reconcile has noted down came after that.
@@ -197,11 +203,11 @@ async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject,
     tracing::error!(%kind, namespace, name, message);
     context
         .cluster
-        .tell(object, vec![warning("Unreadable", &*message)])
+        .tell(object, vec![warning(Reason::Unreadable, &*message)])
         .await;
     // Where the spec is not even of the right shape the API server refuses every write; then the event has to do.
     let health = Conditions::after(&[], meta.generation, Time(Timestamp::now()))
-        .set(K::HEALTH, ConditionStatus::False, "Unreadable", &message)
+        .set(K::HEALTH, ConditionStatus::False, Reason::Unreadable, &message)
         .done();
     let written = context
         .cluster

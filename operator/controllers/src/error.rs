@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use grpo_contracts::reason::Reason;
 use grpo_operator_core::ownership::NameTaken;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,18 +35,18 @@ pub enum Error {
 
 impl Error {
     /// The reason of the condition and event that show it, and the label of the metric that counts it.
-    pub fn reason(&self) -> &'static str {
+    pub fn reason(&self) -> Reason {
         match self {
-            Self::Read { .. } => "ReadFailed",
-            Self::Apply { .. } => "ApplyFailed",
-            Self::Create { .. } => "CreateFailed",
-            Self::Delete { .. } => "DeleteFailed",
-            Self::Status { .. } => "StatusFailed",
-            Self::NameTaken(_) => "NameTaken",
-            Self::Json { .. } => "NotJson",
-            Self::Nameless { .. } => "Nameless",
-            Self::Panicked { .. } => "OperatorFault",
-            Self::TooSlow { .. } => "TooSlow",
+            Self::Read { .. } => Reason::ReadFailed,
+            Self::Apply { .. } => Reason::ApplyFailed,
+            Self::Create { .. } => Reason::CreateFailed,
+            Self::Delete { .. } => Reason::DeleteFailed,
+            Self::Status { .. } => Reason::StatusFailed,
+            Self::NameTaken(_) => Reason::NameTaken,
+            Self::Json { .. } => Reason::NotJson,
+            Self::Nameless { .. } => Reason::Nameless,
+            Self::Panicked { .. } => Reason::OperatorFault,
+            Self::TooSlow { .. } => Reason::TooSlow,
         }
     }
 

@@ -228,7 +228,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
     );
     // Nodes are the cluster's: an operator of one namespace may not look at them, and leaves it to the scheduler what
     // fits.
-    let admission = Arc::new(Admission::new(scope.is_none()));
+    let admission = Arc::new(Admission::new(scope.is_none(), flags.settings.scale_up()));
     if scope.is_none() {
         forever(
             "the watch of nodes",

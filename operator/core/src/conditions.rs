@@ -1,5 +1,6 @@
 //! Standard conditions: the time of the last transition moves only when the status does.
 
+use grpo_contracts::reason::Reason;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Longest message that is written into a status.
@@ -45,7 +46,12 @@ impl<'a> Conditions<'a> {
         }
     }
 
-    pub fn set(mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Self {
+    pub fn set(self, type_: &str, status: ConditionStatus, reason: Reason, message: &str) -> Self {
+        self.set_as_told(type_, status, reason.text(), message)
+    }
+
+    /// The same with a reason of somebody else: a driver of another version declares its faults in its own words.
+    pub fn set_as_told(mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Self {
         let status = status.text();
         let since = self
             .previous

@@ -21,6 +21,8 @@ pub struct DesiredObject {
     pub resource: ApiResource,
     pub name: String,
     pub keep: Keep,
+    /// Uid of what it is made for, also where the object itself has no owner.
+    pub made_for: String,
     pub object: Value,
 }
 
@@ -71,6 +73,7 @@ impl Owner {
             resource,
             name,
             keep: Keep::Applied,
+            made_for: self.uid.clone(),
             object,
         }
     }

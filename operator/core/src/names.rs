@@ -14,6 +14,8 @@ pub use grpo_contracts::names::{
     STORE, role, store_claim,
 };
 
+/// Annotation of a claim that outlives its run: the uid of the run that keeps it, which may take it back.
+pub const RETAINED_BY: &str = "grpo.dev/retained-by";
 /// Annotation of engine pods: what they were made from.
 pub const TEMPLATE: &str = "grpo.dev/template";
 

@@ -5,6 +5,7 @@
 //! | nothing | the object is created; a create fails if another writer was faster |
 //! | an object whose controller is the wanted owner | it is applied, to this uid only |
 //! | a retained claim of a run of this name, and a retained claim is wanted | it is applied, to this uid only |
+//! | this run's own claim, and `store.retain` has changed | it is applied: its owner is removed, or set again |
 //! | anything else | nothing: [`NameTaken`] |
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
@@ -37,14 +38,14 @@ pub fn write(existing: Option<&ObjectMeta>, desired: &DesiredObject) -> Result<W
     let Some(existing) = existing else {
         return Ok(Write::Create);
     };
+    let owned = is_owned_by(existing, &desired.made_for);
+    let retained = is_retained(existing, desired);
     let ours = match wanted_owner(desired) {
-        Some(owner) => existing
-            .uid
-            .clone()
-            .filter(|_| controller(existing).is_some_and(|holder| Some(holder.uid.as_str()) == owner["uid"].as_str())),
-        None => existing.uid.clone().filter(|_| is_retained(existing, desired)),
+        Some(_) => owned || retained && retained_by(existing) == Some(&desired.made_for),
+        None => owned || retained,
     };
-    ours.map(|uid| Write::Apply { uid })
+    let uid = existing.uid.clone().filter(|_| ours);
+    uid.map(|uid| Write::Apply { uid })
         .ok_or_else(|| taken(Some(existing), desired))
 }
 
@@ -120,6 +121,11 @@ fn is_retained(existing: &ObjectMeta, desired: &DesiredObject) -> bool {
         wanted.is_some() && labels.and_then(|labels| labels.get(key)).map(String::as_str) == wanted
     };
     controller(existing).is_none() && alike(names::MANAGED_BY) && alike(names::RUN)
+}
+
+/// Uid of the run that keeps a claim beyond its own end.
+fn retained_by(existing: &ObjectMeta) -> Option<&String> {
+    existing.annotations.as_ref()?.get(names::RETAINED_BY)
 }
 
 /// The field managers as they have to be before the first apply to an object that this operator created; none where

@@ -1,6 +1,7 @@
 //! What the operator is started with, as far as the objects it makes depend on it.
 
 use clap::Args;
+use jiff::SignedDuration;
 
 /// Images and other settings of the processes the operator starts.
 #[derive(Args, Clone, Debug)]
@@ -45,6 +46,11 @@ pub struct Settings {
     /// another version. Default: they are refused.
     #[arg(long, env = "GRPO_ADMIT_UNSUPPORTED")]
     pub admit_unsupported: bool,
+    /// Seconds that new nodes are waited for. Above 0: nodes are added for pods that have none, so a run that fits on
+    /// no present nodes is let go too, when no other run fits. 0: nodes are what they are. At most half an hour: a rank
+    /// waits longer than that for the others.
+    #[arg(long, env = "GRPO_NODE_SCALE_UP_SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1800))]
+    pub node_scale_up_seconds: u32,
     /// The operator's own service account, `namespace/name`, which engine agents let ask for their status.
     #[arg(long, env = "GRPO_OPERATOR_ACCOUNT")]
     pub account: Option<String>,
@@ -54,6 +60,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How long new nodes are waited for, if nodes are added.
+    pub fn scale_up(&self) -> Option<SignedDuration> {
+        (self.node_scale_up_seconds > 0).then(|| SignedDuration::from_secs(self.node_scale_up_seconds.into()))
+    }
+
     /// The defaults, and what the environment says, for a preview of what the operator makes.
     pub fn defaults() -> Result<Self, clap::Error> {
         #[derive(clap::Parser)]

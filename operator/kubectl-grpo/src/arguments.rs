@@ -51,6 +51,11 @@ pub enum What {
     /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and nodes
     /// where they fit. Nothing is created, and no cluster is needed.
     Plan(PlanOptions),
+    /// What a reason of a condition, event, fault or void means, its cause and the next step; without a reason, all of
+    /// them. No cluster is needed.
+    Explain(Explain),
+    /// Runs side by side: fields of their specs that differ, results, evaluations.
+    Compare(Compare),
     /// Wait until a run has ended. Exit status 0: it succeeded; 3: it failed; 4: it has not ended after --timeout.
     Wait(Wait),
     /// Ids, images and rows that a run has or would have, and the rows that are skipped.
@@ -83,6 +88,19 @@ pub struct Status {
     /// Show it again whenever it changes, until the run is over.
     #[arg(long, short, requires = "run")]
     pub watch: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// As `kubectl describe` shows it, such as StoreMissing; upper and lower case are alike.
+    pub reason: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Compare {
+    /// Two runs or more.
+    #[arg(value_parser = run_name, num_args = 2..=8, required = true, value_name = "RUN")]
+    pub runs: Vec<String>,
 }
 
 /// Where records are read.

@@ -31,7 +31,23 @@ pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeScope> {
         (_, None, None) => true,
         _ => false,
     };
-    contents.scopes.iter().rev().filter(fits).cloned().collect()
+    let mut scopes: Vec<EpisodeScope> = contents.scopes.iter().filter(fits).cloned().collect();
+    scopes.sort_by(|a, b| age(b).cmp(&age(a)));
+    scopes
+}
+
+/// What scopes are ordered by: iterations after evaluations, so that both commands look at the newest iteration first,
+/// and versions by lineage and step (as names, step 9 would come after step 12).
+fn age(scope: &EpisodeScope) -> (u8, usize, &str, u32) {
+    match scope {
+        EpisodeScope::Iteration { iteration } => (2, 0, "", *iteration),
+        EpisodeScope::Evaluation { weights, .. } => {
+            // The base model, which has neither, is the oldest.
+            let step = paths::step_of_weights(weights);
+            let lineage = weights.rsplit_once("-v").map_or("", |(lineage, _)| lineage);
+            (u8::from(step.is_some()), lineage.len(), lineage, step.unwrap_or(0))
+        }
+    }
 }
 
 /// The episodes of a table.
@@ -116,7 +132,9 @@ pub fn what_there_is(contents: &Contents) -> String {
         None => {}
     }
     let mut sets: Vec<(&str, Vec<&str>)> = Vec::new();
-    for scope in &contents.scopes {
+    let mut scopes: Vec<&EpisodeScope> = contents.scopes.iter().collect();
+    scopes.sort_by(|a, b| age(a).cmp(&age(b)));
+    for scope in scopes {
         if let EpisodeScope::Evaluation { set, weights } = scope {
             match sets.iter_mut().find(|(name, _)| name == set) {
                 Some((_, versions)) => versions.push(weights),

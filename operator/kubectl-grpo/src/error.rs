@@ -123,6 +123,11 @@ pub enum Error {
     RunDeleted { run: String },
     #[error("watching GrpoRun {run} failed {tries} times in a row: {why}; `kubectl grpo wait {run}` continues")]
     WatchLost { run: String, tries: u32, why: String },
+    #[error(
+        "{reason} is no reason of grpo-operator{}; `kubectl grpo explain` lists all",
+        match .similar.is_empty() { true => String::new(), false => format!("; similar: {}", .similar.join(", ")) }
+    )]
+    NoReason { reason: String, similar: Vec<String> },
     #[error("writing: {0}")]
     Output(#[from] std::io::Error),
     #[error("interrupted")]

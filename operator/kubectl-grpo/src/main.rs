@@ -11,7 +11,8 @@ use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
 use kubectl_grpo::{
-    completion, copy, episodes, export, logs, output, plan, sandbox_pool, status, tasks, validated, wait,
+    compare, completion, copy, episodes, explain, export, logs, output, plan, sandbox_pool, status, tasks, validated,
+    wait,
 };
 use std::io::Write;
 use std::path::Path;
@@ -39,8 +40,12 @@ async fn main() -> ExitCode {
 }
 
 fn makes_a_pod(what: &What) -> bool {
-    let reads_only = matches!(what, What::Status(_) | What::Logs(_) | What::Plan(_) | What::Wait(_));
-    !reads_only && !matches!(what, What::Completion(_) | What::Complete(_))
+    let reads_only = matches!(what, What::Status(_) | What::Logs(_) | What::Compare(_) | What::Wait(_));
+    let is_offline = matches!(
+        what,
+        What::Plan(_) | What::Explain(_) | What::Completion(_) | What::Complete(_)
+    );
+    !reads_only && !is_offline
 }
 
 async fn act(arguments: &Arguments) -> Result<(), Error> {
@@ -48,6 +53,11 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
         What::Status(wanted) => status::status(&Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Logs(wanted) => logs::logs(&Cluster::connect(&arguments.cluster).await?, wanted).await,
         What::Wait(wanted) => wait::wait(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Compare(wanted) => compare::compare(&Cluster::connect(&arguments.cluster).await?, wanted).await,
+        What::Explain(wanted) => {
+            let words = explain::explain(wanted.reason.as_deref())?;
+            Ok(output::write(Path::new("-"), &words)?)
+        }
         What::Completion(wanted) => Ok(output::write(Path::new("-"), &completion::script(wanted.shell))?),
         What::Complete(wanted) => Ok(output::write(Path::new("-"), &completion::candidates(&wanted.words))?),
         What::Plan(wanted) => plan::plan(&arguments.cluster, wanted).await,

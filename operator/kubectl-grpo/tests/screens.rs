@@ -151,7 +151,7 @@ fn a_failed_run_says_why_and_where_its_last_words_are() {
     let text = status::screen(&run("failed"), now());
     shown_as("failed", &text);
     assert!(
-        text.contains("It failed: TaskImagesUnavailable") && text.contains("kubectl grpo logs demo -n team"),
+        text.contains("It failed: NoValidEpisodes") && text.contains("kubectl grpo logs demo -n team"),
         "{text}"
     );
 }
@@ -383,6 +383,28 @@ fn a_plan_names_pods_memory_downloads_disk_and_nodes() {
     let (mut report, _) = plan::report_of(&documents, Some(&nodes), "team").unwrap();
     report.manifests[0].file = "docs/examples/3-remote-pool-8b.yaml".to_owned();
     shown_as("plan", &plan::text::text(&report));
+}
+
+#[test]
+fn a_reason_is_explained_by_cause_next_step_and_command() {
+    let text = kubectl_grpo::explain::explain(Some("StoreMissing")).unwrap();
+    shown_as("explain", &text);
+}
+
+#[test]
+fn two_runs_are_compared_by_fields_that_differ_and_by_results() {
+    let (mut first, mut second) = (run("running"), run("running"));
+    first.metadata.name = Some("first".into());
+    second.metadata.name = Some("second".into());
+    second.spec.seed = 1;
+    second.spec.algorithm.learning_rate = 4e-4;
+    let progress = second
+        .status
+        .as_mut()
+        .and_then(|status| status.progress.as_mut())
+        .unwrap();
+    progress.reward = Some(0.5);
+    shown_as("compare", &kubectl_grpo::compare::screen(&[first, second]));
 }
 
 #[test]

@@ -24,6 +24,7 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use futures::future::BoxFuture;
 use grpo_chat_template::ChatTemplate;
+use grpo_contracts::reason::Reason;
 use grpo_crds::agent::{CliAgent, SideConversations};
 use grpo_records::{EpisodeEnd, RunAgent};
 
@@ -66,7 +67,7 @@ impl AgentKind {
         let cli = cli.as_ref().map(|cli| Self::Cli(Box::new(cli.clone())));
         bash.or(tools).or(cli).ok_or_else(|| {
             TerminalFault::new(
-                "AgentUnknown",
+                Reason::AgentUnknown,
                 "spec.agent names no agent that this driver has; give agent: {bash: {}}",
             )
         })

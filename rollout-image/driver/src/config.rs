@@ -21,6 +21,7 @@ use crate::sampling;
 use crate::tasks::selection::{self, Selection, Slice};
 use crate::tasks::source::Source;
 use grpo_contracts::RunConfig;
+use grpo_contracts::reason::Reason;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
 use grpo_crds::agent::{Rows, Thinking};
@@ -133,7 +134,7 @@ pub struct Reward {
 pub fn executable(config: &RunConfig) -> Result<(), TerminalFault> {
     match support::unsupported(&config.spec).as_slice() {
         [] => Ok(()),
-        unsupported => Err(TerminalFault::new(support::REASON, support::in_words(unsupported))),
+        unsupported => Err(TerminalFault::new(Reason::NotSupported, support::in_words(unsupported))),
     }
 }
 
@@ -284,7 +285,7 @@ impl<'a> From<&'a grpo_run::EvaluationSet> for SetSpec<'a> {
 pub fn located(config: &RunConfig, dataset: &grpo_run::Dataset) -> Result<Source, TerminalFault> {
     let location = config.dataset(dataset).ok_or_else(|| {
         TerminalFault::new(
-            "DatasetNotMounted",
+            Reason::DatasetNotMounted,
             "a dataset of the run is mounted nowhere in run.json: the operator that wrote it does not know its source",
         )
     })?;
@@ -303,7 +304,7 @@ fn statements(config: &RunConfig, overrides: &grpo_run::PromptOverrides) -> Resu
             "the statements in key {} of ConfigMap {} are mounted nowhere in run.json",
             text.key, text.name
         );
-        TerminalFault::new("PromptOverridesInvalid", message)
+        TerminalFault::new(Reason::PromptOverridesInvalid, message)
     })?;
     Ok(Some(Source::File(file)))
 }
@@ -314,7 +315,7 @@ fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, Termina
     let pattern = select.pattern.as_deref().map(selection::pattern).transpose();
     let pattern = pattern.map_err(|error| {
         let message = format!("select.pattern is no regular expression: {error}");
-        TerminalFault::new("PatternInvalid", message)
+        TerminalFault::new(Reason::PatternInvalid, message)
     })?;
     Ok(Selection {
         source: located(config, set.dataset)?,
@@ -328,7 +329,7 @@ fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, Termina
             // It would select every row.
             names if names.is_empty() && select.instance_ids.is_some() => {
                 let message = "select.instanceIds has no name: its list is empty";
-                return Err(TerminalFault::new("InstanceIdsUnreadable", message));
+                return Err(TerminalFault::new(Reason::InstanceIdsUnreadable, message));
             }
             names => names,
         },
@@ -351,7 +352,7 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
     };
     let unreadable = |what: String| {
         let message = format!("the list in key {} of ConfigMap {}: {what}", list.key, list.name);
-        TerminalFault::new("InstanceIdsUnreadable", message)
+        TerminalFault::new(Reason::InstanceIdsUnreadable, message)
     };
     let file = config.config_map(list);
     let file = file.ok_or_else(|| unreadable("it is mounted nowhere in run.json".to_owned()))?;
@@ -431,7 +432,7 @@ pub fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> 
         .map(|length| length as usize)
         .ok_or_else(|| {
             TerminalFault::new(
-                "ContextLengthUnknown",
+                Reason::ContextLengthUnknown,
                 format!(
                     "{} has no max_position_embeddings; set agent.limits.contextTokens",
                     file.display()

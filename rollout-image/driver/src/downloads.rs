@@ -3,6 +3,7 @@
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
+use grpo_contracts::reason::Reason;
 use grpo_crds::progress::PinnedRevision;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_hub::snapshot::Progress;
@@ -152,7 +153,7 @@ pub enum DownloadError {
 impl DownloadError {
     /// A server in trouble may be well again for the next attempt; the rest is for people to mend, under this reason.
     /// `what`: what was to be downloaded.
-    pub fn ends(self, reason: &'static str, what: &impl fmt::Display) -> DriverError {
+    pub fn ends(self, reason: Reason, what: &impl fmt::Display) -> DriverError {
         let message = format!("downloading {what}: {self}");
         match self {
             Self::Store(error) => error.into(),
@@ -180,7 +181,7 @@ mod tests {
         let error = |is_transient| {
             let source = "of a bucket".into();
             let error = DownloadError::Hub(HubError::Source { source, is_transient });
-            error.ends("ModelUnavailable", &"model s3://models/qwen")
+            error.ends(Reason::ModelUnavailable, &"model s3://models/qwen")
         };
         assert!(matches!(error(true), DriverError::Other(_)));
         let DriverError::Terminal(fault) = error(false) else {

@@ -18,6 +18,7 @@ pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
+use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, TokenIds,
     WEIGHTS_HEADER, WeightsOrder,
@@ -313,7 +314,7 @@ impl Engines {
             return checked(answer, version, ask).map_err(|wrong| match wrong {
                 Wrong::Answer(why) => self.rest(replica, why),
                 Wrong::Engine(why) => Refused::Terminal(TerminalFault::new(
-                    "ExpertsUnusable",
+                    Reason::ExpertsUnusable,
                     format!("which experts tokens went through cannot be learnt from engine {replica}: {why}"),
                 )),
             });
@@ -336,14 +337,14 @@ impl Engines {
         }
         match (error.fault, error.code) {
             (ErrorOrigin::Workload, _) => Refused::Terminal(TerminalFault::new(
-                "ModelDiverged",
+                Reason::ModelDiverged,
                 format!(
                     "engine {replica} says: {}; lower the learning rate or start from an earlier checkpoint",
                     error.message
                 ),
             )),
             (_, ErrorCode::ExpertsNotReported) => Refused::Terminal(TerminalFault::new(
-                "ExpertsNotReported",
+                Reason::ExpertsNotReported,
                 format!(
                     "the model is a mixture of experts, and engine {replica} does not report them: {}; set spec.algorithm.routerReplay: true, so that \
                      the pool of the run does (a pool that is referred to: its spec.routedExperts: true), or false, so that the trainer's own router \
@@ -352,7 +353,7 @@ impl Engines {
                 ),
             )),
             (ErrorOrigin::Client, _) => Refused::Terminal(TerminalFault::new(
-                "EngineRefuses",
+                Reason::EngineRefuses,
                 format!(
                     "engine {replica} refuses what this run samples with: {}; compare the agent's contextTokens with the engine's length",
                     error.message

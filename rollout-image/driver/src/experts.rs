@@ -6,6 +6,7 @@
 //! names. [`ExpertsSpan`] says what is in it.
 
 use crate::fault::TerminalFault;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
 use grpo_engine_protocol::{ExpertsFault, RoutedExperts};
 use grpo_model::Config;
@@ -60,11 +61,11 @@ impl Mixture {
             // Dense, or of a family that is not known here, and then not to our trainer either.
             (_, None) => Ok(None),
             (Ok(None), _) => Err(TerminalFault::new(
-                "NoExperts",
+                Reason::NoExperts,
                 "spec.algorithm.routerReplay is true, and the model is no mixture of experts: leave it out",
             )),
             (Err(error), _) => Err(TerminalFault::new(
-                "ModelUnknown",
+                Reason::ModelUnknown,
                 format!("spec.algorithm.routerReplay is true, and which layers have experts cannot be read: {error}"),
             )),
         }

@@ -1,5 +1,6 @@
 //! What ends a driver: a fault it declares, or something that another attempt may get over.
 
+use grpo_contracts::reason::Reason;
 use grpo_records::{JournalError, StoreError};
 
 /// Ends the run: retrying cannot help. It is written to the journal, to `status.progress.fault` and to the termination
@@ -7,16 +8,15 @@ use grpo_records::{JournalError, StoreError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct TerminalFault {
-    /// One word in CamelCase, as a condition's reason.
-    pub reason: String,
+    pub reason: Reason,
     /// What is wrong with which object, and what to do.
     pub message: String,
 }
 
 impl TerminalFault {
-    pub fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
-            reason: reason.into(),
+            reason,
             message: message.into(),
         }
     }

@@ -21,6 +21,7 @@ use grpo_auth::TokenFile;
 use grpo_chat_template::ChatTemplate;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::Service;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::{Overlong, Resume, TaskOrder};
 use grpo_crds::progress::Stage;
 use grpo_records::Supervised;
@@ -73,7 +74,7 @@ impl FinetuneSettings {
     pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
         let spec = &config.spec;
         config::executable(config)?;
-        let missing = || TerminalFault::new("NoDataset", "mode Finetune needs finetune.dataset");
+        let missing = || TerminalFault::new(Reason::NoDataset, "mode Finetune needs finetune.dataset");
         let finetune = spec.finetune.as_ref().ok_or_else(missing)?;
         let positions = config::longest_context(Path::new(&config.model_path))?;
         let held_out = finetune.validation.as_ref().map(|validation| {
@@ -160,7 +161,7 @@ impl Finetune {
         let places = read.rows.len() as u64 * u64::from(settings.epochs);
         let steps = u32::try_from(places.div_ceil(u64::from(settings.batch))).map_err(|_| {
             let message = format!("{places} rows in all epochs are more steps than a run has: raise finetune.batch");
-            TerminalFault::new("DatasetTooLarge", message)
+            TerminalFault::new(Reason::DatasetTooLarge, message)
         })?;
         board.change(|progress| progress.iterations = Some(steps));
         let mut this = Self {
@@ -301,7 +302,7 @@ impl Finetune {
             let message = format!(
                 "{path} in the store has other rows: the model's tokenizer or chat template has changed since; give this run another store.path"
             );
-            return Err(TerminalFault::new("TasksChanged", message).into());
+            return Err(TerminalFault::new(Reason::TasksChanged, message).into());
         }
         let file = StoredRows {
             file: path.to_owned(),
@@ -323,7 +324,7 @@ fn order(batch: String, sha256: String) -> StepRequest {
 }
 
 fn template(settings: &FinetuneSettings) -> Result<Arc<ChatTemplate>, TerminalFault> {
-    let unusable = |message: String| TerminalFault::new("TemplateUnusable", message);
+    let unusable = |message: String| TerminalFault::new(Reason::TemplateUnusable, message);
     let template = ChatTemplate::load(&settings.model).map_err(|error| unusable(error.to_string()))?;
     if !settings.thinking {
         template

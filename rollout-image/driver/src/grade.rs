@@ -23,6 +23,7 @@ use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use bytes::Bytes;
+use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeMeta, GradeRecord, GradedTask, Outcome, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
@@ -480,8 +481,8 @@ fn record_of(tried: &Tried, tries: u32, notes: Vec<String>) -> GradeRecord {
 
 fn worker_fault(error: WorkerError) -> TerminalFault {
     let reason = match &error {
-        WorkerError::Row { .. } => "TaskRowInvalid",
-        WorkerError::Start { .. } | WorkerError::NoAnswer { .. } => "GraderUnavailable",
+        WorkerError::Row { .. } => Reason::TaskRowInvalid,
+        WorkerError::Start { .. } | WorkerError::NoAnswer { .. } => Reason::GraderUnavailable,
     };
     TerminalFault::new(reason, error.to_string())
 }

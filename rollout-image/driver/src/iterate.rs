@@ -25,6 +25,7 @@ use crate::rollout::{Rollouts, Supply, Tally};
 use crate::shared_journal::SharedJournal;
 use crate::tasks::{Task, selection};
 use crate::trainer::TrainerClient;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::{Mode, OnSync};
 use grpo_crds::progress::Stage;
 use grpo_records::settings::Sampling;
@@ -235,7 +236,7 @@ impl Run {
     }
 
     fn training(&self) -> Result<&Training, TerminalFault> {
-        let missing = || TerminalFault::new("NoTasks", "mode Train needs tasks.train");
+        let missing = || TerminalFault::new(Reason::NoTasks, "mode Train needs tasks.train");
         self.settings.train.as_ref().ok_or_else(missing)
     }
 

@@ -15,6 +15,7 @@ use crate::retry::{Budget, Pauses, Retry};
 use crate::sampling::penalties;
 use crate::tasks::Task;
 use grpo_auth::TokenFile;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::ProcessReward;
 use grpo_engine_protocol::{ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody};
 use grpo_records::judged::{score_of, vote_of};
@@ -77,7 +78,7 @@ impl Judge {
     pub fn new(settings: &JudgeSettings, token: TokenFile, metrics: Arc<Metrics>) -> Result<Self, DriverError> {
         let unusable = |error: minijinja::Error| {
             TerminalFault::new(
-                "PromptUnusable",
+                Reason::PromptUnusable,
                 format!("a template of spec.reward.process: {error:#}"),
             )
         };
@@ -112,7 +113,7 @@ impl Judge {
     pub fn asked(&self, task: &Task, turns: &[TurnRecord], at: usize) -> Result<Asked, TerminalFault> {
         self.prompt.of_turn(&task.variables(), turns, at).map_err(|error| {
             let message = format!("a template of spec.reward.process, for {}: {error:#}", task.instance);
-            TerminalFault::new("PromptUnusable", message)
+            TerminalFault::new(Reason::PromptUnusable, message)
         })
     }
 

@@ -9,6 +9,7 @@ use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
 use grpo_contracts::listen::{everywhere, listen};
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::Mode;
 use grpo_crds::progress::{Fault as ShownFault, Stage};
 use grpo_crds::sources::ObjectStoreSource;
@@ -236,7 +237,7 @@ async fn drive(arguments: &Arguments) -> ExitCode {
 async fn opened(config: &RunConfig, mount: &Path) -> Result<RunStore, DriverError> {
     let store = grpo_object_storage::store_of(config, mount).await;
     store.map_err(|error| match error.is_final() {
-        true => TerminalFault::new("StoreUnusable", error.to_string()).into(),
+        true => TerminalFault::new(Reason::StoreUnusable, error.to_string()).into(),
         false => DriverError::Other(error.to_string()),
     })
 }
@@ -300,7 +301,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     if let Err(DriverError::Terminal(fault)) = &result {
         let event = Event::RunFinished {
             succeeded: false,
-            reason: Some(fault.reason.clone()),
+            reason: Some(fault.reason.into()),
             message: Some(fault.message.clone()),
         };
         if let Err(error) = journal.record(event).await {
@@ -323,7 +324,7 @@ fn conclude(arguments: &Arguments, board: &Board, result: Result<(), DriverError
             last_word(&arguments.termination_log, &fault);
             board.change(|progress| {
                 progress.fault = Some(ShownFault {
-                    reason: fault.reason.clone(),
+                    reason: fault.reason.into(),
                     message: fault.message.chars().take(4096).collect(),
                 });
             });
@@ -345,7 +346,7 @@ fn read_config(file: &PathBuf) -> Result<RunConfig, DriverError> {
 /// The kubelet shows at most 4 KiB of it.
 fn last_word(file: &PathBuf, fault: &TerminalFault) {
     let message: String = fault.message.chars().take(1000).collect();
-    let word = serde_json::json!({"reason": fault.reason, "message": message});
+    let word = serde_json::json!({"reason": fault.reason.text(), "message": message});
     if let Err(error) = std::fs::write(file, word.to_string()) {
         tracing::warn!(%error, file = %file.display(), "writing the termination message");
     }

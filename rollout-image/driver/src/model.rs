@@ -3,6 +3,7 @@
 
 use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
+use grpo_contracts::reason::Reason;
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig};
 use grpo_crds::sources::{HubModel, ObjectStoreSource};
 use grpo_hub::{FileSource, HubError, HubFiles, Pin, Repository, snapshot};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use tokio::sync::watch;
 
 /// The reason of a run that ends without its model.
-const UNAVAILABLE: &str = "ModelUnavailable";
+const UNAVAILABLE: Reason = Reason::ModelUnavailable;
 
 /// What the record in the store is of, for a model of the hub.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -29,6 +29,7 @@ use futures::StreamExt;
 use grpo_auth::TokenFile;
 use grpo_chat_template::ChatTemplate;
 use grpo_contracts::access::Service;
+use grpo_contracts::reason::Reason;
 use grpo_contracts::task_sets;
 use grpo_crds::grpo_run::Resume;
 use grpo_engine_protocol::BASE_VERSION;
@@ -103,11 +104,11 @@ pub async fn run(
         sets.push(tasks::load(&name, selection, &files, &statements, &worker, &probe).await?);
     }
     let template = ChatTemplate::load(&settings.model)
-        .map_err(|error| TerminalFault::new("TemplateUnusable", error.to_string()))?;
+        .map_err(|error| TerminalFault::new(Reason::TemplateUnusable, error.to_string()))?;
     if !settings.agent.thinking {
         template.check_thinking_switch().map_err(|error| {
             let message = format!("agent.context.thinking is Off, but {error}");
-            TerminalFault::new("TemplateUnusable", message)
+            TerminalFault::new(Reason::TemplateUnusable, message)
         })?;
     }
     let limits = &settings.agent.limits;
@@ -253,14 +254,14 @@ pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: E
             "the store at {path} holds the run {}; with resume: Never this run needs another store.path or an empty volume",
             known.unwrap_or_default()
         );
-        return Err(TerminalFault::new("StoreNotEmpty", message).into());
+        return Err(TerminalFault::new(Reason::StoreNotEmpty, message).into());
     }
     if began_with.is_some_and(|before| before != owner.tasks_sha256) {
         let message = format!(
             "the store at {path} was begun with {} now; give this run another store.path",
             owner.selected
         );
-        return Err(TerminalFault::new("TasksChanged", message).into());
+        return Err(TerminalFault::new(Reason::TasksChanged, message).into());
     }
     match ours {
         true => Ok(()),

@@ -23,6 +23,7 @@ use self::imports::ImageModules;
 use self::statements::Statements;
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
+use grpo_contracts::reason::Reason;
 use grpo_contracts::task_sets::{SetReport, SkippedRow};
 use grpo_crds::grpo_run::HiddenField;
 use grpo_records::GradedTask;
@@ -169,7 +170,7 @@ pub async fn load(
                 report.skipped_in_words()
             ),
         };
-        return Err(TerminalFault::new("NoTasks", what).into());
+        return Err(TerminalFault::new(Reason::NoTasks, what).into());
     }
     Ok(TaskSet { tasks, report })
 }
@@ -213,7 +214,7 @@ async fn complete(
         Err(WorkerError::Row { field, what, .. }) => Ok(Err(Ungradable { field, what })),
         // A machine without memory or time passes; a row that was skipped for it would be missing for good.
         Err(error @ WorkerError::NoAnswer { .. }) => Err(DriverError::Other(error.to_string())),
-        Err(error) => Err(TerminalFault::new("GraderUnavailable", error.to_string()).into()),
+        Err(error) => Err(TerminalFault::new(Reason::GraderUnavailable, error.to_string()).into()),
     }
 }
 

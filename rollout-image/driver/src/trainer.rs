@@ -7,6 +7,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
 use crate::retry::{Pauses, Retry};
 use grpo_auth::TokenFile;
+use grpo_contracts::reason::Reason;
 use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
 use std::time::Duration;
@@ -126,7 +127,7 @@ impl TrainerClient {
                     failures += 1;
                     if failures >= FAILED_STEPS {
                         let message = format!("step {k} on {} failed {failures} times; last: {error}", request.batch);
-                        return Err(TerminalFault::new("TrainingFailed", message).into());
+                        return Err(TerminalFault::new(Reason::TrainingFailed, message).into());
                     }
                     // What it does from here on is new.
                     retry.progress();
@@ -211,7 +212,7 @@ impl TrainerClient {
                 "nothing happened at the trainer at {} for {:?}; {why}",
                 self.url, ended.within
             );
-            TerminalFault::new("TrainerUnavailable", message).into()
+            TerminalFault::new(Reason::TrainerUnavailable, message).into()
         })
     }
 }

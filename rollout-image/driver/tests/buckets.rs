@@ -51,7 +51,7 @@ fn on_rows(world: &World, file: ObjectStoreSource, access_key: &str) -> Settings
 
 async fn fault(world: &World, settings: Settings, attempt: u32) -> (String, String) {
     match world.start(settings, attempt).await.map(drop) {
-        Err(DriverError::Terminal(TerminalFault { reason, message })) => (reason, message),
+        Err(DriverError::Terminal(TerminalFault { reason, message })) => (reason.into(), message),
         other => panic!("{other:?}"),
     }
 }

@@ -127,7 +127,7 @@ fn verdict(overdue: &Overdue, rank: u32, positions: Result<Vec<Option<Position>>
     let (ranks, why) = match positions {
         Err(error) => (
             if rank == 0 { Vec::new() } else { vec![0] },
-            format!("rank 0, where the ranks meet, does not answer ({error})"),
+            format!("rank 0, the rendezvous, does not answer ({error})"),
         ),
         Ok(positions) => {
             let late = late(&positions);

@@ -15,7 +15,7 @@ pub const FIELD_MANAGER: &str = "grpo-demo";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    #[error("reading the kubeconfig {path}: {what}; bring the cluster up with `make cluster`, or set KUBECONFIG")]
+    #[error("reading the kubeconfig {path}: {what}; bring the cluster up with `make cluster`")]
     Kubeconfig { path: PathBuf, what: String },
     #[error("{doing} {object}: {source}")]
     Api {

@@ -61,7 +61,9 @@ pub fn advice(error: &(dyn std::error::Error + 'static)) -> &'static str {
         matches!(cause.kind(), StorageFull | QuotaExceeded)
     };
     match causes.any(|cause| cause.downcast_ref().is_some_and(no_room)) {
-        true => "; the store's volume is full: enlarge its claim or make room on it, nothing that was finished is lost",
+        true => {
+            "; the store's volume is full: enlarge its volume claim or make room on it, nothing that was finished is lost"
+        }
         false => "",
     }
 }

@@ -187,7 +187,7 @@ fn a_full_volume_is_named_with_what_to_do() {
         )
         .to_string()
     };
-    assert!(failed(std::io::ErrorKind::StorageFull).contains("enlarge its claim"));
+    assert!(failed(std::io::ErrorKind::StorageFull).contains("enlarge its volume claim"));
     assert!(!failed(std::io::ErrorKind::PermissionDenied).contains("enlarge"));
 }
 

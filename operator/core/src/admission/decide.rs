@@ -1,98 +1,40 @@
 //! Which run's gates are lifted now, which pods go back behind them, and what each run that waits is told. Pure.
 //!
 //! The rules, in the order in which they are asked:
-//! 1. While lifted pods are not bound, no other run is admitted. Pods that are not bound by the deadline go back, and a
-//!    run that has just begun goes back whole, so that it holds nothing.
+//! 1. While lifted pods are not bound, no other run is admitted, unless nodes are added for them. Pods that are not
+//!    bound by the deadline go back, and a run that has just begun goes back whole, so that it holds nothing.
 //! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
 //!    have none, and none of those are admitted meanwhile: they would take what it waits for. If it has waited too long
 //!    and one of them would fit in its place, it goes back whole. A run that does its work and waits for further
 //!    replicas only delays no other run, and never goes back.
 //! 3. Of the others, by priority and then by age, the first that fits as a whole. A run that does not fit delays no
 //!    other run.
+//! 4. Where nodes are added for pods that have none, and no run fits: the first that does not ([`super::scale_up`]).
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    time::Duration,
 };
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
-    facts::{Candidate, HOSTNAME, Member, NodeFacts, PodNeeds},
+    facts::{Candidate, HOSTNAME, Member, PodNeeds},
     fit::{Budget, Capacity, StorePlace, place},
+    history::{Lifted, lift},
     messages,
+    scale_up::{ask_for_nodes, reserve},
     standing::Standing,
+    step::chosen,
     verdict::Verdict,
 };
-use crate::backoff::Backoff;
+pub use super::{
+    history::History,
+    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step},
+};
 
-/// Lifted pods are bound after this long, or go back.
-pub const BIND_DEADLINE: SignedDuration = SignedDuration::from_secs(30);
 /// A run with some of its pods may wait so long for the others while other runs wait too.
 pub const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
-/// A run that went back waits so long before it is tried again, doubled each time up to the longest.
-const REQUEUED: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(600));
-
-/// Everything a decision is made from.
-#[derive(Clone, Debug)]
-pub struct Snapshot<'a> {
-    /// None: the operator may not look at nodes. Then everything fits until the scheduler shows otherwise.
-    pub nodes: Option<&'a [NodeFacts]>,
-    pub pods: Vec<&'a PodNeeds>,
-    pub candidates: Vec<&'a Candidate>,
-    pub now: Timestamp,
-}
-
-/// What is remembered from one decision to the next; lost with the process, which only starts deadlines anew.
-#[derive(Clone, Debug, Default)]
-pub struct History {
-    lifted: HashMap<String, Lifted>,
-    requeued: HashMap<String, Requeued>,
-    waiting_since: HashMap<String, Timestamp>,
-}
-
-#[derive(Clone, Debug)]
-struct Lifted {
-    at: Timestamp,
-    /// The run had no pod before.
-    first: bool,
-}
-
-#[derive(Clone, Debug)]
-struct Requeued {
-    not_before: Timestamp,
-    times: u32,
-}
-
-/// A pod to be let go or taken back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
-    pub namespace: String,
-    pub name: String,
-    pub uid: String,
-    /// The node that is planned for it.
-    pub node: Option<String>,
-    /// Its hostname, when the scheduler is bound to it.
-    pub host: Option<String>,
-    pub other_gates: Vec<String>,
-}
-
-/// What is done now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    Lift { run: String, pods: Vec<Chosen> },
-    Requeue { run: String, pods: Vec<Chosen> },
-}
-
-#[derive(Debug)]
-pub struct Decision {
-    pub step: Option<Step>,
-    pub verdicts: BTreeMap<String, Verdict>,
-    /// Something is due then even if nothing happens.
-    pub again_at: Option<Timestamp>,
-}
-
 pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut members: HashMap<&str, Vec<(&PodNeeds, &Member)>> = HashMap::new();
     for pod in &snapshot.pods {
@@ -124,18 +66,26 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
         verdicts: BTreeMap::new(),
         again_at: None,
     };
-    let capacity = snapshot.nodes.map(|nodes| Capacity::free(nodes, &snapshot.pods));
+    let mut capacity = snapshot.nodes.map(|nodes| Capacity::free(nodes, &snapshot.pods));
     if binding(snapshot, &standings, history, &mut decision) {
         return decision;
     }
-    let mut ahead: Option<&Candidate> = None;
-    for run in &standings {
+    let pending = || standings.iter().filter(|run| !run.unbound.is_empty());
+    for run in pending() {
+        capacity
+            .iter_mut()
+            .for_each(|capacity| reserve(capacity, run, &mut budget));
+    }
+    // A run that lost a part keeps the others waiting while nodes are added for it, too.
+    let torn = pending().find(|run| !history.has_just_begun(&run.run.uid) && !run.works());
+    let mut ahead: Option<&Candidate> = torn.map(|run| run.run);
+    for run in standings.iter().filter(|run| run.unbound.is_empty()) {
         let verdict = if run.gated.is_empty() {
             history.waiting_since.remove(&run.run.uid);
             run.without_gates()
         } else if let Some(pause) = history.pause(&run.run.uid, snapshot.now) {
-            decision.wake(pause);
-            messages::requeue(pause, snapshot.now)
+            decision.wake(pause.not_before);
+            pause.in_words(snapshot.now)
         } else if let Some(ahead) = ahead {
             messages::behind(ahead)
         } else if run.bound.is_empty() {
@@ -160,47 +110,78 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
         &mut decision,
         &mut budget,
     );
+    ask_for_nodes(snapshot, &standings, ahead, history, &mut decision);
     decision
 }
 
-/// Lifted pods that are not bound yet. True: nothing else is decided before they are.
+/// Lifted pods that are not bound yet. True: nothing else is decided before they are. A run for which nodes are added
+/// delays no other.
 fn binding(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],
     history: &mut History,
     decision: &mut Decision,
 ) -> bool {
-    let Some(run) = standings.iter().find(|run| !run.unbound.is_empty()) else {
-        history.lifted.clear();
-        return false;
+    let unbound = |uid: &String| {
+        standings
+            .iter()
+            .any(|run| run.run.uid == *uid && !run.unbound.is_empty())
     };
-    let uid = &run.run.uid;
-    let lifted = history.lifted.entry(uid.clone()).or_insert(Lifted {
-        at: snapshot.now,
-        first: false,
-    });
-    let deadline = lifted.at + BIND_DEADLINE;
-    for other in standings.iter().filter(|other| other.run.uid != *uid) {
+    history.lifted.retain(|uid, _| unbound(uid));
+    let mut before_others = None;
+    for run in standings.iter().filter(|run| !run.unbound.is_empty()) {
+        let uid = run.run.uid.clone();
+        let lifted = history
+            .lifted
+            .entry(uid)
+            .or_insert_with(|| Lifted::found(run, snapshot));
+        let (deadline, wait, adds_nodes) = (lifted.at + lifted.wait, lifted.wait, lifted.adds_nodes);
+        if snapshot.now >= deadline {
+            // A run that had nothing before must not keep the half that found a place.
+            let pods: Vec<&PodNeeds> = if lifted.first {
+                run.all().collect()
+            } else {
+                run.unbound.clone()
+            };
+            if !adds_nodes {
+                tell_behind(run, standings, decision);
+            }
+            take_back(run, pods, adds_nodes, snapshot.now, history, decision);
+            return true;
+        }
+        decision.wake(deadline);
+        if !adds_nodes {
+            decision.tell(run, messages::being_bound(&run.unbound));
+            before_others = before_others.or(Some(run));
+            continue;
+        }
+        decision.tell(run, messages::nodes_wanted(&run.unbound, wait));
+        if !run.gated.is_empty() && run.incomplete.is_empty() {
+            // A pod that was made again meanwhile, or could not be let go: behind its gate no node is added for it.
+            let pods = run.gated.iter().map(|pod| chosen(pod)).collect();
+            decision.step = Some(Step::Lift {
+                run: run.run.uid.clone(),
+                pods,
+            });
+            return true;
+        }
+    }
+    if let Some(run) = before_others {
+        tell_behind(run, standings, decision);
+    }
+    before_others.is_some()
+}
+
+/// What all runs are told that wait for another one's pods to be bound.
+fn tell_behind(ahead: &Standing<'_>, standings: &[Standing<'_>], decision: &mut Decision) {
+    for other in standings.iter().filter(|other| other.unbound.is_empty()) {
         let verdict = if other.gated.is_empty() {
             other.without_gates()
         } else {
-            messages::behind(run.run)
+            messages::behind(ahead.run)
         };
         decision.tell(other, verdict);
     }
-    if snapshot.now < deadline {
-        decision.wake(deadline);
-        decision.tell(run, messages::being_bound(&run.unbound));
-        return true;
-    }
-    // A run that had nothing before must not keep the half that found a place.
-    let pods: Vec<&PodNeeds> = if lifted.first {
-        run.all().collect()
-    } else {
-        run.unbound.clone()
-    };
-    take_back(run, pods, snapshot.now, history, decision);
-    true
 }
 
 /// A run without any pod on a node: all of it, or nothing.
@@ -228,7 +209,7 @@ fn begin(
     if run.run.unclaimed {
         return messages::claims_pool();
     }
-    lift(run, places, snapshot.now, history, decision);
+    lift(run, places, None, snapshot.now, history, decision);
     messages::admitted()
 }
 
@@ -261,7 +242,7 @@ fn complete_again(
         }
     }
     if !lifted.is_empty() {
-        lift(run, lifted, snapshot.now, history, decision);
+        lift(run, lifted, None, snapshot.now, history, decision);
     }
     if left.is_empty() {
         history.waiting_since.remove(&run.run.uid);
@@ -298,7 +279,8 @@ fn impatience(
         .iter()
         .filter(|run| run.bound.is_empty() && !run.gated.is_empty() && run.incomplete.is_empty())
         .collect();
-    for run in standings.iter().filter(|run| !run.bound.is_empty() && !run.works()) {
+    let torn = |run: &&Standing<'_>| !run.bound.is_empty() && run.unbound.is_empty() && !run.works();
+    for run in standings.iter().filter(torn) {
         let uid = &run.run.uid;
         let Some(since) = history.waiting_since.get(uid).copied().filter(|_| !waiting.is_empty()) else {
             continue;
@@ -310,31 +292,29 @@ fn impatience(
         let without = capacity.map(|capacity| capacity.without(&run.bound));
         let mut others = waiting.iter();
         if others.any(|other| places(other, &other.gated, without.as_ref(), budget).is_some()) {
-            take_back(run, run.all().collect(), snapshot.now, history, decision);
+            take_back(run, run.all().collect(), false, snapshot.now, history, decision);
             return;
         }
     }
 }
 
-/// Lets these pods of a run go, and waits for them to be bound.
-fn lift(run: &Standing<'_>, pods: Vec<Chosen>, now: Timestamp, history: &mut History, decision: &mut Decision) {
-    let uid = &run.run.uid;
-    let first = run.bound.is_empty();
-    history.lifted.insert(uid.clone(), Lifted { at: now, first });
-    decision.wake(now + BIND_DEADLINE);
-    decision.step = Some(Step::Lift { run: uid.clone(), pods });
-}
-
 /// Takes these pods of a run back behind the gate, and lets it pause.
-fn take_back(run: &Standing<'_>, pods: Vec<&PodNeeds>, now: Timestamp, history: &mut History, decision: &mut Decision) {
+fn take_back(
+    run: &Standing<'_>,
+    pods: Vec<&PodNeeds>,
+    no_nodes: bool,
+    now: Timestamp,
+    history: &mut History,
+    decision: &mut Decision,
+) {
     let uid = &run.run.uid;
     decision.step = Some(Step::Requeue {
         run: uid.clone(),
         pods: pods.into_iter().map(chosen).collect(),
     });
-    let until = history.requeue(uid, now);
+    let until = history.requeue(uid, no_nodes, now);
     decision.wake(until);
-    decision.tell(run, messages::requeue(until, now));
+    decision.tell(run, messages::requeue(until, no_nodes, now));
 }
 
 /// Where these pods of a run go, if all of them fit.
@@ -375,66 +355,4 @@ fn places(
             })
             .collect(),
     )
-}
-
-fn chosen(pod: &PodNeeds) -> Chosen {
-    Chosen {
-        namespace: pod.namespace.clone(),
-        name: pod.name.clone(),
-        uid: pod.uid.to_string(),
-        node: None,
-        host: None,
-        other_gates: pod
-            .member
-            .as_ref()
-            .map(|member| member.other_gates.clone())
-            .unwrap_or_default(),
-    }
-}
-
-impl Decision {
-    /// What a run is told. One that does its work stays admitted while further replicas wait.
-    fn tell(&mut self, run: &Standing<'_>, verdict: Verdict) {
-        let verdict = match !verdict.admitted && run.works() {
-            true => messages::works_while(&verdict),
-            false => verdict,
-        };
-        self.verdicts.insert(run.run.uid.clone(), verdict);
-    }
-
-    fn wake(&mut self, at: Timestamp) {
-        self.again_at = Some(self.again_at.map_or(at, |known| known.min(at)));
-    }
-}
-
-impl History {
-    fn pause(&self, run: &str, now: Timestamp) -> Option<Timestamp> {
-        let until = self.requeued.get(run)?.not_before;
-        (until > now).then_some(until)
-    }
-
-    /// The run went back; until when it pauses.
-    fn requeue(&mut self, run: &str, now: Timestamp) -> Timestamp {
-        self.lifted.remove(run);
-        self.waiting_since.remove(run);
-        let times = self.requeued.get(run).map_or(0, |known| known.times);
-        let pause = REQUEUED.pause(times);
-        let not_before = now + pause;
-        let times = times.saturating_add(1);
-        self.requeued.insert(run.to_owned(), Requeued { not_before, times });
-        not_before
-    }
-
-    fn forget_all_but(&mut self, runs: &[Standing<'_>]) {
-        let known = |uid: &String| runs.iter().any(|run| run.run.uid == *uid);
-        self.lifted.retain(|uid, _| known(uid));
-        self.waiting_since.retain(|uid, _| known(uid));
-        // Once a run has all of its pods on nodes, an earlier failure to place it says nothing any more.
-        let whole = |uid: &String| {
-            runs.iter().any(|run| {
-                run.run.uid == *uid && run.incomplete.is_empty() && run.gated.is_empty() && run.unbound.is_empty()
-            })
-        };
-        self.requeued.retain(|uid, _| known(uid) && !whole(uid));
-    }
 }

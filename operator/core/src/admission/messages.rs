@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use grpo_contracts::reason::Reason;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
 use super::{
@@ -15,7 +16,7 @@ use crate::quantity::in_words;
 /// Of many nodes, so many are named.
 const NODES_NAMED: usize = 6;
 
-fn waits(reason: &'static str, message: String) -> Verdict {
+fn waits(reason: Reason, message: String) -> Verdict {
     Verdict {
         admitted: false,
         reason,
@@ -24,7 +25,7 @@ fn waits(reason: &'static str, message: String) -> Verdict {
 }
 
 /// The reason of a run that waits for nothing here.
-pub const ADMITTED: &str = "Admitted";
+pub const ADMITTED: Reason = Reason::Admitted;
 
 pub fn admitted() -> Verdict {
     Verdict {
@@ -35,7 +36,7 @@ pub fn admitted() -> Verdict {
 }
 
 /// The reason of a run that fits and takes the claim on its pool before it begins.
-pub const CLAIMS_POOL: &str = "ClaimsPool";
+pub const CLAIMS_POOL: Reason = Reason::ClaimsPool;
 
 pub fn claims_pool() -> Verdict {
     waits(
@@ -48,7 +49,7 @@ pub fn claims_pool() -> Verdict {
 pub fn works_while(replicas: &Verdict) -> Verdict {
     Verdict {
         admitted: true,
-        reason: "ReplicasWait",
+        reason: Reason::ReplicasWait,
         message: format!(
             "the run works; further engine replicas wait ({}): {}",
             replicas.reason, replicas.message
@@ -58,7 +59,7 @@ pub fn works_while(replicas: &Verdict) -> Verdict {
 
 pub fn behind(other: &Candidate) -> Verdict {
     waits(
-        "BehindAnotherRun",
+        Reason::BehindAnotherRun,
         format!(
             "GrpoRun {}/{} comes first and is being placed; runs are admitted one at a time. To go before it, give this run a higher priorityClassName",
             other.namespace, other.name
@@ -68,7 +69,7 @@ pub fn behind(other: &Candidate) -> Verdict {
 
 pub fn pods_missing(roles: &[&str]) -> Verdict {
     waits(
-        "WaitsForPods",
+        Reason::WaitsForPods,
         format!("not all of its pods are made yet: {} missing", roles.join(" and ")),
     )
 }
@@ -77,7 +78,7 @@ pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
     let names: Vec<&str> = unbound.iter().take(4).map(|pod| pod.name.as_str()).collect();
     Verdict {
         admitted: true,
-        reason: "BeingScheduled",
+        reason: Reason::BeingScheduled,
         message: format!(
             "its pods were admitted; the scheduler has not bound {} of them yet ({})",
             unbound.len(),
@@ -86,19 +87,44 @@ pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
     }
 }
 
-pub fn requeue(until: Timestamp, now: Timestamp) -> Verdict {
+/// Of a run that no present nodes hold, while an autoscaler may add some.
+pub fn nodes_wanted(unbound: &[&PodNeeds], wait: SignedDuration) -> Verdict {
+    Verdict {
+        admitted: true,
+        reason: Reason::WaitsForNodes,
+        message: format!(
+            "no present nodes hold it; {} of its pods are pending, so that the cluster's autoscaler adds nodes: {}. Pods without a node after {} min are \
+             deleted and tried again later. `kubectl get events` shows what the autoscaler does",
+            unbound.len(),
+            wants(unbound),
+            wait.as_mins().max(1)
+        ),
+    }
+}
+
+/// Of a run whose pods went back until then. `no_nodes`: an autoscaler had been given time to add nodes.
+pub fn requeue(until: Timestamp, no_nodes: bool, now: Timestamp) -> Verdict {
     let seconds = until.duration_since(now).as_secs().max(0) + 1;
+    let (why, see) = match no_nodes {
+        true => (
+            "nodes for all of its pods did not come in time",
+            "what the autoscaler missed: a limit of the node pool, a quota of the provider, or a selector that no node pool has",
+        ),
+        false => (
+            "the scheduler did not place all of its pods",
+            "what the scheduler missed: volumes, affinities or ports that admission does not look at",
+        ),
+    };
     waits(
-        "Requeued",
+        Reason::Requeued,
         format!(
-            "the scheduler did not place all of its pods, so they were taken back and hold nothing; the next try is in {seconds} s. \
-             `kubectl get events` shows what the scheduler missed: volumes, affinities or ports that admission does not look at"
+            "{why}, so they were taken back and hold nothing; the next try is in {seconds} s. `kubectl get events` shows {see}"
         ),
     )
 }
 
 /// The reason of a run that the nodes could not hold even if nothing else ran.
-pub const NEVER_FITS: &str = "NeverFits";
+pub const NEVER_FITS: Reason = Reason::NeverFits;
 
 /// Why these pods of a run do not fit. `store_terms`: what the volume of its store asks of nodes.
 pub fn does_not_fit(
@@ -110,7 +136,7 @@ pub fn does_not_fit(
 ) -> Verdict {
     let wants = wants(pods);
     let Some(capacity) = capacity else {
-        return waits("WaitsForCapacity", format!("waits for {wants}"));
+        return waits(Reason::WaitsForCapacity, format!("waits for {wants}"));
     };
     let store = StorePlace {
         node: None,
@@ -121,7 +147,7 @@ pub fn does_not_fit(
     let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
         return waits(
-            "WaitsForCapacity",
+            Reason::WaitsForCapacity,
             format!(
                 "waits for {wants}, all at once; {on_nodes}. It begins by itself when that is free: end or suspend other runs (`kubectl get grporuns -A`), or add nodes"
             ),

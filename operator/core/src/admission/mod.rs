@@ -4,9 +4,12 @@ pub mod decide;
 pub mod facts;
 mod fit;
 pub mod gate;
+mod history;
 pub mod messages;
 pub mod placement;
+mod scale_up;
 mod standing;
+mod step;
 pub mod verdict;
 
 #[cfg(test)]

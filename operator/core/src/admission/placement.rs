@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use grpo_contracts::reason::Reason;
+
 use super::{
     facts::{NodeFacts, PodNeeds},
     fit::{Budget, Capacity, StorePlace, place},
@@ -18,7 +20,7 @@ pub fn placement(
     nodes: &[NodeFacts],
     bound: &[&PodNeeds],
     pods: &[&PodNeeds],
-) -> Result<Vec<Arc<str>>, (&'static str, String)> {
+) -> Result<Vec<Arc<str>>, (Reason, String)> {
     let mut budget = Budget::default();
     let capacity = Capacity::free(nodes, bound);
     if let Some(places) = place(&capacity, pods, StorePlace::default(), &mut budget) {

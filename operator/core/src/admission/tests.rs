@@ -90,27 +90,29 @@ fn start() -> Timestamp {
 
 /// A cluster in memory.
 #[derive(Clone)]
-struct World {
-    nodes: Vec<NodeFacts>,
-    pods: Vec<PodNeeds>,
+pub struct World {
+    pub nodes: Vec<NodeFacts>,
+    pub pods: Vec<PodNeeds>,
     runs: Vec<Candidate>,
     history: History,
-    now: Timestamp,
+    pub now: Timestamp,
+    pub scale_up: Option<SignedDuration>,
 }
 
 impl World {
-    fn new(nodes: Vec<NodeFacts>) -> Self {
+    pub fn new(nodes: Vec<NodeFacts>) -> Self {
         Self {
             nodes,
             pods: Vec::new(),
             runs: Vec::new(),
             history: History::default(),
             now: start(),
+            scale_up: None,
         }
     }
 
     /// A run with trainer ranks of `gpus` each, and engines of `engine_gpus`.
-    fn add(&mut self, name: &str, age: i64, trainers: (u32, u32), engines: (u32, u32)) {
+    pub fn add(&mut self, name: &str, age: i64, trainers: (u32, u32), engines: (u32, u32)) {
         self.runs.push(candidate(name, age, trainers.0, engines.0));
         self.pods.push(pod(name, "driver", 0, 0));
         self.pods
@@ -119,18 +121,19 @@ impl World {
             .extend((0..engines.0).map(|rank| pod(name, "engine", rank, engines.1)));
     }
 
-    fn decide(&mut self) -> Decision {
+    pub fn decide(&mut self) -> Decision {
         let snapshot = Snapshot {
             nodes: Some(&self.nodes),
             pods: self.pods.iter().collect(),
             candidates: self.runs.iter().collect(),
             now: self.now,
+            scale_up: self.scale_up,
         };
         decide(&snapshot, &mut self.history)
     }
 
     /// Decides and does it; the scheduler binds what it can, to the node that admission chose.
-    fn step(&mut self) -> Option<Step> {
+    pub fn step(&mut self) -> Option<Step> {
         let step = self.decide().step?;
         match &step {
             Step::Lift { pods, .. } => {
@@ -174,7 +177,7 @@ impl World {
     }
 
     /// What kube-scheduler does with pods that have no gate, in the order they are there.
-    fn schedule(&mut self) {
+    pub fn schedule(&mut self) {
         for n in 0..self.pods.len() {
             let pod = &self.pods[n];
             let Some(member) = pod.member.as_ref().filter(|member| pod.node.is_none() && !member.gated) else {
@@ -192,7 +195,7 @@ impl World {
         }
     }
 
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for _ in 0..50 {
             if self.step().is_none() {
                 return;
@@ -201,7 +204,7 @@ impl World {
         panic!("admission does not come to rest");
     }
 
-    fn bound(&self, run: &str) -> usize {
+    pub fn bound(&self, run: &str) -> usize {
         self.of(run).filter(|pod| pod.node.is_some()).count()
     }
 
@@ -211,7 +214,44 @@ impl World {
             .filter(move |pod| pod.member.as_ref().is_some_and(|member| member.run == run))
     }
 
-    fn is_whole(&self, run: &str) -> bool {
+    /// A node that is gone: pods on it were made again.
+    pub fn lose_node(&mut self, name: &str) {
+        self.nodes.retain(|node| node.name != name);
+        let lost: Vec<String> = self
+            .pods
+            .iter()
+            .filter(|pod| pod.node.as_deref() == Some(name))
+            .map(|pod| pod.uid.to_string())
+            .collect();
+        lost.iter().for_each(|uid| self.gate_again(uid));
+    }
+
+    /// A pod that was made again.
+    pub fn gate_again(&mut self, uid: &str) {
+        self.unbind(uid);
+        let member = self.find(uid).member.as_mut().unwrap();
+        member.gated = true;
+        member.selector = Arc::default();
+    }
+
+    /// A pod that the scheduler has not bound.
+    pub fn unbind(&mut self, uid: &str) {
+        self.find(uid).node = None;
+    }
+
+    /// Another process of the operator takes over.
+    pub fn restart(&mut self) {
+        self.history = History::default();
+    }
+
+    /// One more replica of a run's engines.
+    pub fn add_engine(&mut self, run: &str, replica: u32, gpus: u32) {
+        let candidate = self.runs.iter_mut().find(|candidate| candidate.uid == run).unwrap();
+        *candidate.whole.entry("engine").or_default() += 1;
+        self.pods.push(pod(run, "engine", replica, gpus));
+    }
+
+    pub fn is_whole(&self, run: &str) -> bool {
         self.of(run).all(|pod| pod.node.is_some())
     }
 
@@ -221,9 +261,9 @@ impl World {
             .retain(|pod| pod.member.as_ref().is_none_or(|member| member.run != run));
     }
 
-    fn message(&mut self, run: &str) -> (String, String) {
+    pub fn message(&mut self, run: &str) -> (String, String) {
         let verdict = self.decide().verdicts.remove(run).unwrap();
-        (verdict.reason.to_owned(), verdict.message)
+        (verdict.reason.into(), verdict.message)
     }
 }
 
@@ -749,6 +789,7 @@ fn an_operator_that_may_not_look_at_nodes_lets_one_run_in_after_the_other() {
         pods: world.pods.iter().collect(),
         candidates: world.runs.iter().collect(),
         now: world.now,
+        scale_up: None,
     };
     let decision = decide(&snapshot, &mut world.history);
     assert!(matches!(decision.step, Some(Step::Lift { ref pods, .. }) if pods.len() == 3));

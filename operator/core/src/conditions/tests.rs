@@ -7,15 +7,18 @@ fn at(text: &str) -> Time {
 #[test]
 fn the_time_of_the_last_transition_moves_only_with_the_status() {
     let early = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
-        .set("Ready", ConditionStatus::False, "A", "a")
+        .set("Ready", ConditionStatus::False, Reason::NotEvaluated, "a")
         .done();
     let same = Conditions::after(&early, Some(2), at("2026-01-02T00:00:00Z"))
-        .set("Ready", ConditionStatus::False, "B", "b")
+        .set("Ready", ConditionStatus::False, Reason::NeverFits, "b")
         .done();
     assert_eq!(same[0].last_transition_time, early[0].last_transition_time);
-    assert_eq!((same[0].reason.as_str(), same[0].observed_generation), ("B", Some(2)));
+    assert_eq!(
+        (same[0].reason.as_str(), same[0].observed_generation),
+        ("NeverFits", Some(2))
+    );
     let turned = Conditions::after(&same, Some(2), at("2026-01-03T00:00:00Z"))
-        .set("Ready", ConditionStatus::True, "C", "c")
+        .set("Ready", ConditionStatus::True, Reason::Admitted, "c")
         .done();
     assert_eq!(turned[0].last_transition_time, at("2026-01-03T00:00:00Z"));
 }
@@ -23,7 +26,7 @@ fn the_time_of_the_last_transition_moves_only_with_the_status() {
 #[test]
 fn a_condition_that_is_kept_is_as_it_was_said() {
     let before = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
-        .set("Accepted", ConditionStatus::True, "A", "a")
+        .set("Accepted", ConditionStatus::True, Reason::NotEvaluated, "a")
         .done();
     let kept = Conditions::after(&before, Some(2), at("2026-01-02T00:00:00Z"))
         .keep("Accepted")

@@ -1,6 +1,7 @@
 //! Whether a run is accepted: this version's processes execute every field that it uses. Decided before anything is
 //! made for the run, and shown in the condition `Accepted`.
 
+use grpo_contracts::reason::Reason;
 use grpo_contracts::support;
 use grpo_crds::Fault;
 
@@ -18,10 +19,10 @@ pub struct Acceptance {
 }
 
 impl Acceptance {
-    fn of(status: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
+    fn of(status: ConditionStatus, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             status,
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message: message.into(),
         }
     }
@@ -44,12 +45,12 @@ pub fn acceptance(seen: &RunObservation, settings: &Settings, is_over: bool) -> 
     if found.is_empty() {
         return Acceptance::of(
             ConditionStatus::True,
-            "SpecValid",
+            Reason::SpecValid,
             "this version executes every field that the spec uses",
         );
     }
     let words = support::in_words(&found);
-    let admitted = |why: &str| Acceptance::of(ConditionStatus::True, "Tolerated", format!("{why}: {words}"));
+    let admitted = |why: &str| Acceptance::of(ConditionStatus::True, Reason::Tolerated, format!("{why}: {words}"));
     if settings.admit_unsupported {
         return admitted("the operator admits it by --admit-unsupported");
     }
@@ -58,14 +59,14 @@ pub fn acceptance(seen: &RunObservation, settings: &Settings, is_over: bool) -> 
     if begun || is_over {
         return admitted("it began under another version");
     }
-    Acceptance::of(ConditionStatus::False, support::REASON, words)
+    Acceptance::of(ConditionStatus::False, Reason::NotSupported, words)
 }
 
 fn told_before(seen: &RunObservation) -> Option<Acceptance> {
     let conditions = &seen.run.status.as_ref()?.conditions;
     let told = conditions.iter().find(|condition| condition.type_ == ACCEPTED)?;
     let status = ConditionStatus::of(told.status == "True");
-    Some(Acceptance::of(status, &told.reason, told.message.clone()))
+    Some(Acceptance::of(status, told.reason.clone(), told.message.clone()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Everything a run can wait for, the most fundamental first, in words that say what to do.
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     InferencePool, SandboxPool,
     grpo_run::{GrpoRunSpec, Mode},
@@ -19,16 +20,16 @@ use crate::{
 };
 
 /// Why a run is not running: one word for machines, a sentence for people.
-pub type Blocker = (&'static str, String);
+pub type Blocker = (Reason, String);
 
 /// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
 /// agent may miss a question.
-const ONLY_BEFORE: [&str; 5] = [
-    "ExceedsGpuMemory",
-    "StoreMissing",
-    "ReferenceMissing",
-    "ExternalServerNotProbed",
-    "InferencePoolTakesNoWeights",
+const ONLY_BEFORE: [Reason; 5] = [
+    Reason::ExceedsGpuMemory,
+    Reason::StoreMissing,
+    Reason::ReferenceMissing,
+    Reason::ExternalServerNotProbed,
+    Reason::InferencePoolTakesNoWeights,
 ];
 
 /// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
@@ -36,13 +37,13 @@ const ONLY_BEFORE: [&str; 5] = [
 pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     let too_large = estimate::refusal(&seen.run.spec, seen.gpu_memory);
-    blockers.extend(too_large.map(|arithmetic| ("ExceedsGpuMemory", arithmetic)));
+    blockers.extend(too_large.map(|arithmetic| (Reason::ExceedsGpuMemory, arithmetic)));
     blockers.extend(store_missing(seen));
     let missing = seen
         .missing
         .iter()
         .map(|reference| reference.message(&seen.owner.namespace));
-    blockers.extend(missing.map(|message| ("ReferenceMissing", message)));
+    blockers.extend(missing.map(|message| (Reason::ReferenceMissing, message)));
     if seen.run.spec.mode.needs_engines() {
         blockers.extend(inference_unusable(seen));
     }
@@ -66,8 +67,8 @@ pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Opti
     if seen.run.spec.mode.needs_sandboxes() {
         blockers.extend(sandboxes_unready(seen));
     }
-    blockers.extend(group_unready("DriverNotReady", "driver", driver));
-    blockers.extend(trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update)));
+    blockers.extend(group_unready(Reason::DriverNotReady, "driver", driver));
+    blockers.extend(trainer.and_then(|update| group_unready(Reason::TrainerNotReady, "trainer", update)));
     blockers
 }
 
@@ -77,7 +78,7 @@ pub fn admission(seen: &RunObservation) -> Verdict {
     match Gate::of_run(&seen.run) {
         Gate::Kueue { queue, .. } if gated(&seen.driver_pods) || gated(&seen.trainer_pods) => Verdict {
             admitted: false,
-            reason: "WaitsForQuota",
+            reason: Reason::WaitsForQuota,
             message: format!(
                 "waits for quota in LocalQueue {queue} of namespace {0}: Kueue admits all of its pods at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
                 seen.owner.namespace
@@ -85,12 +86,12 @@ pub fn admission(seen: &RunObservation) -> Verdict {
         },
         Gate::Kueue { queue, .. } => Verdict {
             admitted: true,
-            reason: "Admitted",
+            reason: Reason::Admitted,
             message: format!("Kueue admits its pods by LocalQueue {queue}"),
         },
         Gate::Ours { .. } => seen.verdict.clone().unwrap_or(Verdict {
             admitted: false,
-            reason: "NotEvaluated",
+            reason: Reason::NotEvaluated,
             message: "admission has not looked at it yet".to_owned(),
         }),
     }
@@ -103,7 +104,7 @@ fn store_missing(seen: &RunObservation) -> Option<Blocker> {
     }
     let claim = store.persistent_volume_claim.as_ref()?;
     Some((
-        "StoreMissing",
+        Reason::StoreMissing,
         format!(
             "store: there is no PersistentVolumeClaim {} in namespace {}; make it",
             claim.claim_name, seen.owner.namespace
@@ -111,7 +112,7 @@ fn store_missing(seen: &RunObservation) -> Option<Blocker> {
     ))
 }
 
-fn group_unready(reason: &'static str, group: &str, update: &GroupUpdate) -> Option<Blocker> {
+fn group_unready(reason: Reason, group: &str, update: &GroupUpdate) -> Option<Blocker> {
     match &update.state {
         GroupState::Starting { message } | GroupState::Pausing { message } => {
             Some((reason, format!("{group}: {message}")))
@@ -125,8 +126,8 @@ pub fn pauses(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocke
     let pauses = |update: &&GroupUpdate| matches!(update.state, GroupState::Pausing { .. });
     let driver = Some(driver).filter(pauses);
     let trainer = trainer.filter(pauses);
-    let driver = driver.and_then(|update| group_unready("DriverNotReady", "driver", update));
-    let trainer = trainer.and_then(|update| group_unready("TrainerNotReady", "trainer", update));
+    let driver = driver.and_then(|update| group_unready(Reason::DriverNotReady, "driver", update));
+    let trainer = trainer.and_then(|update| group_unready(Reason::TrainerNotReady, "trainer", update));
     driver.into_iter().chain(trainer).collect()
 }
 
@@ -135,11 +136,11 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     let spec = &seen.run.spec;
     let words = pool_in_words::<InferencePool>(seen.inference_name());
     let Some(pool) = &seen.inference else {
-        return missing("InferencePoolMissing", &words, spec.inference.pool.is_some());
+        return missing(Reason::InferencePoolMissing, &words, spec.inference.pool.is_some());
     };
     if let Some(other) = claimed_by_another(seen, pool) {
         return Some((
-            "InferencePoolClaimed",
+            Reason::InferencePoolClaimed,
             format!(
                 "{words} follows the weights of GrpoRun {0}; this run waits until that one ends. `kubectl get grun {0}` shows how far it is; a run that describes its own pool in spec.inference.pool does not wait",
                 other.name
@@ -148,30 +149,30 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     }
     if pool.spec.model != spec.model.source() {
         return Some((
-            "InferencePoolServesAnotherModel",
+            Reason::InferencePoolServesAnotherModel,
             format!(
                 "{words} serves another model than spec.model; name a pool that serves it, or describe one in spec.inference.pool"
             ),
         ));
     }
     if let Some(why) = trained_by_another(seen, pool) {
-        return Some(("InferencePoolServesTrainedWeights", format!("{words} {why}")));
+        return Some((Reason::InferencePoolServesTrainedWeights, format!("{words} {why}")));
     }
     if let Some(why) = takes_no_weights(&seen.run.spec, &pool.spec) {
-        return Some(("InferencePoolTakesNoWeights", format!("{words} {why}")));
+        return Some((Reason::InferencePoolTakesNoWeights, format!("{words} {why}")));
     }
     if let Some(why) = adapters_unusable(&seen.run.spec, &pool.spec) {
-        return Some(("InferencePoolTakesNoAdapter", format!("{words} {why}")));
+        return Some((Reason::InferencePoolTakesNoAdapter, format!("{words} {why}")));
     }
     if let Some(why) = experts_unreported(&seen.run.spec, &pool.spec) {
-        return Some(("InferencePoolReportsNoExperts", format!("{words} {why}")));
+        return Some((Reason::InferencePoolReportsNoExperts, format!("{words} {why}")));
     }
     let external = pool.spec.engine.external.as_ref()?;
     let frozen =
         spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
     if frozen {
         return Some((
-            "SamplerIsFrozen",
+            Reason::SamplerIsFrozen,
             format!(
                 "{words} is an external server that takes no new weights, so every iteration would sample from the base model; use another pool, or describe the server in spec.inference.pool and accept it with spec.algorithm.allowFrozenSampler"
             ),
@@ -190,13 +191,16 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     match probed {
         Some(probed) if probed.status == "True" => None,
         Some(probed) => Some((
-            "ExternalServerNotProbed",
+            Reason::ExternalServerNotProbed,
             format!(
                 "{words} has not passed its probe, so a run may not sample from it: {}",
                 probed.message
             ),
         )),
-        None => Some(("ExternalServerNotProbed", format!("{words} has not been probed yet"))),
+        None => Some((
+            Reason::ExternalServerNotProbed,
+            format!("{words} has not been probed yet"),
+        )),
     }
 }
 
@@ -296,10 +300,10 @@ fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Str
 fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<InferencePool>(seen.inference_name());
     match &seen.inference {
-        None => Some(("InferencePoolMissing", format!("{words} is being made"))),
+        None => Some((Reason::InferencePoolMissing, format!("{words} is being made"))),
         Some(pool) => {
             let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
-            unready("InferencePoolNotReady", &words, conditions)
+            unready(Reason::InferencePoolNotReady, &words, conditions)
         }
     }
 }
@@ -311,7 +315,7 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<InferencePool>(name);
     let Some(pool) = &seen.judge else {
         return Some((
-            "JudgeMissing",
+            Reason::JudgeMissing,
             format!(
                 "there is no {words} in this namespace to judge the run's turns, or it cannot be read; make it, or name another pool in \
                  reward.process.poolRef of another run"
@@ -320,7 +324,7 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
     };
     if let Some(run) = pool.metadata.labels.as_ref().and_then(|labels| labels.get(names::RUN)) {
         return Some((
-            "JudgeOwned",
+            Reason::JudgeOwned,
             format!(
                 "{words} is the own pool of GrpoRun {run} and follows its weights, so it cannot judge; name a pool that no run owns in \
                  reward.process.poolRef of another run"
@@ -330,7 +334,7 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
     let status = pool.status.as_ref()?;
     if let Some(claim) = &status.claimed_by {
         return Some((
-            "JudgeClaimed",
+            Reason::JudgeClaimed,
             format!(
                 "{words} follows the weights of GrpoRun {0}, so it cannot judge; this run waits until that one ends. `kubectl get grun {0}` \
                  shows how far it is; a run should sample from another pool than this judge",
@@ -340,7 +344,7 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
     }
     let trained = trained_weights(pool)?;
     Some((
-        "JudgeServesTrainedWeights",
+        Reason::JudgeServesTrainedWeights,
         format!(
             "{words} still serves {trained}, the weights of a run that claimed it, so it cannot judge; {}",
             start_again(&seen.owner.namespace, name)
@@ -352,7 +356,7 @@ fn judge_unready(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<InferencePool>(seen.judge_name()?);
     let status = seen.judge.as_ref()?.status.as_ref();
     let conditions = status.map(|status| status.conditions.as_slice());
-    unready("JudgeNotReady", &words, conditions)
+    unready(Reason::JudgeNotReady, &words, conditions)
 }
 
 fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
@@ -366,12 +370,18 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
              to spec.allowedNamespaces of that pool"
         );
         if !seen.sandboxes.as_ref().is_some_and(allows) {
-            return Some(("SandboxPoolMissing", message));
+            return Some((Reason::SandboxPoolMissing, message));
         }
     }
     match &seen.sandboxes {
-        Some(pool) => lacks_the_agent(seen, pool).map(|message| ("AgentImageMissing", format!("{words} {message}"))),
-        None => missing("SandboxPoolMissing", &words, seen.run.spec.sandboxes.pool.is_some()),
+        Some(pool) => {
+            lacks_the_agent(seen, pool).map(|message| (Reason::AgentImageMissing, format!("{words} {message}")))
+        }
+        None => missing(
+            Reason::SandboxPoolMissing,
+            &words,
+            seen.run.spec.sandboxes.pool.is_some(),
+        ),
     }
 }
 
@@ -395,16 +405,16 @@ fn lacks_the_agent(seen: &RunObservation, pool: &SandboxPool) -> Option<String> 
 fn sandboxes_unready(seen: &RunObservation) -> Option<Blocker> {
     let words = pool_in_words::<SandboxPool>(seen.sandboxes_name());
     match &seen.sandboxes {
-        None => Some(("SandboxPoolMissing", format!("{words} is being made"))),
+        None => Some((Reason::SandboxPoolMissing, format!("{words} is being made"))),
         Some(pool) => {
             let conditions = pool.status.as_ref().map(|status| status.conditions.as_slice());
-            unready("SandboxPoolNotReady", &words, conditions)
+            unready(Reason::SandboxPoolNotReady, &words, conditions)
         }
     }
 }
 
 /// A pool of the run's own is made by this very reconcile; one that is named has to be there.
-fn missing(reason: &'static str, words: &str, own: bool) -> Option<Blocker> {
+fn missing(reason: Reason, words: &str, own: bool) -> Option<Blocker> {
     (!own).then(|| {
         (
             reason,
@@ -413,7 +423,7 @@ fn missing(reason: &'static str, words: &str, own: bool) -> Option<Blocker> {
     })
 }
 
-fn unready(reason: &'static str, words: &str, conditions: Option<&[Condition]>) -> Option<Blocker> {
+fn unready(reason: Reason, words: &str, conditions: Option<&[Condition]>) -> Option<Blocker> {
     let ready = conditions
         .into_iter()
         .flatten()

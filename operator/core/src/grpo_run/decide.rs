@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     AttemptStatus,
     grpo_run::{Attempts, Phase},
@@ -62,7 +63,7 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
         trainer
     });
     if let Some(wait) = seen.quota.as_ref().filter(|_| held) {
-        blockers.insert(0, ("QuotaExceeded", wait.message.clone()));
+        blockers.insert(0, (Reason::QuotaExceeded, wait.message.clone()));
     }
     let attempts = Attempts {
         driver: driver.status.clone(),
@@ -131,7 +132,7 @@ fn going_on(
 ) -> Decision {
     let admission = blockers::admission(seen);
     let may_ask = blockers.is_empty();
-    let gives_back = blockers.iter().any(|(reason, _)| *reason == "QuotaExceeded");
+    let gives_back = blockers.iter().any(|(reason, _)| *reason == Reason::QuotaExceeded);
     let admitted = may_ask && admission.admitted;
     let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = blockers.first() {
         (Phase::Pending, *reason, message.clone())
@@ -144,12 +145,16 @@ fn going_on(
     };
     if admitted {
         blockers = blockers::before_running(seen, driver, trainer);
+        // Pods without a node are what it wants just now: that is told before that they are not ready.
+        if admitted_reason == Reason::WaitsForNodes && !blockers.is_empty() {
+            blockers.insert(0, (admitted_reason, admitted_message.clone()));
+        }
     }
     let (phase, provisioned, reason, message) = match blockers.first() {
         None => (
             Phase::Running,
             ConditionStatus::True,
-            "Running",
+            Reason::Running,
             "all pods and pools are ready".to_owned(),
         ),
         Some((reason, _)) => {
@@ -171,10 +176,15 @@ fn going_on(
         .set(
             SUCCEEDED,
             ConditionStatus::False,
-            "NotFinished",
+            Reason::NotFinished,
             "the run has not ended",
         )
-        .set(FAILED, ConditionStatus::False, "NotFinished", "the run has not ended")
+        .set(
+            FAILED,
+            ConditionStatus::False,
+            Reason::NotFinished,
+            "the run has not ended",
+        )
         .done();
     let delete_pods = driver
         .delete
@@ -279,11 +289,14 @@ fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
 }
 
 fn attempt_events(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Event> {
-    [("DriverAttemptEnded", Some(driver)), ("TrainerAttemptEnded", trainer)]
-        .into_iter()
-        .filter_map(|(reason, update)| {
-            let (attempt, how) = update?.ended.as_ref()?;
-            Some(warning(reason, format!("attempt {attempt} ended: {how}")))
-        })
-        .collect()
+    [
+        (Reason::DriverAttemptEnded, Some(driver)),
+        (Reason::TrainerAttemptEnded, trainer),
+    ]
+    .into_iter()
+    .filter_map(|(reason, update)| {
+        let (attempt, how) = update?.ended.as_ref()?;
+        Some(warning(reason, format!("attempt {attempt} ended: {how}")))
+    })
+    .collect()
 }

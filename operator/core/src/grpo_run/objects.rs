@@ -57,7 +57,8 @@ fn config(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     )
 }
 
-fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
+/// The claim of the run's own store.
+pub fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
     let template = run.spec.store.volume_claim_template.as_ref()?;
     let mut spec = json!({"accessModes": template.access_modes, "resources": template.resources});
     if let Some(class) = &template.storage_class_name {
@@ -71,6 +72,7 @@ fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
     if run.spec.store.retain {
         // Without an owner it outlives the run; a run of the same name finds it again.
         claim.object["metadata"]["ownerReferences"] = json!([]);
+        claim = claim.annotated(names::RETAINED_BY, &owner.uid);
     }
     Some(claim)
 }

@@ -28,7 +28,7 @@ use crate::{
 const CONFIG_FOLDER: &str = "/etc/grpo";
 /// What `/dev/shm` may hold: ranks of a node talk through it. It counts against the pod's memory.
 const SHARED_MEMORY: &str = "16Gi";
-/// How often it is asked whether a rank is where all ranks meet.
+/// How often it is asked whether a rank has joined the rendezvous.
 const START_PERIOD: u64 = 2;
 /// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no
 /// operator.

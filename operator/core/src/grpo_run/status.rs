@@ -1,5 +1,6 @@
 //! The operator's part of a run's status, and what the status said before.
 
+use grpo_contracts::reason::Reason;
 use grpo_contracts::support::samples_frozen;
 use grpo_crds::grpo_run::{Attempts, GrpoRunStatus, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -32,14 +33,14 @@ pub fn conditions<'a>(seen: &'a RunObservation, accepted: &Acceptance) -> Condit
         .as_ref()
         .map(|status| status.conditions.as_slice())
         .unwrap_or_default();
-    let conditions = Conditions::after(previous, seen.run.metadata.generation, Time(seen.now)).set(
+    let conditions = Conditions::after(previous, seen.run.metadata.generation, Time(seen.now)).set_as_told(
         ACCEPTED,
         accepted.status.clone(),
         &accepted.reason,
         &accepted.message,
     );
     match samples_frozen(&seen.run.spec) {
-        true => conditions.set(SAMPLER_FROZEN, ConditionStatus::True, "Allowed", FROZEN),
+        true => conditions.set(SAMPLER_FROZEN, ConditionStatus::True, Reason::Allowed, FROZEN),
         false => conditions,
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     AttemptStatus, Fault,
     grpo_run::{Attempts, GrpoRunStatus, Mode, Phase},
@@ -12,11 +13,13 @@ use kube::runtime::events::Event;
 use super::{
     acceptance::Acceptance,
     decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
+    objects::volume,
     observation::RunObservation,
     status::{claim_release, conditions, phase_before, status},
 };
 use crate::{
     conditions::{ConditionStatus, is_true},
+    desired_object::DesiredObject,
     events::{normal, warning},
     pod_group::{GroupState, GroupUpdate},
     pods::{Failure, PodFacts},
@@ -46,17 +49,17 @@ pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
 
 /// Whether the groups have come to an end of the run.
 pub fn end(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Option<End> {
-    let failed = |reason: &str, message: &str| {
+    let failed = |reason: Reason, message: &str| {
         Some(End::Failed(Fault {
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message: message.to_owned(),
         }))
     };
     match (&driver.state, trainer.map(|update| &update.state)) {
         (GroupState::Succeeded, _) => Some(End::Succeeded),
         (GroupState::Fault(failure), _) => Some(End::Failed(declared_fault(seen, failure))),
-        (GroupState::Exhausted { message }, _) => failed("DriverFailed", message),
-        (_, Some(GroupState::Exhausted { message })) => failed("TrainerFailed", message),
+        (GroupState::Exhausted { message }, _) => failed(Reason::DriverFailed, message),
+        (_, Some(GroupState::Exhausted { message })) => failed(Reason::TrainerFailed, message),
         _ => None,
     }
 }
@@ -73,7 +76,7 @@ fn declared_fault(seen: &RunObservation, failure: &Failure) -> Fault {
         progress.fault.clone().filter(|_| own)
     };
     let mut fault = said.or_else(written).unwrap_or_else(|| Fault {
-        reason: "DriverFault".into(),
+        reason: Reason::DriverFault.into(),
         message: failure.message.clone(),
     });
     fault.reason = as_reason(&fault.reason);
@@ -132,15 +135,15 @@ pub fn over(
     }
     let gone = "its pods and the pools made for it are gone";
     let conditions = conditions(seen, accepted)
-        .set(ADMITTED, ConditionStatus::False, "Finished", gone)
-        .set(PROVISIONED, ConditionStatus::False, "Finished", gone);
+        .set(ADMITTED, ConditionStatus::False, Reason::Finished, gone)
+        .set(PROVISIONED, ConditionStatus::False, Reason::Finished, gone);
     let conditions = match end {
         End::Succeeded => conditions
-            .set(SUCCEEDED, ConditionStatus::True, "Finished", &message)
-            .set(FAILED, ConditionStatus::False, "Finished", &message),
+            .set(SUCCEEDED, ConditionStatus::True, Reason::Finished, &message)
+            .set(FAILED, ConditionStatus::False, Reason::Finished, &message),
         End::Failed(fault) => conditions
-            .set(SUCCEEDED, ConditionStatus::False, &fault.reason, &fault.message)
-            .set(FAILED, ConditionStatus::True, &fault.reason, &fault.message),
+            .set_as_told(SUCCEEDED, ConditionStatus::False, &fault.reason, &fault.message)
+            .set_as_told(FAILED, ConditionStatus::True, &fault.reason, &fault.message),
     };
     let conditions = conditions.done();
     let left = time_left(seen, &conditions);
@@ -182,21 +185,21 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     let events = if phase_before(seen) == Some(Phase::Suspended) {
         Vec::new()
     } else {
-        vec![normal("Suspended", message.clone())]
+        vec![normal(Reason::Suspended, message.clone())]
     };
     let conditions = conditions(seen, accepted)
-        .set(ADMITTED, ConditionStatus::False, "Suspended", &message)
-        .set(PROVISIONED, ConditionStatus::False, "Suspended", &message)
+        .set(ADMITTED, ConditionStatus::False, Reason::Suspended, &message)
+        .set(PROVISIONED, ConditionStatus::False, Reason::Suspended, &message)
         .set(
             SUCCEEDED,
             ConditionStatus::False,
-            "NotFinished",
+            Reason::NotFinished,
             "the run is suspended; it resumes when spec.suspend is false",
         )
         .set(
             FAILED,
             ConditionStatus::False,
-            "NotFinished",
+            Reason::NotFinished,
             "the run is suspended; it resumes when spec.suspend is false",
         )
         .done();
@@ -214,8 +217,16 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
         events,
+        objects: kept_store(seen).into_iter().collect(),
         ..Decision::nothing(status(seen, Phase::Suspended, message, attempts, conditions))
     }
+}
+
+/// The claim of a run that has begun: `store.retain` may change while it is suspended, and deleting the run then keeps
+/// or deletes what it holds.
+fn kept_store(seen: &RunObservation) -> Option<DesiredObject> {
+    let begun = seen.attempts.driver.current > 0;
+    volume(&seen.run, &seen.owner).filter(|_| begun)
 }
 
 /// The next attempt has a number, and so pods, of its own; failures before the suspension count no more.

@@ -3,7 +3,7 @@ mod lifecycle;
 mod references;
 mod screens;
 
-use grpo_contracts::RunConfig;
+use grpo_contracts::{RunConfig, reason::Reason};
 use grpo_crds::{
     AttemptStatus, GrpoRun, InferencePool, SandboxPool,
     grpo_run::{Attempts, Phase},
@@ -86,7 +86,7 @@ fn begun(attempt: u32) -> AttemptStatus {
 pub(super) fn admitted() -> Verdict {
     Verdict {
         admitted: true,
-        reason: "Admitted",
+        reason: Reason::Admitted,
         message: "all of it fits".into(),
     }
 }

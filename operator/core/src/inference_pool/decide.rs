@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{AttemptStatus, InferencePoolStatus, inference_pool::Claim};
 use grpo_engine_protocol::BASE_VERSION;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -164,7 +165,11 @@ fn status(
         .set(
             ACCEPTED,
             ConditionStatus::of(refusal.is_none()),
-            if refusal.is_none() { "SpecValid" } else { "SpecRefused" },
+            if refusal.is_none() {
+                Reason::SpecValid
+            } else {
+                Reason::SpecRefused
+            },
             refusal.unwrap_or("the spec can be made true"),
         )
         .set(READY, ready_now.0.clone(), ready_now.1, &ready_now.2)
@@ -172,9 +177,9 @@ fn status(
             UPDATED,
             ConditionStatus::of(updated >= wanted),
             if updated >= wanted {
-                "WeightsServe"
+                Reason::WeightsServe
             } else {
-                "WeightsOnTheirWay"
+                Reason::WeightsOnTheirWay
             },
             &updates_in_words(seen, updated),
         );
@@ -187,7 +192,11 @@ fn status(
                 (false, true) => ConditionStatus::Unknown,
                 (false, false) => ConditionStatus::False,
             },
-            if passed { "ProbePassed" } else { "ProbeNotPassed" },
+            if passed {
+                Reason::ProbePassed
+            } else {
+                Reason::ProbeNotPassed
+            },
             &probe_in_words(seen, passed),
         );
     }
@@ -227,10 +236,10 @@ fn readiness(
     update: &GroupUpdate,
     refusal: Option<&str>,
     ready: u32,
-) -> (ConditionStatus, &'static str, String) {
+) -> (ConditionStatus, Reason, String) {
     let wanted = seen.pool.spec.replicas;
     if let Some(refusal) = refusal {
-        return (ConditionStatus::False, "NotAccepted", refusal.to_owned());
+        return (ConditionStatus::False, Reason::NotAccepted, refusal.to_owned());
     }
     if ready >= wanted {
         let outdated = match update.outdated {
@@ -238,11 +247,11 @@ fn readiness(
             n => format!("; {n} of an earlier spec are being replaced"),
         };
         let serve = format!("{ready} of {wanted} replicas serve{outdated}");
-        return (ConditionStatus::True, "AllReplicasServe", serve);
+        return (ConditionStatus::True, Reason::AllReplicasServe, serve);
     }
     if let Some(wait) = &seen.quota {
         let message = format!("{ready} of {wanted} replicas serve; {}", wait.message);
-        return (ConditionStatus::False, "QuotaExceeded", message);
+        return (ConditionStatus::False, Reason::QuotaExceeded, message);
     }
     let problem = seen.pods.iter().find_map(|pod| match &pod.state {
         PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
@@ -263,7 +272,7 @@ fn readiness(
     let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
     (
         ConditionStatus::False,
-        "ReplicasNotReady",
+        Reason::ReplicasNotReady,
         format!("{ready} of {wanted} replicas serve; {why}"),
     )
 }

@@ -28,6 +28,15 @@ fn owned_by(kind: &str, name: &str, uid: &str, controller: bool) -> Value {
     ]})
 }
 
+/// A retained claim of a run named demo, with this uid.
+fn kept_by(uid: &str) -> Value {
+    json!({
+        "uid": "there",
+        "labels": {"app.kubernetes.io/managed-by": "grpo-operator", "grpo.dev/run": "demo"},
+        "annotations": {"grpo.dev/retained-by": uid},
+    })
+}
+
 #[test]
 fn only_what_nobody_has_and_what_is_owned_already_is_written() {
     let left =
@@ -46,6 +55,13 @@ fn only_what_nobody_has_and_what_is_owned_already_is_written() {
         (Some(owned_by("GrpoRun", "demo", "uid-1", false)), false, None),
         (Some(owned_by("Deployment", "db", "uid-9", true)), false, None),
         (Some(owned_by("Deployment", "db", "uid-9", true)), true, None),
+        // store.retain has changed: the run's own claim gives up its owner, or gets it back. Another run's does
+        // neither.
+        (Some(owned_by("GrpoRun", "demo", "uid-1", true)), true, apply.clone()),
+        (Some(owned_by("GrpoRun", "demo", "uid-0", true)), true, None),
+        (Some(kept_by("uid-1")), false, apply.clone()),
+        (Some(kept_by("uid-0")), false, None),
+        (Some(kept_by("uid-0")), true, apply.clone()),
         // A claim that was retained is not put under an owner that takes it along.
         (Some(left.clone()), false, None),
         (Some(left), true, apply),

@@ -267,7 +267,7 @@ fn unready(wanted: &PodGroups, live: &[&PodFacts]) -> Option<String> {
         .iter()
         .filter(|pod| pod.state == PodState::Running { ready: false })
         .collect();
-    (!late.is_empty()).then(|| format!("waiting for {} to be where all ranks meet", who(&late)))
+    (!late.is_empty()).then(|| format!("waiting for {} to join the rendezvous", who(&late)))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What is to be done about a SandboxPool (`grpo.dev`). Pure but for the key, which is random and made once.
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::SandboxPoolStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::runtime::events::Event;
@@ -53,10 +54,10 @@ fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
     let previous = seen.pool.status.clone().unwrap_or_default();
     let serves = seen.gateway_pods.iter().any(PodFacts::is_ready);
     let (reason, message) = if serves {
-        ("GatewayServes", "the gateway serves".to_owned())
+        (Reason::GatewayServes, "the gateway serves".to_owned())
     } else {
         (
-            "GatewayNotReady",
+            Reason::GatewayNotReady,
             format!("the gateway does not serve; {}", gateway_problem(&seen.gateway_pods)),
         )
     };
@@ -100,7 +101,7 @@ fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
     (status, events)
 }
 
-fn event(warns: bool, reason: &str, text: &str) -> Event {
+fn event(warns: bool, reason: Reason, text: &str) -> Event {
     if warns {
         warning(reason, text)
     } else {
@@ -112,7 +113,7 @@ fn event(warns: bool, reason: &str, text: &str) -> Event {
 fn is_news(finding: &Finding, previous: &[Condition]) -> bool {
     let before = previous.iter().find(|condition| condition.type_ == finding.type_);
     match (before, &finding.status) {
-        (Some(before), status) => before.status != status.text() && before.reason != finding.reason,
+        (Some(before), status) => before.status != status.text() && before.reason != finding.reason.text(),
         (None, status) => *status == ConditionStatus::False,
     }
 }

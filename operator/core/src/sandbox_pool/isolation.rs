@@ -1,6 +1,7 @@
 //! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing,
 //! whether the kernel bounds them, whether their images are to be had, whether their pods start.
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::SandboxPoolSpec;
 use grpo_sandbox_protocol::{EgressReport, ImageTrouble, Limits, PoolReport, StuckPod};
 
@@ -18,7 +19,7 @@ const NAMED: usize = 3;
 pub struct Finding {
     pub type_: &'static str,
     pub status: ConditionStatus,
-    pub reason: &'static str,
+    pub reason: Reason,
     pub message: String,
 }
 
@@ -38,12 +39,12 @@ fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
     let (status, reason, what) = match found {
         None => (
             ConditionStatus::Unknown,
-            "NotProbed",
+            Reason::NotProbed,
             "no sandbox has tried yet what it can reach".to_owned(),
         ),
         Some(EgressReport { failed: Some(why), .. }) => (
             ConditionStatus::Unknown,
-            "ProbeFailed",
+            Reason::ProbeFailed,
             format!("what sandboxes can reach could not be tried: {why}"),
         ),
         Some(found) if found.is_blocked() => {
@@ -54,13 +55,13 @@ fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
             return Finding {
                 type_: EGRESS_BLOCKED,
                 status: ConditionStatus::True,
-                reason: "NothingReached",
+                reason: Reason::NothingReached,
                 message,
             };
         }
         Some(found) => (
             ConditionStatus::False,
-            "Reached",
+            Reason::Reached,
             format!(
                 "a sandbox reached {}: the cluster does not enforce NetworkPolicy {}",
                 found.reached.join(", "),
@@ -86,7 +87,7 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
         return Finding {
             type_: LIMITS_ENFORCED,
             status: ConditionStatus::Unknown,
-            reason: "NotProbed",
+            reason: Reason::NotProbed,
             message: "no sandbox has looked yet what it is bounded by".to_owned(),
         };
     };
@@ -121,7 +122,7 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
     Finding {
         type_: LIMITS_ENFORCED,
         status: ConditionStatus::of(bounded),
-        reason: if bounded { "Bounded" } else { "Unbounded" },
+        reason: if bounded { Reason::Bounded } else { Reason::Unbounded },
         message: match missing.is_empty() {
             true => format!("a sandbox has: {bounds}"),
             false => format!("a sandbox has no bound on {}; it has: {bounds}", missing.join(", ")),
@@ -143,11 +144,11 @@ fn images(troubles: &[ImageTrouble]) -> Finding {
     };
     let (reason, message) = match named.is_empty() {
         true => (
-            "NoneFailed",
+            Reason::NoneFailed,
             "every image that was asked for lately was to be had".to_owned(),
         ),
         false => (
-            "ImageUnavailable",
+            Reason::ImageUnavailable,
             format!(
                 "{}{more}. Correct the name, or bring the image to where the nodes can pull it",
                 named.join("; ")
@@ -169,9 +170,9 @@ fn starts(stuck: &[StuckPod]) -> Finding {
     };
     let named: Vec<String> = stuck.iter().take(NAMED).map(told).collect();
     let (reason, message) = match named.is_empty() {
-        true => ("NoneStuck", "every sandbox's pod gets an address".to_owned()),
+        true => (Reason::NoneStuck, "every sandbox's pod gets an address".to_owned()),
         false => (
-            "NoAddress",
+            Reason::NoAddress,
             format!(
                 "pods of sandboxes have no address for long: {}. One that waits for a node or pulls an image needs time only; for the others, mend the network or the runtime of the nodes that are named",
                 named.join("; ")

@@ -42,7 +42,7 @@ pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
         let Some(message) = &row.message else { continue };
         let message = format!("{}: {message}", row.of);
         match row.reason.as_deref() {
-            Some(NEVER_FITS) => report.problems.push(message),
+            Some(reason) if reason == NEVER_FITS.text() => report.problems.push(message),
             _ => report.warnings.push(message),
         }
     }
@@ -73,7 +73,7 @@ fn place(of: &str, pods: &[&PlannedPod], nodes: &Nodes, taken: &[PodNeeds]) -> (
     let places = match placement(&nodes.nodes, &bound, &needs) {
         Ok(places) => places,
         Err((reason, message)) => {
-            row.reason = Some(reason.to_owned());
+            row.reason = Some(reason.into());
             row.message = Some(message);
             return (row, Vec::new());
         }

@@ -3,6 +3,7 @@
 
 use super::input::Document;
 use super::made::Made;
+use grpo_contracts::reason::Reason;
 use grpo_crds::GrpoRun;
 use grpo_operator_core::grpo_run::references::references;
 use k8s_openapi::api::core::v1::Volume;
@@ -70,17 +71,23 @@ fn pools(run: &GrpoRun) -> Vec<String> {
 /// Whether the operator waits with this reason for something that a plan cannot see.
 pub fn is_unseen(reason: &str) -> bool {
     matches!(
-        reason,
-        "InferencePoolMissing"
-            | "SandboxPoolMissing"
-            | "JudgeMissing"
-            | "StoreMissing"
-            | "ReferenceMissing"
-            | "ExternalServerNotProbed"
+        Reason::named(reason),
+        Some(
+            Reason::InferencePoolMissing
+                | Reason::SandboxPoolMissing
+                | Reason::JudgeMissing
+                | Reason::StoreMissing
+                | Reason::ReferenceMissing
+                | Reason::ExternalServerNotProbed
+        )
     )
 }
 
 /// The reasons of a run that nothing blocks: admission, or Kueue, decides next.
 pub fn is_free(run: &GrpoRun, reason: &str) -> bool {
-    reason == "NotEvaluated" || (run.spec.queue_name.is_some() && reason == "Admitted")
+    match Reason::named(reason) {
+        Some(Reason::NotEvaluated) => true,
+        Some(Reason::Admitted) => run.spec.queue_name.is_some(),
+        _ => false,
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::waits::{Wait, waits};
 use crate::text::{bar, paragraph, since, table};
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::{Mode, Phase, PlannedPods};
 use grpo_crds::{GrpoRun, GrpoRunStatus, Progress, Stage};
 use grpo_records::show::harmless;
@@ -130,11 +131,20 @@ fn wait_text(wait: &Wait, now: Timestamp) -> String {
         thing => format!(" for {thing}"),
     };
     format!(
-        "\nIt has waited {}{thing} ({})\n{}",
+        "\nIt has waited {}{thing} ({})\n{}{}",
         since(wait.since, now),
         wait.reason,
-        paragraph(&wait.message, INDENT, WIDTH)
+        paragraph(&wait.message, INDENT, WIDTH),
+        what_to_do(&wait.reason)
     )
+}
+
+/// Where the reason is explained: an operator of another version may have reasons that this plugin does not know.
+fn what_to_do(reason: &str) -> String {
+    match Reason::named(reason) {
+        Some(reason) => format!("{INDENT}what to do: kubectl grpo explain {reason}\n"),
+        None => String::new(),
+    }
 }
 
 /// How it ended or why it rests, and what to do next.
@@ -155,8 +165,9 @@ fn end(run: &GrpoRun, status: &GrpoRunStatus) -> String {
                 .or(status.message.as_deref())
                 .unwrap_or_default();
             let mut words = format!(
-                "\nIt failed: {reason}\n{}{INDENT}last words: kubectl grpo logs {name} -n {namespace}\n",
+                "\nIt failed: {reason}\n{}{}{INDENT}last lines: kubectl grpo logs {name} -n {namespace}\n",
                 paragraph(message, INDENT, WIDTH),
+                what_to_do(reason),
             );
             if run.spec.mode.needs_engines() {
                 words += &format!("{INDENT}episodes:   kubectl grpo episodes {name} -n {namespace}\n");

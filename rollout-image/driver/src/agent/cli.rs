@@ -21,6 +21,7 @@ use crate::sandbox::SandboxError;
 use crate::tasks::Task;
 use futures::future::BoxFuture;
 use grpo_chat_template::ChatTemplate;
+use grpo_contracts::reason::Reason;
 use grpo_crds::agent::CliAgent;
 use grpo_records::{AgentProcess, EpisodeEnd, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose, Killed, RelayRequest};
@@ -195,7 +196,7 @@ impl Agent for CliLoop {
         for task in tasks {
             self.command_line(task, 1).map_err(|error| {
                 let message = format!("rendering the command of {}: {error:#}", task.instance);
-                TerminalFault::new("PromptUnusable", message)
+                TerminalFault::new(Reason::PromptUnusable, message)
             })?;
         }
         Ok(())

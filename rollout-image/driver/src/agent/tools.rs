@@ -34,6 +34,7 @@ use crate::fault::TerminalFault;
 use crate::tasks::Task;
 use futures::future::BoxFuture;
 use grpo_chat_template::{ChatMessage, Role};
+use grpo_contracts::reason::Reason;
 use grpo_crds::agent::{CallFormat, Toolset};
 use grpo_records::{CalledTool, TurnAction, TurnRecord, VoidReason};
 use minijinja::{Environment, UndefinedBehavior, context};
@@ -186,7 +187,7 @@ impl LoopAgent for ToolsAgent {
         match &task.environment.test_command {
             Some(_) => Ok(()),
             None => Err(TerminalFault::new(
-                "NoTestCommand",
+                Reason::NoTestCommand,
                 format!(
                     "task {} has no test command, which the tool eval of agent.tools runs: add the field test_command \
                      to its row (rows of KodCode have one), or use agent.bash",

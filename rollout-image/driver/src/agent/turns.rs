@@ -15,6 +15,7 @@ use crate::seeds;
 use crate::tasks::Task;
 use futures::future::BoxFuture;
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
+use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
@@ -56,7 +57,7 @@ pub trait LoopAgent: Send + Sync {
 
 /// A template of the agent that cannot be compiled or rendered.
 pub fn unusable(error: minijinja::Error) -> TerminalFault {
-    TerminalFault::new("PromptUnusable", format!("a template of spec.agent: {error:#}"))
+    TerminalFault::new(Reason::PromptUnusable, format!("a template of spec.agent: {error:#}"))
 }
 
 /// The loop around an agent.
@@ -72,7 +73,10 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
         let ids = template
             .prompt(&self.shape(), &self.opening(task, "")?)
             .map_err(|error| {
-                TerminalFault::new("TemplateUnusable", format!("the prompt of {}: {error}", task.instance))
+                TerminalFault::new(
+                    Reason::TemplateUnusable,
+                    format!("the prompt of {}: {error}", task.instance),
+                )
             })?;
         Ok(Some(ids.len()))
     }
@@ -81,18 +85,18 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
         self.agent.rehearse().map_err(|error| {
             let message =
                 format!("a template of spec.agent fails for an observation that the policy may cause: {error:#}");
-            TerminalFault::new("PromptUnusable", message)
+            TerminalFault::new(Reason::PromptUnusable, message)
         })?;
         let shape = self.shape();
         self.history.rehearse(template, &shape).map_err(|error| {
             let message = format!("the model's chat template does not serve spec.agent.context: it {error}");
-            TerminalFault::new("TemplateUnusable", message)
+            TerminalFault::new(Reason::TemplateUnusable, message)
         })?;
         if !shape.tools.is_empty() {
             let results = ["1", "2"].map(|id| ChatMessage::tool(id, "-"));
             template.glue(&shape, None, &results).map_err(|error| {
                 let message = format!("the model's chat template takes no result of a tool: {error}");
-                TerminalFault::new("TemplateUnusable", message)
+                TerminalFault::new(Reason::TemplateUnusable, message)
             })?;
         }
         for task in tasks {
@@ -101,7 +105,7 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
                 && tokens >= limits.context_tokens
             {
                 return Err(TerminalFault::new(
-                    "PromptTooLong",
+                    Reason::PromptTooLong,
                     format!("the prompt of {} {}", task.instance, too_long(tokens, limits)),
                 ));
             }
@@ -133,7 +137,7 @@ impl<A: LoopAgent> TurnLoop<A> {
     fn opening(&self, task: &Task, seen: &str) -> Result<Vec<ChatMessage>, TerminalFault> {
         self.agent.opening(&task.variables(), seen).map_err(|error| {
             TerminalFault::new(
-                "PromptUnusable",
+                Reason::PromptUnusable,
                 format!("rendering the prompt of {}: {error:#}", task.instance),
             )
         })

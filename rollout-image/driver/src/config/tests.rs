@@ -1,4 +1,5 @@
 use super::*;
+use grpo_contracts::reason::Reason;
 use serde_json::json;
 
 #[test]
@@ -16,6 +17,6 @@ fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
     }))
     .unwrap();
     let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
-    assert_eq!(fault.reason, support::REASON);
+    assert_eq!(fault.reason, Reason::NotSupported);
     assert!(fault.message.contains("spec.trainer.colocate: true"), "{fault}");
 }

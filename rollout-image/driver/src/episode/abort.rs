@@ -5,6 +5,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::sandbox::SandboxError;
 use crate::trajectory::TrajectoryError;
 use grpo_chat_template::TemplateError;
+use grpo_contracts::reason::Reason;
 use grpo_records::VoidReason;
 
 /// Why an attempt stopped short of a verdict.
@@ -39,7 +40,7 @@ impl From<grpo_records::StoreError> for Abort {
 
 impl From<TemplateError> for Abort {
     fn from(error: TemplateError) -> Self {
-        Self::Driver(TerminalFault::new("TemplateUnusable", error.to_string()).into())
+        Self::Driver(TerminalFault::new(Reason::TemplateUnusable, error.to_string()).into())
     }
 }
 

@@ -8,6 +8,7 @@ use super::FinetuneSettings;
 use crate::fault::TerminalFault;
 use crate::tasks::reader::{self, Row};
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, ToolCall};
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::Overlong;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -127,7 +128,7 @@ pub fn read(
                 .sum::<usize>();
             if tokens > MAX_DATASET_TOKENS {
                 let message = format!("{name} has more than {MAX_DATASET_TOKENS} tokens: divide it over several runs");
-                return Err(TerminalFault::new("DatasetTooLarge", message));
+                return Err(TerminalFault::new(Reason::DatasetTooLarge, message));
             }
         }
     }
@@ -139,7 +140,7 @@ pub fn read(
                 files.join(", "),
                 found.checksums.len()
             );
-            Err(TerminalFault::new("DatasetEmpty", message))
+            Err(TerminalFault::new(Reason::DatasetEmpty, message))
         }
         false => Ok(found),
     }

@@ -5,6 +5,7 @@ use crate::batches::{self, Heading};
 use crate::dynamic::Chosen;
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::IterationRecord;
+use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::StepRequest;
 use grpo_records::{Created, DropReason, EpisodeMeta, Event, Outcome, paths};
@@ -118,7 +119,7 @@ impl Run {
 
 fn no_valid_episodes(k: u32, metas: &[EpisodeMeta]) -> TerminalFault {
     TerminalFault::new(
-        "NoValidEpisodes",
+        Reason::NoValidEpisodes,
         format!(
             "no group of iteration {k} has two valid episodes, {} of {} are void; for example {}",
             metas.iter().filter(|meta| !meta.outcome.is_verdict()).count(),

@@ -2,6 +2,7 @@
 
 use super::{Draw, Run};
 use crate::fault::{DriverError, TerminalFault};
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::{Evaluation, Stage};
 use grpo_engine_protocol::BASE_VERSION;
@@ -129,7 +130,7 @@ fn nothing_measured(set: &str, version: &str, metas: &[EpisodeMeta]) -> Terminal
         metas.len(),
         super::batch::example_of_void(metas)
     );
-    TerminalFault::new("NoValidEpisodes", message)
+    TerminalFault::new(Reason::NoValidEpisodes, message)
 }
 
 /// The last iteration may be past the number there are to be now.

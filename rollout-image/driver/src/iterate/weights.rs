@@ -4,6 +4,7 @@ use super::Run;
 use crate::fault::{DriverError, TerminalFault};
 use crate::replicas::switch::{self, Target};
 use crate::trainer::shown_waiting;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
@@ -37,7 +38,7 @@ impl Run {
                 "the trainer stands at step {} of lineage {}, but the journal knows of none; the store lost its journal/",
                 state.step, state.lineage
             );
-            return Err(TerminalFault::new("TrainerAhead", message).into());
+            return Err(TerminalFault::new(Reason::TrainerAhead, message).into());
         }
         // A step that is done and not in the journal is found again when it is asked for.
         if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
@@ -96,7 +97,7 @@ impl Run {
         let bytes = self.store.bytes(&path).await?;
         if sha256_hex(&bytes) != manifest_sha256 {
             let message = format!("{path} is not what the trainer said it published; the store was changed by hand");
-            return Err(TerminalFault::new("WeightsCorrupt", message).into());
+            return Err(TerminalFault::new(Reason::WeightsCorrupt, message).into());
         }
         let manifest: WeightsManifest = self.store.read_json(&path).await?;
         let order = WeightsOrder {

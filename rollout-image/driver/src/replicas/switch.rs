@@ -8,6 +8,7 @@
 use crate::engine::Engines;
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
+use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{AgentState, WeightsOrder};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -251,7 +252,7 @@ impl From<SwitchError> for DriverError {
     fn from(error: SwitchError) -> Self {
         match error {
             SwitchError::Unseen => Self::Other(error.to_string()),
-            SwitchError::NotServed { .. } => TerminalFault::new("WeightsNotServed", error.to_string()).into(),
+            SwitchError::NotServed { .. } => TerminalFault::new(Reason::WeightsNotServed, error.to_string()).into(),
         }
     }
 }

@@ -91,7 +91,10 @@ impl Lister {
     async fn tell(&self, question: &TasksQuestion, lines: &Lines) {
         let last = match self.list(question, lines).await {
             Ok(Ok(())) => TasksLine::Done,
-            Ok(Err(DriverError::Terminal(TerminalFault { reason, message }))) => TasksLine::Fault { reason, message },
+            Ok(Err(DriverError::Terminal(TerminalFault { reason, message }))) => TasksLine::Fault {
+                reason: reason.into(),
+                message,
+            },
             Ok(Err(error)) => TasksLine::Fault {
                 reason: PASSING.to_owned(),
                 message: error.to_string(),

@@ -3,6 +3,8 @@
 //! The selection comes first: a set with a limit has fewer tasks then, and the tasks that are left stay those of a run
 //! without such a bound.
 
+use grpo_contracts::reason::Reason;
+
 use super::{Task, TaskSet, report};
 use crate::fault::TerminalFault;
 use grpo_contracts::task_sets::SkippedRow;
@@ -37,7 +39,7 @@ pub fn leave_out(
             report.set,
             report.skipped_in_words()
         );
-        return Err(TerminalFault::new("NoTasks", what));
+        return Err(TerminalFault::new(Reason::NoTasks, what));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! first letter. Each row is read when it is asked for.
 
 use crate::fault::TerminalFault;
+use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use serde_json::{Map, Value};
@@ -35,7 +36,7 @@ impl Place<'_> {
     pub fn fault(&self, field: &str, what: impl std::fmt::Display) -> TerminalFault {
         let Self { file, unit, number } = self;
         TerminalFault::new(
-            "TaskRowInvalid",
+            Reason::TaskRowInvalid,
             format!("{} {unit} {number}, field {field}: {what}", file.display()),
         )
     }
@@ -65,7 +66,7 @@ fn unreadable<E: std::fmt::Display>(file: &Path) -> impl Fn(E) -> TerminalFault 
     move |error| {
         let file = file.display();
         let message = format!("reading the dataset {file}: {error}; is the path right, and the file whole?");
-        TerminalFault::new("DatasetUnreadable", message)
+        TerminalFault::new(Reason::DatasetUnreadable, message)
     }
 }
 

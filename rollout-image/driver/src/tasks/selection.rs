@@ -5,6 +5,7 @@ use super::format::Candidate;
 use super::reader::Place;
 use super::source::Source;
 use crate::fault::TerminalFault;
+use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::{HiddenField, RowFormat, TaskOrder};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -111,7 +112,7 @@ impl<'a> Choice<'a> {
         };
         if !missing.is_empty() {
             return Err(TerminalFault::new(
-                "TaskNotFound",
+                Reason::TaskNotFound,
                 format!("{from} has no row for {}", missing.join(", ")),
             ));
         }

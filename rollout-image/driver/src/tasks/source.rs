@@ -6,6 +6,7 @@
 use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
 use grpo_contracts::DatasetLocation;
+use grpo_contracts::reason::Reason;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_hub::{FileSource, HubError, HubFiles, Pin, Repository, dataset};
 use grpo_object_storage::{BucketFiles, Content};
@@ -65,7 +66,7 @@ pub struct BucketFile {
 }
 
 /// The reason of a run that ends without its rows.
-const UNAVAILABLE: &str = "DatasetUnavailable";
+const UNAVAILABLE: Reason = Reason::DatasetUnavailable;
 
 /// The file that may name a dataset's files.
 const CARD: &str = "README.md";

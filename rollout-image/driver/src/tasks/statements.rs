@@ -8,6 +8,7 @@ use super::reader;
 use super::source::Source;
 use crate::downloads::Downloads;
 use crate::fault::{DriverError, TerminalFault};
+use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -100,7 +101,7 @@ fn object(file: &Path) -> Option<serde_json::Map<String, Value>> {
 }
 
 fn invalid(place: &str, what: &str) -> TerminalFault {
-    TerminalFault::new("PromptOverridesInvalid", format!("{place}: {what}"))
+    TerminalFault::new(Reason::PromptOverridesInvalid, format!("{place}: {what}"))
 }
 
 #[cfg(test)]

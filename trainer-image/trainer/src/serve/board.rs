@@ -66,7 +66,7 @@ impl Board {
         }
     }
 
-    /// Whether this rank is where all ranks meet.
+    /// Whether this rank has joined the rendezvous.
     pub fn has_arrived(&self) -> bool {
         self.arrived.load(Ordering::Relaxed)
     }

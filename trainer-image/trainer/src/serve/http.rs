@@ -77,7 +77,7 @@ fn health(board: Board) -> Router {
 async fn ready(State(board): State<Board>) -> Response {
     match board.has_arrived() {
         true => "ok".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "not where the ranks meet yet").into_response(),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "has not joined the rendezvous yet").into_response(),
     }
 }
 

@@ -363,7 +363,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
         for part in [
             "safetensors",
             "no storage space",
-            "enlarge its claim",
+            "enlarge its volume claim",
             "nothing published before",
         ] {
             assert!(message.contains(part), "{part}: {message}");

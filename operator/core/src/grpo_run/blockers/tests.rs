@@ -176,7 +176,8 @@ fn a_run_whose_turns_are_judged_waits_for_a_judge_that_serves_its_own_model() {
     for (judge, reason, words) in cases {
         let seen = judged(Mode::Train, judge.clone());
         let early = judge_unusable(&seen);
-        let waits = early.clone().or_else(|| judge_unready(&seen)).unwrap_or_default();
+        let waits = early.clone().or_else(|| judge_unready(&seen));
+        let waits = waits.map_or_else(Default::default, |(reason, message)| (reason.text(), message));
         assert_eq!(waits.0, reason, "{waits:?}");
         assert!(waits.1.contains(words), "{waits:?}");
         assert_eq!(

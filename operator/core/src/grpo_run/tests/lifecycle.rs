@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     GrpoRun,
     algorithm::Aggregation,
@@ -73,7 +74,7 @@ fn pods_are_made_behind_the_gate_and_the_run_is_offered_to_admission() {
 fn a_run_that_does_not_fit_is_queued_and_says_what_is_missing() {
     let verdict = Verdict {
         admitted: false,
-        reason: "WaitsForCapacity",
+        reason: Reason::WaitsForCapacity,
         message: "waits for 2 trainer pods of 8 nvidia.com/gpu".into(),
     };
     let decision = decided(&RunObservation {
@@ -93,7 +94,7 @@ fn a_pause_after_failures_is_told_although_admission_only_sees_that_pods_are_mis
     let mut paused = running_demo();
     paused.verdict = Some(Verdict {
         admitted: false,
-        reason: "WaitsForPods",
+        reason: Reason::WaitsForPods,
         message: "not all of its pods are made yet: driver missing".into(),
     });
     paused.driver_pods.clear();
@@ -338,7 +339,13 @@ fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
         decision.delete_pods,
         ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]
     );
-    assert!(decision.delete_pools && decision.objects.is_empty() && decision.create.is_empty());
+    assert!(decision.delete_pools && decision.create.is_empty());
+    assert!(
+        decision
+            .objects
+            .iter()
+            .all(|object| object.kind() == "PersistentVolumeClaim")
+    );
     assert_eq!(decision.claim, ClaimStep::Release);
     assert_eq!(decision.admission, AdmissionStep::Forget);
 
@@ -372,6 +379,38 @@ fn a_run_that_is_suspended_from_the_start_makes_nothing() {
     let decision = decided(&with_spec(new_demo(), |run| run.spec.suspend = true));
     assert!(decision.objects.is_empty() && decision.create.is_empty() && decision.delete_pods.is_empty());
     assert_eq!(decision.status.attempts.unwrap().driver.current, 0);
+}
+
+#[test]
+fn the_claim_of_a_suspended_run_follows_its_spec_so_that_retain_still_counts() {
+    let owners = |retain: bool| {
+        let run = with_spec(running_demo(), |run| run.spec.suspend = true);
+        let decision = decided(&with_spec(run, |run| run.spec.store.retain = retain));
+        let [claim] = &decision.objects[..] else {
+            panic!("{:?}", decision.objects)
+        };
+        assert_eq!(claim.kind(), "PersistentVolumeClaim");
+        claim.object["metadata"]["ownerReferences"].as_array().unwrap().len()
+    };
+    assert_eq!((owners(false), owners(true)), (1, 0));
+}
+
+#[test]
+fn a_run_that_nodes_are_added_for_says_so_before_that_its_pods_are_not_ready() {
+    let verdict = Verdict {
+        admitted: true,
+        reason: Reason::WaitsForNodes,
+        message: "2 of its pods are pending".into(),
+    };
+    let decision = decided(&RunObservation {
+        verdict: Some(verdict),
+        driver_pods: vec![waiting("demo-driver-1-0")],
+        ..running_demo()
+    });
+    assert_eq!(decision.status.phase, Some(Phase::Provisioning));
+    let (holds, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!((holds.as_str(), reason.as_str()), ("False", "WaitsForNodes"));
+    assert!(message.starts_with("2 of its pods are pending; "), "{message}");
 }
 
 #[test]
@@ -597,7 +636,7 @@ fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
 
 #[test]
 fn a_shared_pool_is_claimed_when_the_run_fits_and_given_back_when_it_cannot_begin() {
-    let verdict = |admitted: bool, reason: &'static str| {
+    let verdict = |admitted: bool, reason: Reason| {
         Some(Verdict {
             admitted,
             reason,
@@ -608,19 +647,25 @@ fn a_shared_pool_is_claimed_when_the_run_fits_and_given_back_when_it_cannot_begi
     // Whether it refers to a pool, the verdict, who has the claim, whether a pod is on a node; what is done.
     let cases = [
         (true, None, free, false, ClaimStep::Leave),
-        (true, verdict(false, "NeverFits"), free, false, ClaimStep::Leave),
-        (true, verdict(false, "ClaimsPool"), free, false, ClaimStep::Take),
-        (true, verdict(false, "ClaimsPool"), ours, false, ClaimStep::Leave),
-        (true, verdict(true, "Admitted"), free, false, ClaimStep::Take),
+        (true, verdict(false, Reason::NeverFits), free, false, ClaimStep::Leave),
+        (true, verdict(false, Reason::ClaimsPool), free, false, ClaimStep::Take),
+        (true, verdict(false, Reason::ClaimsPool), ours, false, ClaimStep::Leave),
+        (true, verdict(true, Reason::Admitted), free, false, ClaimStep::Take),
         (
             true,
-            verdict(false, "WaitsForCapacity"),
+            verdict(false, Reason::WaitsForCapacity),
             ours,
             false,
             ClaimStep::Release,
         ),
-        (true, verdict(false, "WaitsForCapacity"), ours, true, ClaimStep::Leave),
-        (false, verdict(false, "NeverFits"), free, false, ClaimStep::Take),
+        (
+            true,
+            verdict(false, Reason::WaitsForCapacity),
+            ours,
+            true,
+            ClaimStep::Leave,
+        ),
+        (false, verdict(false, Reason::NeverFits), free, false, ClaimStep::Take),
     ];
     for (refers, verdict, claimed, begun, step) in cases {
         let said = format!("{refers} {verdict:?} {claimed:?} {begun}");

@@ -159,8 +159,8 @@ fn screens_of_a_run_that_validated_tasks() {
 
 #[test]
 fn screens_of_a_run_that_failed() {
-    let words = "none of the first 64 tasks' images can be pulled; the first: example.com/task/a:1. Correct the rows' image, or bring the images to where the nodes can pull them";
-    let fault = json!({"reason": "TaskImagesUnavailable", "message": words}).to_string();
+    let words = "no group of iteration 1 has two valid episodes, 64 of 64 are void; for example ImageUnavailable: example.com/task/a:1: not found";
+    let fault = json!({"reason": "NoValidEpisodes", "message": words}).to_string();
     let run = RunObservation {
         driver_pods: vec![pod("demo-driver-1-0", 1, 0, ended(42, &fault))],
         ..running_demo()

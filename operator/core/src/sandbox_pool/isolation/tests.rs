@@ -15,7 +15,7 @@ fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (Condit
         failed: failed.map(str::to_owned),
     };
     let finding = egress(&spec(spec_text), Some(&found));
-    (finding.status, finding.reason, finding.message)
+    (finding.status, finding.reason.text(), finding.message)
 }
 
 #[test]
@@ -115,7 +115,10 @@ fn pods_without_an_address_are_named_with_their_node_and_what_the_cluster_says()
         since: 0,
     };
     let finding = starts(&[stuck("p-sbx-1", "n-1"), stuck("p-sbx-2", "")]);
-    assert_eq!((finding.status, finding.reason), (ConditionStatus::False, "NoAddress"));
+    assert_eq!(
+        (finding.status, finding.reason),
+        (ConditionStatus::False, Reason::NoAddress)
+    );
     assert!(
         finding
             .message

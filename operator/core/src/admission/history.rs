@@ -1,0 +1,140 @@
+//! What admission remembers from one decision to the next: which pods were let go, which runs went back and pause, and
+//! how long a run with some of its pods has waited for the rest.
+
+use std::{collections::HashMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    facts::{HOSTNAME, PodNeeds},
+    messages,
+    standing::Standing,
+    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step},
+    verdict::Verdict,
+};
+use crate::backoff::Backoff;
+
+/// A run that went back waits so long before it is tried again, doubled each time up to the longest.
+const REQUEUED: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(600));
+
+/// What is remembered from one decision to the next; lost with the process, which only starts deadlines anew.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub(super) lifted: HashMap<String, Lifted>,
+    pub(super) requeued: HashMap<String, Requeued>,
+    pub(super) waiting_since: HashMap<String, Timestamp>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lifted {
+    pub at: Timestamp,
+    /// The run had no pod before.
+    pub first: bool,
+    /// What is not bound after this long goes back.
+    pub wait: SignedDuration,
+    /// No node is planned for them: an autoscaler adds some.
+    pub adds_nodes: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Requeued {
+    pub not_before: Timestamp,
+    times: u32,
+    /// Nodes were waited for, and did not come.
+    no_nodes: bool,
+}
+
+impl Lifted {
+    /// Of pods that another process of the operator let go: where a node is planned for one, it is for all.
+    pub(super) fn found(run: &Standing<'_>, snapshot: &Snapshot<'_>) -> Self {
+        let is_planned = |pod: &&PodNeeds| {
+            let member = pod.member.as_ref();
+            member.is_some_and(|member| member.selector.contains_key(HOSTNAME))
+        };
+        let unplanned = snapshot.nodes.is_some() && !run.unbound.iter().any(is_planned);
+        let adds_nodes = snapshot.scale_up.filter(|_| unplanned);
+        Self {
+            at: snapshot.now,
+            first: false,
+            wait: adds_nodes.unwrap_or(BIND_DEADLINE),
+            adds_nodes: adds_nodes.is_some(),
+        }
+    }
+}
+
+impl Requeued {
+    pub(super) fn in_words(&self, now: Timestamp) -> Verdict {
+        messages::requeue(self.not_before, self.no_nodes, now)
+    }
+}
+
+impl History {
+    pub(super) fn pause(&self, run: &str, now: Timestamp) -> Option<&Requeued> {
+        self.requeued.get(run).filter(|requeued| requeued.not_before > now)
+    }
+
+    pub(super) fn pauses(&self, run: &str, now: Timestamp) -> bool {
+        self.pause(run, now).is_some()
+    }
+
+    /// Its pods were let go, and it had none on a node before.
+    pub(super) fn has_just_begun(&self, run: &str) -> bool {
+        self.lifted.get(run).is_some_and(|lifted| lifted.first)
+    }
+
+    /// The run went back; until when it pauses.
+    pub(super) fn requeue(&mut self, run: &str, no_nodes: bool, now: Timestamp) -> Timestamp {
+        self.lifted.remove(run);
+        self.waiting_since.remove(run);
+        let times = self.requeued.get(run).map_or(0, |known| known.times);
+        let pause = REQUEUED.pause(times);
+        let not_before = now + pause;
+        let times = times.saturating_add(1);
+        let requeued = Requeued {
+            not_before,
+            times,
+            no_nodes,
+        };
+        self.requeued.insert(run.to_owned(), requeued);
+        not_before
+    }
+
+    pub(super) fn forget_all_but(&mut self, runs: &[Standing<'_>]) {
+        let known = |uid: &String| runs.iter().any(|run| run.run.uid == *uid);
+        self.lifted.retain(|uid, _| known(uid));
+        self.waiting_since.retain(|uid, _| known(uid));
+        // Once a run has all of its pods on nodes, an earlier failure to place it says nothing any more.
+        let whole = |uid: &String| {
+            runs.iter().any(|run| {
+                run.run.uid == *uid && run.incomplete.is_empty() && run.gated.is_empty() && run.unbound.is_empty()
+            })
+        };
+        self.requeued.retain(|uid, _| known(uid) && !whole(uid));
+    }
+}
+
+/// Lets these pods of a run go, and waits for them to be bound. `adds_nodes`: so long, because nodes are added for
+/// them.
+pub(super) fn lift(
+    run: &Standing<'_>,
+    pods: Vec<Chosen>,
+    adds_nodes: Option<SignedDuration>,
+    now: Timestamp,
+    history: &mut History,
+    decision: &mut Decision,
+) {
+    let uid = &run.run.uid;
+    let lifted = Lifted {
+        at: now,
+        first: run.bound.is_empty(),
+        wait: adds_nodes.unwrap_or(BIND_DEADLINE),
+        adds_nodes: adds_nodes.is_some(),
+    };
+    decision.wake(now + lifted.wait);
+    history.lifted.insert(uid.clone(), lifted);
+    if adds_nodes.is_some() {
+        // From here on its own deadline counts.
+        history.waiting_since.remove(uid);
+    }
+    decision.step = Some(Step::Lift { run: uid.clone(), pods });
+}

@@ -1,0 +1,67 @@
+//! Clusters whose nodes come when pods need them. Pure.
+//!
+//! An autoscaler adds nodes for pods that the scheduler cannot place, and takes no notice of pods behind a gate. So a
+//! run that fits on no present nodes is let go unplanned: no pod is bound to a node. It is the last choice, one run at
+//! a time. Meanwhile runs are admitted that fit beside it: what its pods could take of the present nodes is reserved.
+//! It may hold a part of what it needs while the rest comes; what has no node after the time that the operator's
+//! setting allows goes back.
+
+use super::{
+    facts::Candidate,
+    fit::{Budget, Capacity, StorePlace, place},
+    history::{History, lift},
+    messages,
+    standing::Standing,
+    step::{Chosen, Decision, Snapshot, chosen},
+};
+
+/// Lets the first run that waits for capacity go, if nodes may be added and nothing else was decided; runs that do
+/// their work and wait for further replicas come last. `ahead`: the run that has some of its pods and keeps the others
+/// waiting.
+pub fn ask_for_nodes(
+    snapshot: &Snapshot<'_>,
+    standings: &[Standing<'_>],
+    ahead: Option<&Candidate>,
+    history: &mut History,
+    decision: &mut Decision,
+) {
+    let Some(wait) = snapshot.scale_up else { return };
+    let underway = standings.iter().any(|run| !run.unbound.is_empty());
+    if snapshot.nodes.is_none() || decision.step.is_some() || underway {
+        return;
+    }
+    let turn = |run: &&Standing<'_>| ahead.is_none_or(|ahead| ahead.uid == run.run.uid);
+    let waits = |run: &&Standing<'_>| {
+        let pauses = history.pauses(&run.run.uid, snapshot.now);
+        !run.gated.is_empty() && run.incomplete.is_empty() && !pauses
+    };
+    let waiting = || standings.iter().filter(turn).filter(waits);
+    let Some(run) = waiting().find(|run| !run.works()).or_else(|| waiting().next()) else {
+        return;
+    };
+    if run.run.unclaimed {
+        decision.tell(run, messages::claims_pool());
+        return;
+    }
+    let pods: Vec<Chosen> = run.gated.iter().map(|pod| chosen(pod)).collect();
+    lift(run, pods, Some(wait), snapshot.now, history, decision);
+    decision.tell(run, messages::nodes_wanted(&run.gated, wait));
+}
+
+/// Takes out of the capacity what the pending pods of a run could get: the scheduler gives them the first node that
+/// comes, so a run that is admitted onto it would not be bound.
+pub fn reserve(capacity: &mut Capacity<'_>, run: &Standing<'_>, budget: &mut Budget) {
+    let store = StorePlace {
+        node: None,
+        terms: &run.run.store_terms,
+    };
+    for pod in &run.unbound {
+        let node = place(capacity, &[pod], store, budget).and_then(|nodes| nodes.into_iter().next());
+        if let Some(node) = node {
+            capacity.take(&node, &pod.requests);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
