@@ -20,6 +20,7 @@ last_words() {
 }
 
 START=$(now_ms)
+"$REPO/e2e/setup/requirements.sh"
 "$REPO/demo/prepare.sh"
 . "$REPO/e2e/setup/env.sh"
 setup_seconds=$(seconds_since "$START")

@@ -3,7 +3,8 @@
 
 export GRPO_CACHE="${GRPO_CACHE:-$HOME/.cache/grpo-operator}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$GRPO_CACHE/target}"
-export KUBECONFIG="${KUBECONFIG:-$GRPO_CACHE/kubeconfig}"
+# The cluster of these scripts, never the one of the shell: the demo would install its chart there.
+export KUBECONFIG="$GRPO_CACHE/kubeconfig"
 
 _grpo_site=$(echo "$GRPO_CACHE"/venv/lib/python3*/site-packages)
 if [ -d "$_grpo_site/torch/lib" ]; then
