@@ -139,6 +139,9 @@ test-histories: ## episodes that are longer than their context on the real clust
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 
+test-book: ## the commands of the book's quickstart and of its page on installing, run as they are printed; 25 minutes
+	@e2e/book/test.sh
+
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
 	@demo/prepare.sh
 	$(ENV)
@@ -200,6 +203,9 @@ fuzz-sandboxes: ## spoilt requests at every door of sandboxd and of its gateway,
 
 demo: ## a policy learns to fix bugs, before your eyes
 	@demo/demo.sh
+
+record-demo: ## run the demo and record it for the book: docs/src/recorded
+	@demo/record.sh
 
 verify-demo: ## recompute what the demo claims, from its records
 	@demo/verify.sh

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# The pages that a new user types from, run as they are printed: each `sh` block of quickstart.md, then of
+# operate/install.md, in order, one shell for each page, in the repository. A block under the line
+# `<!-- not run: REASON -->` is left out and named.
+#
+# One thing is replaced: registry.example.com is a registry on this machine without TLS. The pages are run on the local
+# cluster, which the quickstart starts; the operator of the quickstart is removed before the page on installing it.
+#   test.sh [quickstart.md] [operate/install.md]       without a name: both
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
+. "$REPO/e2e/release/registry.sh"
+
+# script PAGE: its blocks as one script. Blocks that are left out become comments.
+script() {
+  awk '
+    /^<!-- not run: .* -->$/ { reason = $0; sub(/^<!-- /, "", reason); sub(/ -->$/, "", reason); next }
+    /^```sh$/                { inside = 1; if (reason != "") print "# " reason; next }
+    /^```/                   { inside = 0; reason = "" }
+    inside && reason == ""   { print }
+  ' "$REPO/docs/src/$1" |
+    sed -e "s|oci://registry.example.com/grpo/charts/grpo-operator|oci://$REGISTRY/grpo/charts/grpo-operator --plain-http|" \
+      -e "s|registry.example.com/grpo|$REGISTRY/grpo|g"
+}
+
+# page NAME: runs it. A page that has no command cannot have been read.
+page() {
+  local name=$1 work commands
+  work=$(mktemp -d)
+  script "$name" > "$work/page.sh"
+  commands=$(grep -cvE '^(#|$)' "$work/page.sh" || true)
+  [ "$commands" -ge 3 ] || die "docs/src/$name has $commands lines of commands: its blocks were not found"
+  ! grep -q 'registry\.example\.com' "$work/page.sh" || die "docs/src/$name names registry.example.com in a way that this test does not replace"
+  say "--- docs/src/$name: $commands lines; left out: $(grep -c '^# not run' "$work/page.sh" || true)"
+  (cd "$REPO" && bash -euo pipefail -v "$work/page.sh") < /dev/null
+  rm -rf "$work"
+}
+
+back() {
+  stop
+  "$REPO/demo/prepare.sh"
+}
+
+# The page begins on a cluster without the operator, beside a registry.
+install_page() {
+  "$REPO/demo/prepare.sh"
+  . "$REPO/e2e/setup/env.sh"
+  export KUBECONFIG="$CLUSTER_KUBECONFIG" GRPO_PLAIN_HTTP=1
+  trap back EXIT
+  stage "registry" registry_program
+  serve
+  kube delete grporun --all --wait
+  stage "operator removed" remove_operator
+  page operate/install.md
+}
+
+! uses_kind || die "this test needs the local cluster, whose nodes reach a registry on this machine: set GRPO_CLUSTER=local"
+[ $# -gt 0 ] || set -- quickstart.md operate/install.md
+for name in "$@"; do
+  case $name in
+    quickstart.md) page "$name" ;;
+    operate/install.md) install_page ;;
+    *) die "usage: test.sh [quickstart.md] [operate/install.md]" ;;
+  esac
+done
+say "the pages run as printed: $*"
