@@ -17,10 +17,12 @@ runs() { [[ $(phase) =~ ^(Pending|Queued|Provisioning|Running)$ ]]; }
 # The demo that this script started has ended, or another one has.
 is_over() { [ -n "${STARTED:-}" ] && ! kill -0 "$STARTED" 2> /dev/null || [[ $(phase) =~ ^(Succeeded|Failed)$ ]]; }
 
+# Some of the episodes of its iteration have a verdict.
 is_in_the_middle() {
-  local at
-  at=$(kubectl get grporun demo -o 'jsonpath={.status.progress.iteration} {.status.progress.stage}' 2> /dev/null || true)
-  [ "$at" = "$MIDDLE Rollout" ]
+  local at stage done
+  at=$(kubectl get grporun demo -o 'jsonpath={.status.progress.iteration} {.status.progress.stage} {.status.progress.episodesDone}' 2> /dev/null || true)
+  read -r at stage done <<< "$at"
+  [ "$stage" = Rollout ] && [ "${at:-0}" -ge "$MIDDLE" ] && [ "${done:-0}" -ge 16 ]
 }
 
 is_in_the_middle_or_over() { is_in_the_middle || { is_over; }; }
@@ -34,7 +36,6 @@ longest_resolved() {
 }
 
 mkdir -p "$TO" "$REPO/out"
-cargo build --manifest-path "$REPO/Cargo.toml" --quiet -p kubectl-grpo -p grpo-demo -p grpo-features
 PLUGIN="$CARGO_TARGET_DIR/debug/kubectl-grpo"
 DEMO="$CARGO_TARGET_DIR/debug/grpo-demo"
 if ! runs; then
@@ -51,7 +52,7 @@ kubectl get grporuns,sandboxpools > "$TO/get.txt"
 await 2400 reported || die "the demo made no report; see out/demo.log"
 [ -z "${STARTED:-}" ] || wait "$STARTED"
 "$DEMO" report --store "$REPO/out/demo/store" --tasks "$REPO/out/demo/tasks" --json "$(mktemp)" \
-  --run-seconds "$(cat "$REPO/out/demo/run-seconds")" > "$TO/report.txt"
+  --run-seconds "$(cat "$REPO/out/demo/run-seconds")" | sed '/^Where it is:/,$d' > "$TO/report.txt"
 "$PLUGIN" episodes demo --iteration "$LAST" > "$TO/episodes.txt"
 "$PLUGIN" show demo "$(longest_resolved)" --iteration "$LAST" > "$TO/episode.txt"
 say "recorded in docs/src/recorded:" "$TO"/*.txt
