@@ -145,7 +145,7 @@ fn images(troubles: &[ImageTrouble]) -> Finding {
     let (reason, message) = match named.is_empty() {
         true => (
             Reason::NoneFailed,
-            "every image that was asked for lately was to be had".to_owned(),
+            "all recently requested images were pulled".to_owned(),
         ),
         false => (
             Reason::ImageUnavailable,
