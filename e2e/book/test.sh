@@ -35,8 +35,11 @@ page() {
   rm -rf "$work"
 }
 
+# back: the operator of the source tree for later tests, in a cluster whose kubelet has pulled no image: images of the same
+# content would be pulled again under their other names.
 back() {
   stop
+  "$REPO/e2e/cluster/down.sh"
   "$REPO/demo/prepare.sh"
 }
 

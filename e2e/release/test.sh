@@ -20,9 +20,11 @@ install() {
   note "$(kube --namespace "$SYSTEM" get pods -o jsonpath='{.items[*].spec.containers[*].image}')"
 }
 
-# back: restores the operator of the source tree for later tests, also after a failure.
+# back: restores the operator of the source tree for later tests, also after a failure, in a cluster whose kubelet has
+# pulled no image.
 back() {
   stop
+  "$REPO/e2e/cluster/down.sh"
   "$REPO/demo/prepare.sh"
 }
 
