@@ -25,7 +25,7 @@ is_in_the_middle() {
   [ "$stage" = Rollout ] && [ "${at:-0}" -ge "$MIDDLE" ] && [ "${done:-0}" -ge 16 ]
 }
 
-is_in_the_middle_or_over() { is_in_the_middle || { is_over; }; }
+is_in_the_middle_or_over() { is_in_the_middle || is_over; }
 
 reported() { [ -e "$REPO/out/demo/demo-report.json" ]; }
 

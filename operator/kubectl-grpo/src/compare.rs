@@ -6,6 +6,7 @@
 use crate::arguments::Compare;
 use crate::cluster::Cluster;
 use crate::error::Error;
+use crate::export::pass_at::wilson;
 use crate::output;
 use crate::text::table;
 use grpo_crds::{GrpoRun, Progress};
@@ -183,19 +184,6 @@ fn evaluations(runs: &[GrpoRun]) -> Vec<Vec<String>> {
         }
     }
     rows
-}
-
-/// The 95 % interval of a rate, by Wilson's score (Wilson 1927): unlike the normal one it stays within 0 and 1 for few
-/// episodes.
-fn wilson(rate: f64, episodes: f64) -> (f64, f64) {
-    const Z: f64 = 1.959_964;
-    if episodes <= 0.0 {
-        return (0.0, 1.0);
-    }
-    let spread = Z * Z / episodes;
-    let middle = (rate + spread / 2.0) / (1.0 + spread);
-    let half = (rate * (1.0 - rate) / episodes + spread / (4.0 * episodes)).sqrt() * Z / (1.0 + spread);
-    ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
 #[cfg(test)]

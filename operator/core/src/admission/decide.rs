@@ -115,7 +115,7 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
 }
 
 /// Lifted pods that are not bound yet. True: nothing else is decided before they are. A run for which nodes are added
-/// delays no other.
+/// is not waited for here.
 fn binding(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],

@@ -98,12 +98,15 @@ fn of_task(task: Samples, k: u32) -> f64 {
     1.0 - missed.product::<f64>()
 }
 
-/// The interval of a share of `n` (Wilson 1927).
-fn wilson(rate: f64, n: f64) -> (f64, f64) {
+/// The interval of a share of `n` (Wilson 1927), within 0 and 1; of nothing, all of it.
+pub(crate) fn wilson(rate: f64, n: f64) -> (f64, f64) {
+    if n <= 0.0 {
+        return (0.0, 1.0);
+    }
     let square = Z * Z / n;
     let middle = (rate + square / 2.0) / (1.0 + square);
     let half = Z / (1.0 + square) * (rate * (1.0 - rate) / n + square / (4.0 * n)).sqrt();
-    (middle - half, middle + half)
+    ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
 #[cfg(test)]
