@@ -327,9 +327,16 @@ test-gpu: gpu-programs ## the trainer's kernels and steps on this machine's GPU 
 	@$(ENV)
 	e2e/setup/gpu.sh run "$$GRPO_CACHE/gpu"
 
-bench-gpu: gpu-programs ## seconds of steps of Qwen3's geometries on this machine's GPU (some minutes)
-	@$(ENV)
-	e2e/setup/gpu.sh bench "$$GRPO_CACHE/gpu"
+bench-gpu: ## seconds of steps of Qwen3's geometries on this machine's GPU (some minutes); without a GPU, an estimate of one H200
+	@if nvidia-smi --list-gpus 2> /dev/null | grep -q .; then
+		$(MAKE) --no-print-directory gpu-programs
+		$(ENV)
+		e2e/setup/gpu.sh bench "$$GRPO_CACHE/gpu"
+	else
+		e2e/setup/setup.sh build
+		$(ENV)
+		cargo run -p grpo-features -p grpo-model -p grpo-bench-trainer --features grpo-model/torch --bin grpo-bench-trainer -- gpu --estimate H200
+	fi
 
 crds: ## write the CRDs and the API's reference anew, from the Rust types
 	@$(ENV)

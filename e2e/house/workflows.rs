@@ -6,7 +6,7 @@ use regex::Regex;
 
 use crate::tree::repository;
 
-/// What wants a GPU: the workflow's machines have none.
+/// What wants a GPU: only the machine of `gpu.yml` has one.
 const GPU: [&str; 2] = ["bench-gpu", "test-gpu"];
 
 fn text(path: &str) -> String {
@@ -36,6 +36,11 @@ fn every_target_that_tests_checks_or_measures_runs_in_a_workflow() {
     assert_eq!(
         listed, left_out,
         "the list of .github/workflows/scheduled.yml and the Makefile's targets"
+    );
+    let gpu = text(".github/workflows/gpu.yml");
+    assert_eq!(
+        found(r"(?m)^          - ([a-z0-9-]+)$", &gpu),
+        GPU.map(str::to_owned).into()
     );
     assert!(scheduled.contains(" make ${{ matrix.target }}\n") && scheduled.contains("cron:"));
     assert!(text(".github/workflows/e2e.yml").contains("run: .ci/run"));

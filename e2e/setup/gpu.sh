@@ -21,7 +21,7 @@ print(found[-1])' "$1"
 build() {
   . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
   [ -n "${GRPO_CUDA:-}" ] || die "GRPO_CUDA names no folder of headers: run make gpu-programs"
-  local into=$1 target="$CARGO_TARGET_DIR/cuda" messages
+  local test into=$1 target="$CARGO_TARGET_DIR/cuda" messages
   local torch=(-p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch)
   mkdir -p "$into" "$target/bin"
   # libtorch's CUDA libraries want others (cuBLAS, NCCL) that are only where the programs run. A flag of rustc's would have
@@ -29,11 +29,13 @@ build() {
   printf '#!/bin/sh\nexec %s "$@" -Wl,--allow-shlib-undefined\n' "$(command -v cc)" > "$target/bin/cc"
   chmod +x "$target/bin/cc"
   messages=$(PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo test --manifest-path "$REPO/Cargo.toml" "${torch[@]}" \
-    --no-run --message-format json --test native --test trainer --bin grpo-bench-trainer)
-  cp "$(program native <<< "$messages")" "$into/native"
-  cp "$(program trainer <<< "$messages")" "$into/trainer"
-  PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo build --manifest-path "$REPO/Cargo.toml" "${torch[@]}" --bin grpo-bench-trainer
-  cp "$target/debug/grpo-bench-trainer" "$into/"
+    --no-run --message-format json --test native --test trainer --test processes)
+  for test in native trainer processes; do
+    cp "$(program "$test" <<< "$messages")" "$into/$test"
+  done
+  PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo build --manifest-path "$REPO/Cargo.toml" "${torch[@]}" \
+    --bin grpo-bench-trainer --bin grpo-trainer
+  cp "$target/debug/grpo-bench-trainer" "$target/debug/grpo-trainer" "$into/"
   say "$(du -sh "$into" | cut -f1) in $into"
 }
 
@@ -51,8 +53,14 @@ run() {
   libraries
   # cuBLAS repeats its bits with this setting alone, and reads it when CUDA starts.
   export GRPO_TEST_DEVICE=${GRPO_TEST_DEVICE:-cuda:0} CUBLAS_WORKSPACE_CONFIG=:4096:8
+  GRPO_TRAINER=$(cd "$1" && pwd)/grpo-trainer
+  export GRPO_TRAINER
   "$1/native" --include-ignored --skip exchange || status=$?
   "$1/trainer" --ignored --nocapture --test-threads=1 gpu:: || status=$?
+  # Those of the CPU, in fp32 and bf16 on the GPU; several ranks need several GPUs, and the one left out reads a model of the
+  # source tree, on the CPU.
+  "$1/trainer" --test-threads=1 arithmetic:: options:: precision:: steps:: supervised:: --skip a_mixtures_gradients || status=$?
+  GRPO_KILLS=5 "$1/processes" kills:: || status=$?
   return "$status"
 }
 
@@ -60,6 +68,9 @@ bench() {
   libraries
   "$1/grpo-bench-trainer" gpu
   "$1/grpo-bench-trainer" gpu --deterministic
+  for keep in attention inputs offloaded; do
+    "$1/grpo-bench-trainer" gpu --keep "$keep"
+  done
   "$1/grpo-bench-trainer" gpu --model 4b-lora
   "$1/grpo-bench-trainer" gpu --model 8b-lora
   "$1/grpo-bench-trainer" gpu --model 30b-a3b-lora --layers 12

@@ -32,7 +32,8 @@ fn main() {
         return;
     }
     let cuda = std::env::var("GRPO_CUDA").ok().filter(|headers| !headers.is_empty());
-    let build = |file: &str, name: &str, optimised: u32| {
+    // Files of one group are compiled side by side.
+    let build = |files: &[&str], name: &str, optimised: u32| {
         let mut build = cc::Build::new();
         if let Some(headers) = &cuda {
             build
@@ -44,7 +45,7 @@ fn main() {
         build
             .cpp(true)
             .std("c++17")
-            .file(file)
+            .files(files.iter().map(|file| format!("src/{file}.cc")))
             .include(&made)
             .include(format!("{torch}/include"))
             .include(format!("{torch}/include/torch/csrc/api/include"))
@@ -57,17 +58,21 @@ fn main() {
             .opt_level(optimised)
             .compile(name);
     };
-    build("src/collectives.cc", "grpo_native", 1);
-    build("src/attention.cc", "grpo_native_attention", 3);
-    build("src/fused.cc", "grpo_native_fused", 3);
-    build("src/dropout.cc", "grpo_native_dropout", 3);
-    build("src/linear.cc", "grpo_native_linear", 1);
-    build("src/memory.cc", "grpo_native_memory", 2);
-    build("src/device.cc", "grpo_native_device", 1);
-    build("src/experts.cc", "grpo_native_experts", 1);
-    build("src/flash.cc", "grpo_native_flash", 1);
-    build("src/head.cc", "grpo_native_head", 1);
-    build("src/kernels.cc", "grpo_native_kernels", 1);
+    // They loop over values themselves. A linker looks for what they need in the next group.
+    build(&["attention", "fused", "dropout", "memory"], "grpo_native_loops", 3);
+    build(
+        &[
+            "collectives",
+            "linear",
+            "device",
+            "experts",
+            "flash",
+            "head",
+            "kernels",
+        ],
+        "grpo_native",
+        1,
+    );
     println!("cargo:rustc-link-search=native={torch}/lib");
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");

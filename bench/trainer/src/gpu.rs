@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use grpo_bench_report::{Bench, Row};
+use grpo_crds::grpo_run::Offload;
 use grpo_memory::{Facts, Gpu, ParallelDims, Schedule, StepWork};
 use grpo_model::Config;
 use grpo_model::lora::Lora;
@@ -48,6 +49,19 @@ enum Model {
     LoraMixture,
 }
 
+/// What a step keeps for its backward pass.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Keep {
+    /// Activations, if they fit.
+    Activations,
+    /// Attention's outputs, if they fit: the rest of a block is computed twice.
+    Attention,
+    /// The blocks' inputs.
+    Inputs,
+    /// The blocks' inputs, in the host's memory.
+    Offloaded,
+}
+
 /// Of an adapter beside every linear layer, or a mixture's attention.
 const RANK: usize = 32;
 
@@ -70,6 +84,11 @@ pub struct Flags {
     /// The same bits every time: see `trainer.deterministic`.
     #[arg(long)]
     deterministic: bool,
+    #[arg(long, value_enum, default_value = "activations")]
+    keep: Keep,
+    /// Print what `kubectl grpo plan` would say of all geometries on a GPU of this name, such as H200, and measure nothing.
+    #[arg(long)]
+    estimate: Option<String>,
     #[arg(long, default_value = "bench/results/trainer-gpu.json")]
     out: PathBuf,
 }
@@ -250,31 +269,62 @@ fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Fa
 }
 
 /// Seconds that the arithmetic of `kubectl grpo plan` gives such a step.
-fn estimated(config: &Config, compute: &Compute, took: &Took, gpu: &Gpu) -> f64 {
+fn estimated(config: &Config, deterministic: bool, work: &Work, schedule: Schedule, gpu: &Gpu) -> f64 {
     let mut facts = Facts::of(geometry(config), ParallelDims::DATA_PARALLEL, 1);
-    facts.deterministic = compute.deterministic;
+    facts.deterministic = deterministic;
     let work = StepWork {
-        tokens: took.work.tokens,
-        pairs: took.work.pairs,
-        trained: took.work.entries,
+        tokens: work.tokens,
+        pairs: work.pairs,
+        trained: work.entries,
     };
-    let schedule = if took.kept { Schedule::Kept } else { Schedule::Streamed };
     facts.step_time(&work, schedule, gpu).total()
+}
+
+/// What a machine without a GPU can say of one.
+fn estimate(flags: &Flags, name: &str) -> Result<bool, Failure> {
+    let gpu = Gpu::named(name).ok_or_else(|| format!("--estimate: no peaks of a GPU named {name:?} are known"))?;
+    println!("No GPU was measured: an estimate for one {name}, by libs/memory/src/step_time.rs");
+    for model in Model::value_variants() {
+        let config = model.config(flags.layers, flags.tokens)?;
+        let config = match model.lora()? {
+            Some(lora) => config.with_lora(lora)?,
+            None => config,
+        };
+        for (case, rows) in cases(flags.tokens) {
+            let work = pack(&rows, flags.tokens, 1, &Cost::of(&config)).work();
+            let seconds = estimated(&config, flags.deterministic, &work, Schedule::Kept, &gpu);
+            let speed = work.tokens / seconds;
+            println!("  {}, {case}: {seconds:.3} s, {speed:.0} unique tokens a second", model.name());
+        }
+    }
+    Ok(true)
 }
 
 /// Measures, prints and writes.
 pub fn bench(flags: &Flags) -> Result<bool, Failure> {
+    if let Some(name) = &flags.estimate {
+        return estimate(flags, name);
+    }
     device::use_gpu(flags.gpu)?;
     let name = device::gpu_name(flags.gpu)?;
     let compute = Compute {
         device: Device::Cuda(flags.gpu),
         precision: Precision::Bf16,
         deterministic: flags.deterministic,
-        ..Compute::default()
+        offload: Offload {
+            activations: flags.keep == Keep::Offloaded,
+            ..Offload::default()
+        },
     };
     let config = flags.model.config(flags.layers, flags.tokens)?;
     let layers = config.num_hidden_layers;
     let mut model = flags.model.sharded(config, &compute)?;
+    if flags.keep != Keep::Activations {
+        model.activation_bytes = 0;
+    }
+    if matches!(flags.keep, Keep::Inputs | Keep::Offloaded) {
+        model.attention_bytes = 0;
+    }
     let forward = Forward::of(&model.config);
     let mut figures = Vec::new();
     for (case, rows) in cases(flags.tokens) {
@@ -287,16 +337,17 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         }
         let step = median(seconds);
         let bits = if flags.deterministic { "deterministic, " } else { "" };
-        let activations = if took.kept {
-            "activations kept"
-        } else {
-            "blocks computed twice"
+        let activations = match (took.kept, flags.keep) {
+            (true, _) => "activations kept",
+            (false, Keep::Inputs) => "blocks computed twice",
+            (false, Keep::Offloaded) => "blocks computed twice, their inputs in the host's memory",
+            (false, _) => "blocks but for attention computed twice",
         };
         let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
             let model = flags.model.name();
-            let figure = format!("{model}, {layers} layers, on {name}, {bits}{case}, {what}: {activations}");
+            let figure = format!("{model}, {layers} layers, on {name}, {bits}{activations}, {case}, {what}");
             // A bar is for one long row of the whole model, as fast as it goes.
-            let whole = flags.layers.is_none() && !flags.deterministic && case == ONE_ROW;
+            let whole = flags.layers.is_none() && !flags.deterministic && case == ONE_ROW && took.kept;
             Row::significant(figure, value, unit, bar.filter(|_| whole))
         };
         let tokens = flags.model.tokens_per_second();
@@ -311,7 +362,9 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
             figures.push(row("model FLOPs utilisation", share, "", tokens.map(|_| ">= 0.4")));
         }
         if let Some(gpu) = Gpu::named(&name) {
-            let off = (estimated(&model.config, &compute, &took, &gpu) / step - 1.0).abs();
+            let schedule = if took.kept { Schedule::Kept } else { Schedule::Streamed };
+            let estimate = estimated(&model.config, flags.deterministic, &took.work, schedule, &gpu);
+            let off = (estimate / step - 1.0).abs();
             figures.push(row("share that plan's estimate is off", off, "", Some("<= 0.25")));
         }
     }

@@ -154,11 +154,20 @@ impl Facts {
         moments.into_iter().max_by_key(Estimate::total).unwrap_or_default()
     }
 
-    /// What the kept schedule holds at its fullest moment beyond state and head, which are held in either: units whole,
-    /// their gradients, and what autograd keeps of the largest micro-batch.
-    pub fn kept_bytes(&self, load: &Load) -> u64 {
-        let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations;
-        self.kept(load).iter().map(beyond).max().unwrap_or(0)
+    /// What a schedule holds at its fullest moment beyond state and head, which are held in either: units whole, their
+    /// gradients, blocks' inputs, and what autograd keeps of the largest micro-batch.
+    pub fn step_bytes(&self, load: &Load, schedule: Schedule) -> u64 {
+        let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations + at.inputs;
+        let moments = match schedule {
+            Schedule::Kept => self.kept(load),
+            Schedule::Streamed => self.streamed(load),
+        };
+        moments.iter().map(beyond).max().unwrap_or(0)
+    }
+
+    /// What a rank holds between steps.
+    pub fn state_bytes(&self) -> u64 {
+        self.state()
     }
 
     fn state(&self) -> u64 {

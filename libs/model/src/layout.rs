@@ -12,7 +12,8 @@
 use std::rc::Rc;
 
 use grpo_native::Exchange;
-use grpo_native::attention::{self, AttentionError, Piece};
+use grpo_native::attention::{self, AttentionError, Piece, Saving};
+use grpo_native::device::{CopyError, sent};
 use tch::Tensor;
 
 use crate::rotation::Rope;
@@ -80,13 +81,14 @@ impl Layout {
         })
     }
 
-    pub fn to_device(&self, device: tch::Device) -> Self {
-        Self {
-            positions: self.positions.to_device(device),
+    pub fn to_device(&self, device: tch::Device) -> Result<Self, CopyError> {
+        let keys = self.keys.as_ref().map(|keys| sent(keys, device));
+        Ok(Self {
+            positions: sent(&self.positions, device)?,
             pieces: self.pieces.clone(),
             shared: self.shared.clone(),
-            keys: self.keys.as_ref().map(|keys| keys.to_device(device)),
-        }
+            keys: keys.transpose()?,
+        })
     }
 
     /// The same where adapters drop by these keys of the tokens here, `[b * t]` int64.
@@ -117,21 +119,29 @@ impl Layout {
     }
 
     /// Attention of `q: [b, t, heads, d]` over `k, v: [b, t, groups, d]`, to `[b, t, heads * d]`.
-    pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    /// `saving`: of the heads that this rank computes.
+    pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, saving: &mut Saving) -> Tensor {
         let size = q.size();
         let (n, heads, d) = (size[0] * size[1], size[2], size[3]);
         let flat = |x: &Tensor| x.reshape([n, x.size()[2], d]);
         let (q, k, v) = (flat(q), flat(k), flat(v));
         let mixed = match &self.shared {
-            Some(shared) if shared.world() > 1 => self.attend_with_others(shared, &q, &k, &v),
-            _ => done(attention::tree(&q, &k, &v, &self.pieces)),
+            Some(shared) if shared.world() > 1 => self.attend_with_others(shared, &q, &k, &v, saving),
+            _ => done(attention::tree_saving(&q, &k, &v, &self.pieces, saving)),
         };
         mixed.view([size[0], size[1], heads * d])
     }
 
     /// The same of a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange there and
     /// one back.
-    fn attend_with_others(&self, shared: &Exchange, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    fn attend_with_others(
+        &self,
+        shared: &Exchange,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        saving: &mut Saving,
+    ) -> Tensor {
         let ranks = shared.world() as i64;
         let (n, heads, d) = (q.size()[0], q.size()[1], q.size()[2]);
         let groups = k.size()[1];
@@ -149,7 +159,7 @@ impl Layout {
         let own = shared.all_to_all(&Tensor::cat(&shares, 2).transpose(0, 1));
         let own = own.view([ranks * n, widths.iter().sum(), d]);
         let [q, k, v] = [0, 1, 2].map(|at| own.narrow(1, widths[..at].iter().sum(), widths[at]));
-        let mixed = done(attention::tree(&q, &k, &v, &self.pieces));
+        let mixed = done(attention::tree_saving(&q, &k, &v, &self.pieces, saving));
         let mixed = shared.all_to_all(&mixed.view([ranks, n, widths[0] * d]));
         mixed.transpose(0, 1).reshape([n, heads * d])
     }

@@ -9,6 +9,7 @@
 //! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the
 //! [`Layout`]'s: padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
 
+use grpo_native::attention::Saving;
 use grpo_native::dropout::dropout;
 use grpo_native::gpu_wait::wait_for;
 use grpo_native::{experts, fused, linear};
@@ -35,23 +36,29 @@ pub struct Block<'a> {
     pub weights: &'a [Tensor],
 }
 
+/// What one pass through a block leaves for the pass that computes it again.
+#[derive(Default)]
+pub struct Pass {
+    /// Those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are some, chosen
+    /// where there are none or a token has -1, and left here. That is how a block is recomputed as it was, and how a
+    /// trainer repeats what an engine has recorded (router replay, arXiv 2510.11370). A block without experts leaves it
+    /// alone. An expert that does not exist ends in libtorch's error.
+    pub experts: Option<Tensor>,
+    pub attention: Saving,
+}
+
 /// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
-///
-/// `experts` are those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are
-/// some, chosen where there are none or a token has -1, and left there. That is how a block is recomputed as it was,
-/// and how a trainer repeats what an engine has recorded (router replay, arXiv 2510.11370). A block without experts
-/// leaves it alone. An expert that does not exist ends in libtorch's error.
 pub fn block(
     config: &Config,
     rope: &Rope,
     layout: &Layout,
     block: Block<'_>,
     x: &Tensor,
-    experts: &mut Option<Tensor>,
+    pass: &mut Pass,
 ) -> Tensor {
     let layer = Layer::new(config, layout, block);
     let normed = rms_norm(x, layer.input_norm, config.rms_norm_eps);
-    let x = x + attention(config, rope, layout, &layer, &normed);
+    let x = x + attention(config, rope, layout, &layer, &normed, &mut pass.attention);
     let normed = rms_norm(&x, layer.mlp_norm, config.rms_norm_eps);
     let mixed = match &layer.mlp {
         Mlp::Dense { gate, up, down } => down.apply_gated(&gate.apply(&normed), &up.apply(&normed)),
@@ -59,12 +66,19 @@ pub fn block(
             experts: geometry,
             router,
             weights,
-        } => mixture(geometry, router, weights, &normed, experts),
+        } => mixture(geometry, router, weights, &normed, &mut pass.experts),
     };
     x + mixed
 }
 
-fn attention(config: &Config, rope: &Rope, layout: &Layout, layer: &Layer<'_>, x: &Tensor) -> Tensor {
+fn attention(
+    config: &Config,
+    rope: &Rope,
+    layout: &Layout,
+    layer: &Layer<'_>,
+    x: &Tensor,
+    saving: &mut Saving,
+) -> Tensor {
     let size = x.size();
     let (b, t, d) = (size[0], size[1], config.head_dim() as i64);
     let split = |linear: &LinearLayer<'_>| linear.apply(x).view([b, t, -1, d]);
@@ -74,7 +88,7 @@ fn attention(config: &Config, rope: &Rope, layout: &Layout, layer: &Layer<'_>, x
     };
     let queries = layout.rotate(rope, &normed(split(&layer.query), layer.query_norm));
     let keys = layout.rotate(rope, &normed(split(&layer.key), layer.key_norm));
-    let mixed = layout.attend(&queries, &keys, &split(&layer.value));
+    let mixed = layout.attend(&queries, &keys, &split(&layer.value), saving);
     layer.output.apply(&mixed)
 }
 
@@ -166,13 +180,20 @@ fn one_by_one(tokens: &Tensor, counts: &[i64], weights: &[Tensor]) -> Tensor {
 
 /// How many tokens each expert computes, of experts as [`block`] leaves them.
 pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
-    wait_for(experts.device(), || {
-        let counts = experts.reshape([-1]).bincount::<Tensor>(None, geometry.count as i64);
+    let counts = counts(geometry, experts);
+    wait_for(counts.device(), || {
         let counts = counts.to_device(Device::Cpu);
         (0..geometry.count as i64)
             .map(|expert| counts.int64_value(&[expert]))
             .collect()
     })
+}
+
+/// The same as a tensor, `[experts]` int64, without a wait for the device.
+pub fn counts(geometry: &Experts, experts: &Tensor) -> Tensor {
+    let experts = experts.reshape([-1]);
+    let counts = Tensor::zeros([geometry.count as i64], (Kind::Int64, experts.device()));
+    counts.scatter_add(0, &experts, &experts.ones_like())
 }
 
 /// A linear layer: `[.., inputs]` to `[.., outputs]`.

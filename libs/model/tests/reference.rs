@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use grpo_model::adapter;
 use grpo_model::layout::Layout;
-use grpo_model::model::{self, Block};
+use grpo_model::model::{self, Block, Pass};
 use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_model::{Config, Family};
@@ -124,7 +124,7 @@ impl Case {
         let mut x = model::embed(&self.units[0][0], ids);
         for (layer, weights) in self.units[1..].iter().enumerate() {
             let block = Block { layer, weights };
-            x = model::block(&self.config, &self.rope, &layout, block, &x, &mut None);
+            x = model::block(&self.config, &self.rope, &layout, block, &x, &mut Pass::default());
         }
         model::head(
             &self.config,
@@ -257,7 +257,12 @@ fn one_block(case: &Case, x: &Tensor, experts: &mut Option<Tensor>) -> Vec<Tenso
         layer: 0,
         weights: &weights,
     };
-    let y = model::block(&case.config, &case.rope, &layout, block, &x, experts);
+    let mut pass = Pass {
+        experts: experts.take(),
+        ..Pass::default()
+    };
+    let y = model::block(&case.config, &case.rope, &layout, block, &x, &mut pass);
+    *experts = pass.experts;
     y.square().sum(Kind::Float).backward();
     let grads = weights.iter().map(|t| t.grad()).filter(|grad| grad.defined());
     [y.detach(), x.grad()].into_iter().chain(grads).collect()

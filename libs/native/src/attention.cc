@@ -155,31 +155,44 @@ std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tens
           together(at::matmul(chances.transpose(-1, -2), above))};
 }
 
+// The output, [n, heads, d], and what backward reads of logarithms, whose shape is up to who computes them.
+struct Attended {
+  Tensor out, lse;
+};
+
+Attended attended(const Tensor& q, const Tensor& k, const Tensor& v, const std::vector<int64_t>& flat, bool generic) {
+  if (!generic && flash::computes(q)) {
+    const auto [out, lse] = flash::forward(q, k, v, flat);
+    return {out, lse};
+  }
+  const auto sums = q.options().dtype(sums_of(q));
+  Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, sums);
+  Tensor lse = at::empty({q.size(0), q.size(1)}, sums);
+  for (const Piece& p : pieces_of(flat)) {
+    const auto [part, part_lse] = piece_forward(q, k, v, p, generic);
+    if (by_operations(q, generic)) {
+      merge_by_operations(part, part_lse, out, lse, p);
+      continue;
+    }
+    AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, q.scalar_type(), "merge", [&, &part = part, &part_lse = part_lse] {
+      merge<scalar_t, at::opmath_type<scalar_t>>(part, part_lse, out, lse, p.query, p.causal);
+    });
+  }
+  return {out.to(q.scalar_type()), lse};
+}
+
 struct TreeAttention : public torch::autograd::Function<TreeAttention> {
+  // What `saved` has is taken as it is; what it lacks is computed and left there, if it is not null.
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                        const std::vector<int64_t>& flat, bool generic) {
+                        const std::vector<int64_t>& flat, bool generic, Attended* saved) {
     ctx->saved_data["pieces"] = flat;
     ctx->saved_data["generic"] = generic;
-    if (!generic && flash::computes(q)) {
-      const auto [out, lse] = flash::forward(q, k, v, flat);
-      ctx->save_for_backward({q, k, v, out, lse});
-      return out;
-    }
-    const auto sums = q.options().dtype(sums_of(q));
-    Tensor out = at::empty({q.size(0), q.size(1), q.size(2)}, sums);
-    Tensor lse = at::empty({q.size(0), q.size(1)}, sums);
-    for (const Piece& p : pieces_of(flat)) {
-      const auto [part, part_lse] = piece_forward(q, k, v, p, generic);
-      if (by_operations(q, generic)) {
-        merge_by_operations(part, part_lse, out, lse, p);
-        continue;
-      }
-      AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, q.scalar_type(), "merge", [&, &part = part, &part_lse = part_lse] {
-        merge<scalar_t, at::opmath_type<scalar_t>>(part, part_lse, out, lse, p.query, p.causal);
-      });
-    }
-    out = out.to(q.scalar_type());
-    ctx->save_for_backward({q, k, v, out, lse});
+    const bool there = saved != nullptr && saved->out.defined();
+    const Attended found = there ? *saved : attended(q, k, v, flat, generic);
+    if (saved != nullptr && !there) *saved = found;
+    // A tensor of its own: autograd marks it as this function's.
+    const Tensor out = found.out.detach();
+    ctx->save_for_backward({q, k, v, out, found.lse});
     return out;
   }
 
@@ -190,7 +203,7 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
     const Tensor dout = above[0].contiguous();
     if (!generic && flash::computes(q)) {
       const auto [dq, dk, dv] = flash::backward(dout, q, k, v, out, lse, ctx->saved_data["pieces"].toIntVector());
-      return {dq, dk, dv, Variable(), Variable()};
+      return {dq, dk, dv, Variable(), Variable(), Variable()};
     }
     const auto sums = q.options().dtype(sums_of(q));
     Tensor dq = at::empty(q.sizes(), sums), dk = at::zeros(k.sizes(), sums), dv = at::zeros(v.sizes(), sums);
@@ -206,7 +219,7 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
       dv.narrow(0, p.key, p.keys).add_(part_v);
     }
     const auto kind = q.scalar_type();
-    return {dq.to(kind), dk.to(kind), dv.to(kind), Variable(), Variable()};
+    return {dq.to(kind), dk.to(kind), dv.to(kind), Variable(), Variable(), Variable()};
   }
 };
 
@@ -275,12 +288,21 @@ struct Rotation : public torch::autograd::Function<Rotation> {
 extern "C" {
 
 // q: [n, heads, d]; k, v: [n, groups, d]; pieces: five numbers each (first query, queries, first key, keys, causal). The result is [n, heads, d].
-int grpo_tree_attention(void* q, void* k, void* v, const int64_t* pieces, size_t numbers, int generic, void** out,
+// saved: null, or two places for tensors, output and logarithms. Where they are null, what was computed is left there; else they are taken in place
+// of computing.
+int grpo_tree_attention(void* q, void* k, void* v, const int64_t* pieces, size_t numbers, int generic, void** saved, void** out,
                         char* error, size_t room) {
   return guarded(error, room, [&] {
     const std::vector<int64_t> flat(pieces, pieces + numbers);
-    *out = new Tensor(
-        TreeAttention::apply(of(q).contiguous(), of(k).contiguous(), of(v).contiguous(), flat, generic != 0));
+    const bool there = saved != nullptr && saved[0] != nullptr;
+    Attended kept;
+    if (there) kept = {of(saved[0]), of(saved[1])};
+    *out = new Tensor(TreeAttention::apply(of(q).contiguous(), of(k).contiguous(), of(v).contiguous(), flat, generic != 0,
+                                           saved == nullptr ? nullptr : &kept));
+    if (saved != nullptr && !there) {
+      saved[0] = new Tensor(kept.out.detach());
+      saved[1] = new Tensor(kept.lse.detach());
+    }
   });
 }
 

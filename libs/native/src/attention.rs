@@ -22,6 +22,7 @@ unsafe extern "C" {
         pieces: *const i64,
         numbers: usize,
         generic: c_int,
+        saved: *mut *mut c_void,
         out: *mut *mut c_void,
         error: *mut c_char,
         room: usize,
@@ -103,10 +104,40 @@ pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
     }
 }
 
+/// What a pass through attention leaves for a later pass over the same queries, keys and values.
+#[derive(Debug, Default)]
+pub enum Saving {
+    /// Nothing: it is computed again.
+    #[default]
+    Nothing,
+    /// The next pass leaves its output.
+    Next,
+    /// The next pass, which may record a graph, takes this in place of computing.
+    Saved(Saved),
+}
+
+/// Output and logarithms of one pass.
+#[derive(Debug)]
+pub struct Saved {
+    out: Tensor,
+    lse: Tensor,
+}
+
 /// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`.
 /// Differentiable. `pieces` as
 /// [`check`] wants them. Tensors are in fp64, fp32 or bf16; on CUDA only bf16 has a kernel that builds no scores.
 pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tensor, AttentionError> {
+    tree_saving(q, k, v, pieces, &mut Saving::Nothing)
+}
+
+/// The same with an output that is saved, or taken.
+pub fn tree_saving(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    pieces: &[Piece],
+    saving: &mut Saving,
+) -> Result<Tensor, AttentionError> {
     let (qs, ks, vs) = (q.size(), k.size(), v.size());
     let failed = |message: String| AttentionError::Torch {
         shapes: vec![qs.clone(), ks.clone(), vs.clone()],
@@ -136,15 +167,40 @@ pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tens
         })
         .collect();
     let (mut q, mut k, mut v) = (q.shallow_clone(), k.shallow_clone(), v.shallow_clone());
-    made_tensor(|out, error, room| {
+    let mut places: [*mut c_void; 2] = match saving {
+        Saving::Saved(saved) => [saved.out.as_mut_ptr().cast(), saved.lse.as_mut_ptr().cast()],
+        _ => [std::ptr::null_mut(); 2],
+    };
+    let mixed = made_tensor(|out, error, room| {
         let (q, k, v) = (q.as_mut_ptr(), k.as_mut_ptr(), v.as_mut_ptr());
-        // SAFETY: the tensors and numbers outlive the call.
+        let saved = match saving {
+            Saving::Nothing => std::ptr::null_mut(),
+            _ => places.as_mut_ptr(),
+        };
+        // SAFETY: the tensors, numbers and places outlive the call.
         unsafe {
             let (pieces, n) = (numbers.as_ptr(), numbers.len());
-            grpo_tree_attention(q.cast(), k.cast(), v.cast(), pieces, n, is_generic(), out, error, room)
+            grpo_tree_attention(
+                q.cast(),
+                k.cast(),
+                v.cast(),
+                pieces,
+                n,
+                is_generic(),
+                saved,
+                out,
+                error,
+                room,
+            )
         }
     })
-    .map_err(failed)
+    .map_err(failed)?;
+    if let Saving::Next = saving {
+        // SAFETY: the call that returned a tensor has left two new ones, and only these handles free them.
+        let [out, lse] = places.map(|place| unsafe { Tensor::from_ptr(place.cast()) });
+        *saving = Saving::Saved(Saved { out, lse });
+    }
+    Ok(mixed)
 }
 
 /// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in

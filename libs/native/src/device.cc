@@ -4,10 +4,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <string>
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #ifdef GRPO_CUDA
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -33,6 +37,25 @@ c10::DeviceIndex gpu(int index) {
   static_cast<void>(index);
   throw std::runtime_error("this trainer is built without CUDA: name an image of trainer-image/Dockerfile.cuda in spec.trainer.image");
 #endif
+}
+
+// Streams and events by libtorch's own interface for all devices: CUDA's is in a library that this one is not linked with.
+c10::Stream computation(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+// The stream of a thread's copies between a GPU and the pod's memory: they pass beside the computation.
+c10::Stream copies(c10::Device device) {
+  static thread_local std::map<c10::DeviceIndex, c10::Stream> streams;
+  const auto found = streams.find(device.index());
+  if (found != streams.end()) return found->second;
+  const c10::Stream made = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  return streams.emplace(device.index(), made).first->second;
+}
+
+// What `later` is given from here on begins after what `earlier` was given before.
+void order(const c10::Stream& earlier, const c10::Stream& later) {
+  c10::Event done(earlier.device_type());
+  done.record(earlier);
+  done.block(later);
 }
 
 }  // namespace
@@ -82,6 +105,18 @@ int grpo_gpu_free(int index, uint64_t* bytes, char* error, size_t room) {
   });
 }
 
+// Bytes of that GPU's memory in all.
+int grpo_gpu_total(int index, uint64_t* bytes, char* error, size_t room) {
+  return guarded(error, room, [&] {
+#ifdef GRPO_CUDA
+    *bytes = at::cuda::getDeviceProperties(gpu(index))->totalGlobalMem;
+#else
+    gpu(index);
+    static_cast<void>(bytes);
+#endif
+  });
+}
+
 // Operations that sum in an order of their own choice take one that is always the same. One that has none warns once: a run that ends for it would
 // be worse than a replay with other last bits. What is not written yet is not filled: everything here is written before it is read.
 void grpo_compute_deterministically(int on) {
@@ -91,6 +126,7 @@ void grpo_compute_deterministically(int on) {
 
 int grpo_computes_deterministically() { return at::globalContext().deterministicAlgorithms() ? 1 : 0; }
 
+// Copies to pinned memory, beside the computation, after what it was given before.
 int grpo_host_copy(void* x, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     const at::Tensor& from = of(x);
@@ -98,9 +134,48 @@ int grpo_host_copy(void* x, void** out, char* error, size_t room) {
       *out = new at::Tensor(from);
       return;
     }
-    at::Tensor host = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(true));
-    host.copy_(from, true);
+    const c10::Stream side = copies(from.device());
+    const at::Tensor host = at::empty(from.sizes(), from.options().device(at::kCPU).pinned_memory(true));
+    order(computation(from.device()), side);
+    {
+      const c10::StreamGuard guard(side);
+      host.copy_(from, true);
+    }
+    from.record_stream(side);
     *out = new at::Tensor(host);
+  });
+}
+
+// The way back, beside the computation, behind earlier copies. The computation may read it after grpo_wait_for_copies.
+int grpo_gpu_copy(void* x, int index, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    const at::Tensor& from = of(x);
+    const c10::Device device(c10::DeviceType::CUDA, gpu(index));
+    const c10::Stream compute = computation(device);
+    const c10::StreamGuard guard(copies(device));
+    const at::Tensor there = at::empty(from.sizes(), from.options().device(device).pinned_memory(false));
+    there.copy_(from, true);
+    there.record_stream(compute);
+    *out = new at::Tensor(there);
+  });
+}
+
+// The computation waits for the copies that have begun; the process does not.
+int grpo_wait_for_copies(int index, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    const c10::Device device(c10::DeviceType::CUDA, gpu(index));
+    order(copies(device), computation(device));
+  });
+}
+
+// Sends a tensor of the host's to a GPU in the stream of the computation. The process does not wait: pinned memory is read while it continues.
+int grpo_sent(void* x, int index, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    const at::Tensor& from = of(x);
+    const c10::Device device(c10::DeviceType::CUDA, gpu(index));
+    const at::Tensor pinned = at::empty(from.sizes(), from.options().pinned_memory(true));
+    pinned.copy_(from);
+    *out = new at::Tensor(pinned.to(device, /*non_blocking=*/true));
   });
 }
 

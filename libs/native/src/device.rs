@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use crate::call::{call, made_tensor};
 
@@ -10,18 +10,30 @@ unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_name(index: c_int, name: *mut c_char, name_room: usize, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_free(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_gpu_total(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
     fn grpo_compute_deterministically(on: c_int);
     fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_gpu_copy(
+        x: *mut c_void,
+        index: c_int,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn grpo_wait_for_copies(index: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_sent(x: *mut c_void, index: c_int, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
 /// CUDA has as much room for a name.
 const NAME_BYTES: usize = 256;
 
-/// A tensor could not be copied to the host.
+/// A tensor could not be copied between the host and a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("copying a tensor of shape {shape:?} to the host: {message}")]
+#[error("copying a tensor of shape {shape:?} {way}: {message}")]
 pub struct CopyError {
+    /// `to the host`, `to GPU 0`.
+    pub way: String,
     pub shape: Vec<i64>,
     pub message: String,
 }
@@ -51,6 +63,14 @@ pub fn gpu_free(index: usize) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// Bytes of that GPU's memory in all.
+pub fn gpu_total(index: usize) -> Result<u64, String> {
+    let mut bytes = 0;
+    // SAFETY: the place for the number outlives the call.
+    call(|error, room| unsafe { grpo_gpu_total(index as c_int, &mut bytes, error, room) })?;
+    Ok(bytes)
+}
+
 /// From here on the process computes the same bits every time on a GPU (true), or may sum in any order (false). On the
 /// CPU it computes the same bits anyway.
 pub fn compute_deterministically(on: bool) {
@@ -64,8 +84,9 @@ pub fn computes_deterministically() -> bool {
     unsafe { grpo_computes_deterministically() != 0 }
 }
 
-/// A copy in pinned memory, written in the order of the device's current stream: a reader on the same stream sees the
-/// complete copy. For a tensor on the host, returns the tensor itself.
+/// A copy in pinned memory. It is made beside the computation, on a stream of its own, after what the computation was
+/// given before: [`start_gpu_copy`] sees the complete copy, the process does not. For a tensor on the host, returns the
+/// tensor itself.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
     made_tensor(|out, error, room| {
@@ -73,6 +94,46 @@ pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
         unsafe { grpo_host_copy(from.as_mut_ptr().cast(), out, error, room) }
     })
     .map_err(|message| CopyError {
+        way: "to the host".to_owned(),
+        shape: x.size(),
+        message,
+    })
+}
+
+/// Begins to copy what [`host_copy`] has answered back to a GPU, beside the computation. [`wait_for_copies`] comes
+/// before its first use.
+pub fn start_gpu_copy(x: &Tensor, index: usize) -> Result<Tensor, CopyError> {
+    let mut from = x.shallow_clone();
+    made_tensor(|out, error, room| {
+        // SAFETY: the tensor outlives the call.
+        unsafe { grpo_gpu_copy(from.as_mut_ptr().cast(), index as c_int, out, error, room) }
+    })
+    .map_err(|message| CopyError {
+        way: format!("to GPU {index}"),
+        shape: x.size(),
+        message,
+    })
+}
+
+/// What a GPU computes from here on waits for the copies of this thread that have begun. The process continues.
+pub fn wait_for_copies(index: usize) -> Result<(), String> {
+    // SAFETY: takes a number.
+    call(|error, room| unsafe { grpo_wait_for_copies(index as c_int, error, room) })
+}
+
+/// The tensor on that device. From the host to a GPU it passes through pinned memory, so that the process does not wait
+/// for what the GPU computes before.
+pub fn sent(x: &Tensor, device: Device) -> Result<Tensor, CopyError> {
+    let (Device::Cpu, Device::Cuda(index)) = (x.device(), device) else {
+        return Ok(x.to_device(device));
+    };
+    let mut from = x.shallow_clone();
+    made_tensor(|out, error, room| {
+        // SAFETY: the tensor outlives the call.
+        unsafe { grpo_sent(from.as_mut_ptr().cast(), index as c_int, out, error, room) }
+    })
+    .map_err(|message| CopyError {
+        way: format!("to GPU {index}"),
         shape: x.size(),
         message,
     })

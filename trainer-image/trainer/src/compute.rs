@@ -93,9 +93,22 @@ impl Compute {
         }
     }
 
-    /// The same where it is computed with.
-    pub(crate) fn take_back(&self, input: &Tensor) -> Tensor {
-        // Nothing else touches it, so the copy may be under way while the next operations are queued behind it.
-        input.to_device_(self.device, input.kind(), true, false)
+    /// The same on its way to where it is computed with, beside the computation.
+    pub(crate) fn start_taking_back(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
+        let coming = |input: Tensor| match (input.device(), self.device) {
+            (Device::Cpu, Device::Cuda(index)) => Ok(device::start_gpu_copy(&input, index)?),
+            _ => Ok(input),
+        };
+        inputs.into_iter().map(coming).collect()
+    }
+
+    /// Orders the computation behind what is on its way.
+    pub(crate) fn wait_for_copies(&self) -> Result<(), TrainError> {
+        match self.device {
+            Device::Cuda(index) if self.offload.activations => {
+                device::wait_for_copies(index).map_err(TrainError::Start)
+            }
+            _ => Ok(()),
+        }
     }
 }

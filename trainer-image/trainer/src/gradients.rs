@@ -5,7 +5,7 @@
 //! reduce-scatter the block's gradient once. So a step costs two gathers and one reduce-scatter per unit however many
 //! micro-batches there are, and memory holds one unit's weights and the blocks' inputs. Where these inputs would take
 //! more than a budget, the micro-batches pass in waves: each wave costs as many gathers again, and gradients of waves
-//! are added up.
+//! are added up. On a GPU with memory to spare, attention's outputs are kept as well, and not computed again.
 //!
 //! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered
 //! once, and each micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same
@@ -15,14 +15,15 @@
 //! micro-batches in fp32, for every precision of the blocks.
 
 mod head;
+mod room;
 mod summed;
 mod vjp;
 mod waves;
 
-use grpo_memory::Load;
-use grpo_model::model::{self, Block};
-use grpo_native::device;
-use tch::{Device, Kind, Tensor};
+use grpo_memory::Schedule;
+use grpo_model::model::{self, Block, Pass};
+use grpo_native::attention::Saving;
+use tch::Tensor;
 
 use self::head::EmbeddingAndHead;
 use self::summed::Summed;
@@ -43,42 +44,6 @@ impl Sharded {
         }
     }
 
-    /// Whether these micro-batches' activations are kept. All ranks gather alike, so one that cannot keep what it
-    /// computes decides for all. Every rank must call it.
-    pub fn keeps(&self, batches: &[MicroBatch]) -> Result<bool, TrainError> {
-        let over = f64::from(u8::from(self.kept_bytes(batches) > self.activation_room()?));
-        Ok(self.sum(&[over])?[0] == 0.0)
-    }
-
-    /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see
-    /// [`grpo_memory::Facts::kept_bytes`].
-    pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
-        let count = |n: usize| n as u64;
-        let load = Load {
-            tokens: batches.iter().map(|batch| count(batch.tokens())).collect(),
-            trained: batches
-                .iter()
-                .map(|batch| count(batch.trained.len()))
-                .max()
-                .unwrap_or(0),
-        };
-        self.facts().kept_bytes(&load) as usize
-    }
-
-    /// Bytes that [`Sharded::kept_bytes`] may be now. On a GPU a tenth of what is free beside the head's logits stays
-    /// free: the allocator cuts memory into pieces, and libraries take some of their own.
-    fn activation_room(&self) -> Result<usize, TrainError> {
-        let Device::Cuda(index) = self.compute.device else {
-            return Ok(self.activation_bytes);
-        };
-        let free = device::gpu_free(index).map_err(|message| {
-            TrainError::Start(format!("cannot read how much memory GPU {index} has free: {message}"))
-        })?;
-        let logits = Kind::Float.elt_size_in_bytes() * self.head_logits;
-        let free = (free as usize).saturating_sub(logits) / 10 * 9;
-        Ok(free.min(self.activation_bytes))
-    }
-
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         // All on their way at once: each is waited for where it is first needed.
         let coming = (0..self.shards.len()).map(|index| self.start_gather(index));
@@ -87,16 +52,18 @@ impl Sharded {
             let unit = coming.next().map(|(index, unit)| Ok((index, unit.wait()?)));
             unit.transpose()
         };
-        let mut embedding_and_head = self.embedding_and_head(next()?.map(|(_, tensors)| tensors).unwrap_or_default());
+        let piece = self.head_piece_beside(batches, Schedule::Kept)?;
+        let ends = next()?.map(|(_, tensors)| tensors).unwrap_or_default();
+        let mut embedding_and_head = self.embedding_and_head(ends, piece);
         let mut units = Vec::new();
-        let mut routes: Vec<Vec<Option<Tensor>>> = self.shards[1..].iter().map(|_| Vec::new()).collect();
+        let mut passes: Vec<Vec<Pass>> = self.shards[1..].iter().map(|_| Vec::new()).collect();
         let mut total = 0.0;
         for batch in batches {
             let below =
                 tch::no_grad(|| model::embed(&embedding_and_head.tensors[0], &batch.ids)).set_requires_grad(true);
             let mut x = below.shallow_clone();
-            let mut leaves: Vec<Vec<Tensor>> = Vec::with_capacity(routes.len());
-            for (layer, routes) in routes.iter_mut().enumerate() {
+            let mut leaves: Vec<Vec<Tensor>> = Vec::with_capacity(passes.len());
+            for (layer, passes) in passes.iter_mut().enumerate() {
                 if units.len() == layer
                     && let Some((_, tensors)) = next()?
                 {
@@ -104,16 +71,16 @@ impl Sharded {
                 }
                 leaves.push(self.leaves(layer + 1, &units[layer].tensors));
                 let weights = &leaves[layer];
-                let mut experts = batch.experts_of(layer);
+                let mut pass = batch.pass(layer);
                 x = model::block(
                     &self.config,
                     &self.rope,
                     &batch.layout,
                     Block { layer, weights },
                     &x,
-                    &mut experts,
+                    &mut pass,
                 );
-                routes.push(experts);
+                passes.push(pass);
             }
             let above = self.head(batch, &x, &mut embedding_and_head, loss, &mut total)?;
             vjp(&x, &above);
@@ -128,7 +95,7 @@ impl Sharded {
         while let Some((_, tensors)) = next()? {
             units.push(Summed::of(tensors));
         }
-        self.note_loads(&routes);
+        self.note_loads(&passes)?;
         let mut leaving = self.reduce(0, embedding_and_head.gradients)?;
         let mut gradients = Vec::with_capacity(self.shards.len());
         for (index, unit) in units.into_iter().enumerate() {
@@ -141,10 +108,14 @@ impl Sharded {
     }
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
-        let mut embedding_and_head = self.embedding_and_head(self.gather(0)?);
+        let waves = self.waves(batches)?;
+        // The first is as large as any.
+        let widest = waves.first().copied().unwrap_or_default();
+        let piece = self.head_piece_beside(widest, Schedule::Streamed)?;
+        let mut embedding_and_head = self.embedding_and_head(self.gather(0)?, piece);
         let mut total = 0.0;
         let mut blocks: Vec<Tensor> = Vec::new();
-        for wave in self.waves(batches)? {
+        for wave in waves {
             let gradients = self.wave(wave, &mut embedding_and_head, loss, &mut total)?;
             match blocks.is_empty() {
                 true => blocks = gradients,
@@ -166,14 +137,16 @@ impl Sharded {
         total: &mut f64,
     ) -> Result<Vec<Tensor>, TrainError> {
         let layers = self.shards.len() - 1;
-        let block = |layer: usize, weights: &[Tensor], batch: &MicroBatch, x: &Tensor, experts: &mut Option<Tensor>| {
+        let block = |layer: usize, weights: &[Tensor], batch: &MicroBatch, x: &Tensor, pass: &mut Pass| {
             let block = Block { layer, weights };
-            model::block(&self.config, &self.rope, &batch.layout, block, x, experts)
+            model::block(&self.config, &self.rope, &batch.layout, block, x, pass)
         };
+        // Attention's outputs are kept from here up: the backward pass, which begins there, frees them first.
+        let attended_from = layers - self.attended_layers(batches)?;
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
-        // Experts of every token, [layer][micro-batch]: what is recomputed goes the same way.
-        let mut routes: Vec<Vec<Option<Tensor>>> = Vec::with_capacity(layers);
+        // [layer][micro-batch]: what is recomputed goes the same way.
+        let mut passes: Vec<Vec<Pass>> = Vec::with_capacity(layers);
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(
                 batches
@@ -187,21 +160,24 @@ impl Sharded {
                 if layer + 1 < layers {
                     coming = Some(self.start_gather(layer + 2)?);
                 }
-                let mut chosen: Vec<Option<Tensor>> = batches.iter().map(|batch| batch.experts_of(layer)).collect();
-                let all = batches.iter().zip(&inputs[layer]).zip(&mut chosen);
-                let next = all.map(|((batch, x), experts)| block(layer, &weights, batch, x, experts));
+                let mut own: Vec<Pass> = batches.iter().map(|batch| batch.pass(layer)).collect();
+                if layer >= attended_from {
+                    own.iter_mut().for_each(|pass| pass.attention = Saving::Next);
+                }
+                let all = batches.iter().zip(&inputs[layer]).zip(&mut own);
+                let next = all.map(|((batch, x), pass)| block(layer, &weights, batch, x, pass));
                 let next = next.collect();
                 let done = std::mem::take(&mut inputs[layer]).into_iter();
                 inputs[layer] = done
                     .map(|input| self.compute.put_aside(input))
                     .collect::<Result<_, _>>()?;
                 inputs.push(next);
-                routes.push(chosen);
+                passes.push(own);
                 self.groups.sequence.check()?;
             }
             Ok(())
         })?;
-        self.note_loads(&routes);
+        self.note_loads(&passes)?;
 
         let mut coming = Some(self.start_gather(layers)?);
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
@@ -212,18 +188,22 @@ impl Sharded {
         // Backward through the blocks, then the embedding.
         let mut gradients: Vec<Tensor> = Vec::with_capacity(layers);
         let mut leaving: Option<Reducing<'_>> = None;
+        // A layer's inputs come back while the one above it is computed.
+        let mut taken = self.compute.start_taking_back(inputs.pop().unwrap_or_default())?;
         for layer in (0..layers).rev() {
+            self.compute.wait_for_copies()?;
+            let below = inputs.pop().unwrap_or_default();
+            let own = std::mem::replace(&mut taken, self.compute.start_taking_back(below)?);
             let whole = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
             if layer > 0 {
                 coming = Some(self.start_gather(layer)?);
             }
             let mut unit = Summed::of(whole);
-            let mut chosen = routes.pop().unwrap_or_default();
-            let layer_inputs = inputs.pop().unwrap_or_default().into_iter().zip(&mut chosen);
-            for ((batch, (x, experts)), above) in batches.iter().zip(layer_inputs).zip(flowing.iter_mut()) {
-                let x = self.compute.take_back(&x).detach().set_requires_grad(true);
+            let own = own.into_iter().zip(passes.pop().unwrap_or_default());
+            for ((batch, (x, mut pass)), above) in batches.iter().zip(own).zip(flowing.iter_mut()) {
+                let x = x.detach().set_requires_grad(true);
                 let weights = self.leaves(layer + 1, &unit.tensors);
-                vjp(&block(layer, &weights, batch, &x, experts), above);
+                vjp(&block(layer, &weights, batch, &x, &mut pass), above);
                 *above = grad_of(&x);
                 unit.add(&weights);
             }

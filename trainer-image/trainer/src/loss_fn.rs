@@ -60,9 +60,16 @@ pub enum LossOver {
     Batches,
 }
 
-/// As the objective takes them.
+/// As the objective takes them: one wait for the GPU.
 pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
     Ok(wait_for(tensor.device(), || {
         Vec::<f64>::try_from(tensor.to_kind(Kind::Double).to_device(Device::Cpu))
     })?)
+}
+
+/// Logprobs and entropies of the same tokens, `[n]` each: one wait for both.
+pub(crate) fn both_numbers(logprobs: &Tensor, entropies: &Tensor) -> Result<[Vec<f64>; 2], TrainError> {
+    let mut both = numbers(&Tensor::cat(&[logprobs, entropies], 0))?;
+    let entropies = both.split_off(logprobs.numel());
+    Ok([both, entropies])
 }

@@ -10,6 +10,9 @@ use grpo_model::weights::{self, Unit};
 
 use crate::error::TrainError;
 
+/// Bytes of a GPU that its driver and libraries take for themselves: contexts, workspaces, NCCL's buffers.
+pub const GPU_LIBRARIES: u64 = 2 << 30;
+
 /// The sizes of a model that decide how much memory it takes.
 pub fn geometry(config: &Config) -> Geometry {
     let values = |units: Vec<Unit>| units.iter().map(|unit| unit.numel() as u64).collect();

@@ -7,8 +7,10 @@
 use std::rc::Rc;
 
 use grpo_model::layout::Layout;
+use grpo_model::model::Pass;
 use grpo_native::Exchange;
 use grpo_native::attention::Piece;
+use grpo_native::device::sent;
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -64,9 +66,13 @@ impl Trained {
 }
 
 impl MicroBatch {
-    /// Experts of a layer, as [`grpo_model::model::block`] takes them.
-    pub fn experts_of(&self, layer: usize) -> Option<Tensor> {
-        self.experts.get(layer)?.as_ref().map(Tensor::shallow_clone)
+    /// A pass through a layer, with the experts that are given for it.
+    pub fn pass(&self, layer: usize) -> Pass {
+        let experts = self.experts.get(layer).and_then(Option::as_ref);
+        Pass {
+            experts: experts.map(Tensor::shallow_clone),
+            ..Pass::default()
+        }
     }
 
     /// The same rows with their trained tokens in pieces of at most `most`.
@@ -92,23 +98,19 @@ impl MicroBatch {
             .collect()
     }
 
-    /// Where it is computed.
-    pub fn to_device(self, device: tch::Device) -> Self {
-        let [ids, positions, targets, temperatures] =
-            [self.ids, self.positions, self.targets, self.temperatures].map(|tensor| tensor.to_device(device));
-        Self {
-            ids,
-            layout: Rc::new(self.layout.to_device(device)),
-            positions,
-            targets,
-            temperatures,
+    /// Where it is computed. The process does not wait for a GPU.
+    pub fn to_device(self, device: tch::Device) -> Result<Self, TrainError> {
+        let experts = self.experts.into_iter();
+        let experts = experts.map(|experts| experts.map(|experts| sent(&experts, device)).transpose());
+        Ok(Self {
+            ids: sent(&self.ids, device)?,
+            layout: Rc::new(self.layout.to_device(device)?),
+            positions: sent(&self.positions, device)?,
+            targets: sent(&self.targets, device)?,
+            temperatures: sent(&self.temperatures, device)?,
             trained: self.trained,
-            experts: self
-                .experts
-                .into_iter()
-                .map(|experts| experts.map(|experts| experts.to_device(device)))
-                .collect(),
-        }
+            experts: experts.collect::<Result<_, _>>()?,
+        })
     }
 
     /// Tokens that the model computes.

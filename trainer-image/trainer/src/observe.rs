@@ -1,11 +1,11 @@
 //! Logprobs and entropies without gradients: of the policy, and of the model that training began with.
 
 use grpo_model::head::{self, Chunk};
-use grpo_model::model::{self, Block};
+use grpo_model::model::{self, Block, Pass};
 use tch::Tensor;
 
 use crate::error::TrainError;
-use crate::loss_fn::{Model, NoteFn, numbers};
+use crate::loss_fn::{Model, NoteFn, both_numbers};
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
@@ -46,11 +46,11 @@ impl Sharded {
                 weights: &gathered,
             };
             for (batch, x) in batches.iter().zip(states.iter_mut()) {
-                let mut experts = match model {
-                    Model::Policy => batch.experts_of(layer),
-                    Model::Base => None,
+                let mut pass = match model {
+                    Model::Policy => batch.pass(layer),
+                    Model::Base => Pass::default(),
                 };
-                *x = model::block(&config, &self.rope, &batch.layout, block, x, &mut experts);
+                *x = model::block(&config, &self.rope, &batch.layout, block, x, &mut pass);
             }
             self.groups.sequence.check()?;
         }
@@ -64,7 +64,8 @@ impl Sharded {
                 let normed = model::final_norm(&config, &embedding_and_head[1], &chosen);
                 let (_, logprobs, entropies) =
                     Chunk::forward(head, &normed, &piece.targets, &piece.temperatures, &buffer);
-                note(at, piece, &numbers(&logprobs)?, &numbers(&entropies)?);
+                let [logprobs, entropies] = both_numbers(&logprobs, &entropies)?;
+                note(at, piece, &logprobs, &entropies);
             }
         }
         Ok(())

@@ -159,6 +159,10 @@ fn train(
         .longest_row()
         .map_or(context, |limit| context.min(limit.into()));
     let room = match compute.device {
+        // With the same memory after a restart, as many waves.
+        Device::Cuda(index) if compute.deterministic => {
+            device::gpu_total(index).ok().map(|total| total.saturating_sub(memory::GPU_LIBRARIES))
+        }
         Device::Cuda(index) => device::gpu_free(index).ok(),
         _ => memory::room(process.limits.per_pod),
     };

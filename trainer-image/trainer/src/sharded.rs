@@ -17,14 +17,15 @@ use std::rc::Rc;
 use grpo_memory::{Facts, GPU_HEAD_LOGITS, GPU_TOKENS, HEAD_LOGITS, ParallelDims, TOKENS};
 use grpo_model::adapter;
 use grpo_model::lora::Lora;
-use grpo_model::model;
+use grpo_model::model::{self, Pass};
 use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Source, Unit, Weights};
 use grpo_model::{Config, ModelError};
+use grpo_native::gpu_wait::wait_for;
 use grpo_native::{Group, device};
 use grpo_objective::mixing::mixed;
 use grpo_records::RunStore;
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
@@ -54,13 +55,17 @@ pub struct Sharded {
     pub(crate) replicated: Option<Vec<Tensor>>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
-    /// Largest number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens.
+    /// Number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens. A GPU with
+    /// memory to spare has more.
     pub head_logits: usize,
     /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in
     /// backward. A GPU's free memory is a bound as well.
     pub activation_bytes: usize,
+    /// Most bytes of attention's outputs that are kept where blocks are computed again, from the last layer down: what
+    /// is kept is not computed again. A GPU's free memory is a bound as well.
+    pub attention_bytes: usize,
     /// Most bytes of blocks' inputs that are kept at once where blocks are computed again: micro-batches that have more
-    /// together pass in waves.
+    /// together pass in waves. On a GPU a half of what a step may have is a bound as well.
     pub input_bytes: usize,
     /// Unique tokens of one micro-batch, but where one row alone is longer.
     pub micro_batch_tokens: usize,
@@ -157,6 +162,7 @@ impl Sharded {
             updates: 0,
             head_logits: HEAD_LOGITS,
             activation_bytes: ACTIVATION_BYTES,
+            attention_bytes: 0,
             input_bytes: INPUT_BYTES,
             micro_batch_tokens: TOKENS as usize,
             loss_over: LossOver::default(),
@@ -186,6 +192,7 @@ impl Sharded {
             self.micro_batch_tokens = GPU_TOKENS as usize;
             self.head_logits = GPU_HEAD_LOGITS;
             self.activation_bytes = usize::MAX;
+            self.attention_bytes = usize::MAX;
         }
         for shard in &mut self.shards {
             shard.values = shard.values.to_device(compute.of_parameters());
@@ -331,7 +338,7 @@ impl Sharded {
             let experts = replay::experts_of(pack, rows, &self.config, store)?.into_iter();
             batch.experts = experts.map(|experts| Some(here(experts?, 1))).collect();
         }
-        Ok(batch.to_device(self.compute.device))
+        batch.to_device(self.compute.device)
     }
 
     /// What an adapter drops is this step's from here on, and loads are counted anew.
@@ -383,20 +390,33 @@ impl Sharded {
         Ok(own.into_iter().map(layer).collect())
     }
 
-    /// `routes`: experts of every token, `[layer][micro-batch]`.
-    pub(crate) fn note_loads(&self, routes: &[Vec<Option<Tensor>>]) {
+    /// `passes`: through each layer, `[layer][micro-batch]`.
+    pub(crate) fn note_loads(&self, passes: &[Vec<Pass>]) -> Result<(), TrainError> {
         let mut loads = self.loads.borrow_mut();
-        loads.resize(routes.len(), Vec::new());
-        for (layer, (counts, chosen)) in loads.iter_mut().zip(routes).enumerate() {
-            if let Some(experts) = self.config.experts_of(layer) {
-                counts.resize(experts.count, 0);
-                for chosen in chosen.iter().flatten() {
-                    for (sum, count) in counts.iter_mut().zip(model::loads(experts, chosen)) {
-                        *sum += count;
-                    }
-                }
-            }
+        loads.resize(passes.len(), Vec::new());
+        let counted = |(layer, passes): (usize, &Vec<Pass>)| {
+            let experts = self.config.experts_of(layer)?;
+            let chosen = passes.iter().filter_map(|pass| pass.experts.as_ref());
+            let counts = chosen
+                .map(|chosen| model::counts(experts, chosen))
+                .reduce(|sum, counts| sum + counts)?;
+            Some((layer, counts))
+        };
+        let (layers, counts): (Vec<usize>, Vec<Tensor>) = passes.iter().enumerate().filter_map(counted).unzip();
+        if counts.is_empty() {
+            return Ok(());
         }
+        // Of all layers at once: each copy waits for the GPU.
+        let counts = Tensor::cat(&counts, 0);
+        let counts = wait_for(counts.device(), || Vec::<i64>::try_from(counts.to_device(Device::Cpu)))?;
+        let each = layers
+            .iter()
+            .zip(counts.chunks_exact(counts.len() / layers.len().max(1)));
+        for (layer, counts) in each {
+            loads[*layer].resize(counts.len(), 0);
+            loads[*layer].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+        Ok(())
     }
 
     /// Sums numbers over the ranks.

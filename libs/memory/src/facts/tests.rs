@@ -78,7 +78,7 @@ fn what_keeping_takes_is_the_largest_micro_batch_beside_whole_units_and_gradient
             tokens: tokens.to_vec(),
             trained: 10,
         };
-        facts(ParallelDims::DATA_PARALLEL, world).kept_bytes(&load)
+        facts(ParallelDims::DATA_PARALLEL, world).step_bytes(&load, Schedule::Kept)
     };
     // Of a token: what autograd keeps in four layers, and what the last one's backward pass makes beside it.
     let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));

@@ -184,7 +184,7 @@ fn agree_with_training(config: &Config) {
     let mut x = model::embed(&gathered[0][0], &ids);
     for (layer, weights) in gathered[1..].iter().enumerate() {
         let block = Block { layer, weights };
-        x = model::block(config, &rope, &layout, block, &x, &mut None);
+        x = model::block(config, &rope, &layout, block, &x, &mut model::Pass::default());
     }
     let expected = model::head(config, &gathered[0], &x.squeeze_dim(0)).log_softmax(-1, Kind::Float);
 

@@ -1,6 +1,8 @@
 //! Tree attention, rotation and the fused optimizer against dense double precision, forward and gradients.
 
-use grpo_native::attention::{self, AttentionError, Piece};
+use std::cell::RefCell;
+
+use grpo_native::attention::{self, AttentionError, Piece, Saving};
 use grpo_native::fused;
 use grpo_native::optimizer::{AdamStep, adamw, square_sum};
 use proptest::prelude::*;
@@ -125,7 +127,21 @@ pub(crate) fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) 
                 attention::tree(q, k, v, &tree.pieces).unwrap()
             })
         };
-        for (way, got) in [("kernels", compute()), ("operations", grpo_native::generic(compute))] {
+        // Of a first pass without a graph, as one whose block is computed again.
+        let saving = || {
+            let mut saving = Saving::Next;
+            let _ = tch::no_grad(|| attention::tree_saving(&q, &k, &v, &tree.pieces, &mut saving)).unwrap();
+            let saving = RefCell::new(saving);
+            with_gradients([&q, &k, &v], &above, |q, k, v| {
+                attention::tree_saving(q, k, v, &tree.pieces, &mut saving.borrow_mut()).unwrap()
+            })
+        };
+        for (way, got) in [
+            ("kernels", compute()),
+            ("operations", grpo_native::generic(compute)),
+            ("kernels, saved", saving()),
+            ("operations, saved", grpo_native::generic(saving)),
+        ] {
             for (name, (got, wanted)) in ["output", "dq", "dk", "dv"].iter().zip(got.iter().zip(&wanted)) {
                 assert_eq!(got.kind(), kind);
                 let apart = apart(got, wanted);
@@ -305,4 +321,23 @@ fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() 
             .contains("[2, 3]")
     );
     assert!(fused::swiglu(&normal(&[2, 3]), &normal(&[3, 2])).is_err());
+}
+
+#[test]
+fn an_output_that_was_saved_is_taken_and_not_computed_again() {
+    tch::manual_seed(11);
+    let whole = [Piece {
+        queries: 0..6,
+        keys: 0..6,
+        causal: true,
+    }];
+    let kind = if tested().is_cuda() { Kind::BFloat16 } else { Kind::Float };
+    let random = || Tensor::randn([6, 2, 16], (kind, tested()));
+    let (x, y) = (random(), random());
+    let mut saving = Saving::Next;
+    let first = attention::tree_saving(&x, &x, &x, &whole, &mut saving).unwrap();
+    assert!(matches!(saving, Saving::Saved(_)));
+    let second = attention::tree_saving(&y, &y, &y, &whole, &mut saving).unwrap();
+    assert!(second.equal(&first), "the output is that of the pass that was saved");
+    assert!(!attention::tree(&y, &y, &y, &whole).unwrap().equal(&first));
 }

@@ -94,6 +94,67 @@ fn the_heads_kernels_are_a_dense_head_and_its_gradients() {
     }
 }
 
+/// A buffer of more than 2^31 logits, as a GPU with memory to spare has for a micro-batch: places in it have more than 32
+/// bits.
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn a_heads_chunk_of_all_tokens_of_a_micro_batch_is_its_chunks_of_some() {
+    tch::manual_seed(8);
+    let device = tested();
+    let (n, v, h, most) = (16_384i64, 151_936, 128, 4096);
+    let random = |size: &[i64]| Tensor::randn(size, (Kind::Float, device)).to_kind(Kind::BFloat16);
+    let (x, w) = (random(&[n, h]), random(&[v, h]) * 0.1);
+    let temperatures = Tensor::ones([n], (Kind::Float, device));
+    let targets = Tensor::randint(v, [n], (Kind::Int64, device));
+    let above = Tensor::randn([n], (Kind::Float, device));
+    let in_pieces = |most: i64| {
+        let buffer = Tensor::empty([most * v], (Kind::Float, device));
+        let mut dw = Tensor::zeros([v, h], (Kind::Float, device));
+        let pieces = (0..n).step_by(most as usize).map(|begin| {
+            let part = |tensor: &Tensor| tensor.narrow(0, begin, most);
+            let scored = Scored::of(&w, &part(&x), &part(&targets), &part(&temperatures), &buffer).unwrap();
+            let logprobs = scored.logprobs().copy();
+            let dx = scored.gradients(&w, &part(&above), None, Some(&mut dw)).unwrap();
+            (logprobs, dx)
+        });
+        let (logprobs, dx): (Vec<Tensor>, Vec<Tensor>) = pieces.unzip();
+        [Tensor::cat(&logprobs, 0), Tensor::cat(&dx, 0), dw]
+    };
+    let (whole, some) = (in_pieces(n), in_pieces(most));
+    for (what, (whole, some)) in ["logprobs", "dx", "dw"].iter().zip(whole.iter().zip(&some)) {
+        let apart = apart(whole, some);
+        assert!(apart < 1e-5, "{what}: {apart:e} apart");
+    }
+}
+
+/// What is copied beside the computation is what was there when the copy was asked for, and waits for no one else.
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn copies_beside_the_computation_see_what_was_computed_before_them() {
+    let Device::Cuda(index) = tested() else {
+        panic!("GRPO_TEST_DEVICE names no GPU")
+    };
+    let mut x = Tensor::zeros([1 << 26], (Kind::Float, tested()));
+    let mut kept = Vec::new();
+    for round in 1..=8 {
+        // A queue of work in front of each copy.
+        for _ in 0..20 {
+            let _ = x.g_add_scalar_(1.0);
+        }
+        // Its own memory is given back at once.
+        kept.push((20.0 * f64::from(round), device::host_copy(&(&x * 1.0)).unwrap()));
+    }
+    for (wanted, host) in kept {
+        let coming = device::start_gpu_copy(&host, index).unwrap();
+        drop(host);
+        device::wait_for_copies(index).unwrap();
+        let found = coming.eq(wanted).all().int64_value(&[]);
+        assert_eq!(found, 1, "a copy of {wanted}");
+    }
+    let sent = device::sent(&Tensor::from_slice(&[1.0f32, 2.0]), tested()).unwrap();
+    assert_eq!(Vec::<f32>::try_from(sent).unwrap(), [1.0, 2.0]);
+}
+
 /// Experts without tokens first, in the middle and last; weights that lie equally far from each other, and weights that
 /// do not.
 #[test]

@@ -2,11 +2,12 @@
 
 use grpo_model::head::{self, Chunk};
 use grpo_model::model;
+use grpo_native::device::sent;
 use tch::Tensor;
 
 use super::vjp::{grad_of, summing, vjp};
 use crate::error::TrainError;
-use crate::loss_fn::{LossFn, LossOver, numbers};
+use crate::loss_fn::{LossFn, LossOver, both_numbers};
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
@@ -50,8 +51,8 @@ fn to_states(x: &Tensor, positions: &Tensor, gradients: &Tensor) -> Tensor {
 }
 
 impl Sharded {
-    pub(super) fn embedding_and_head(&self, tensors: Vec<Tensor>) -> EmbeddingAndHead {
-        let most = self.head_piece();
+    /// `most`: trained tokens whose logits exist at once.
+    pub(super) fn embedding_and_head(&self, tensors: Vec<Tensor>, most: i64) -> EmbeddingAndHead {
         EmbeddingAndHead {
             gradients: tensors
                 .iter()
@@ -101,15 +102,12 @@ impl Sharded {
 
         // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
         let mut differentiate = |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| -> Result<_, TrainError> {
-            let gradient = loss(batch, &numbers(logprobs)?, &numbers(entropies)?);
+            let [of_logprobs, of_entropies] = both_numbers(logprobs, entropies)?;
+            let gradient = loss(batch, &of_logprobs, &of_entropies);
             *total += gradient.loss;
-            let back = |values: &[f64]| {
-                Tensor::from_slice(values)
-                    .to_kind(logprobs.kind())
-                    .to_device(logprobs.device())
-            };
+            let back = |values: &[f64]| sent(&Tensor::from_slice(values).to_kind(logprobs.kind()), logprobs.device());
             let by_entropies = (!gradient.entropies.is_empty()).then(|| back(&gradient.entropies));
-            Ok((back(&gradient.logprobs), by_entropies))
+            Ok((back(&gradient.logprobs)?, by_entropies.transpose()?))
         };
         let pieces = batch.pieces(embedding_and_head.most);
         let mut backs: Vec<Tensor> = Vec::with_capacity(pieces.len());
@@ -149,7 +147,7 @@ impl Sharded {
         Ok(to_states(x, &batch.positions, &grad_of(&chosen)))
     }
 
-    /// Trained tokens whose logits exist at once.
+    /// Trained tokens whose logits exist at once where there is no more memory for them.
     pub(crate) fn head_piece(&self) -> i64 {
         (self.head_logits / self.config.vocab_size.max(1)).max(1) as i64
     }

@@ -2,7 +2,7 @@
 
 use grpo_crds::algorithm::{Algorithm, Denominator, KlPlacement, OldLogprobs};
 use grpo_model::layout::Layout;
-use grpo_model::model::{self, Block};
+use grpo_model::model::{self, Block, Pass};
 use grpo_model::rotation::Rope;
 use grpo_model::weights::{self, Weights};
 use grpo_objective::advantage::{batch_advantages, shaped_advantages};
@@ -49,7 +49,7 @@ impl Graph {
         let mut x = model::embed(&self.leaves[0][0], ids);
         for (layer, weights) in self.leaves[1..].iter().enumerate() {
             let block = Block { layer, weights };
-            x = model::block(&config(), &rope, layout, block, &x, &mut None);
+            x = model::block(&config(), &rope, layout, block, &x, &mut Pass::default());
         }
         x.squeeze_dim(0)
     }

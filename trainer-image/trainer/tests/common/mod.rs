@@ -9,20 +9,50 @@ pub mod process;
 use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_model::Config;
 use grpo_model::weights::Weights;
-use grpo_native::{Group, Rendezvous};
+use grpo_native::{Group, Rendezvous, device};
 use grpo_records::batch::{Batch, Row, StoredRow};
 use grpo_records::outcome::Outcome;
 use grpo_records::{WeightsSpan, Writer};
+use grpo_trainer::compute::Compute;
 use grpo_trainer::grpo;
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use tch::Device;
+
+/// The GPU on which steps are tested, if `GRPO_TEST_DEVICE` names one, such as `cuda:0` (`make test-gpu`).
+pub fn tested_gpu() -> Option<usize> {
+    let named = std::env::var("GRPO_TEST_DEVICE").ok()?;
+    let index = named.strip_prefix("cuda:").and_then(|index| index.parse().ok());
+    Some(index.expect("GRPO_TEST_DEVICE is cuda: and a number"))
+}
+
+/// How steps are tested: in fp32 on the CPU, or in fp32 and with the same bits every time on that GPU.
+pub fn tested() -> Compute {
+    let Some(index) = tested_gpu() else {
+        return Compute::default();
+    };
+    device::use_gpu(index).unwrap();
+    Compute {
+        device: Device::Cuda(index),
+        deterministic: true,
+        ..Compute::default()
+    }
+}
+
+/// Those of so many ranks that can be tested: NCCL takes one rank for each GPU.
+pub fn worlds<const N: usize>(all: [u32; N]) -> Vec<u32> {
+    let can = |world: &u32| *world == 1 || tested_gpu().is_none();
+    all.into_iter().filter(can).collect()
+}
 
 pub fn config_json() -> serde_json::Value {
+    // Flash attention has kernels for multiples of 8.
+    let head_dim = if tested_gpu().is_some() { 16 } else { 10 };
     serde_json::json!({
         "model_type": "qwen3", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": head_dim, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
         "max_position_embeddings": 64, "tie_word_embeddings": true, "initializer_range": 0.15
     })
 }
@@ -56,7 +86,8 @@ pub fn family_config(family: &str) -> Config {
 }
 
 pub fn model(group: Group) -> Sharded {
-    Sharded::new(config(), group, &initial_weights(&config(), 5)).unwrap()
+    let model = Sharded::new(config(), group, &initial_weights(&config(), 5)).unwrap();
+    model.compute_as(tested())
 }
 
 pub fn alone() -> Sharded {

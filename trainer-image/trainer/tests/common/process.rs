@@ -43,6 +43,16 @@ pub fn driver() -> ServiceAccount {
     ServiceAccount::new("default", "run-driver")
 }
 
+/// `spec.trainer`: on the CPU, or on the GPU that is tested.
+fn tested_trainer(collective: &str) -> serde_json::Value {
+    let mut trainer = serde_json::json!({"deadlines": {"collective": collective}});
+    if super::tested_gpu().is_some() {
+        trainer["gpusPerNode"] = 1.into();
+        trainer["deterministic"] = true.into();
+    }
+    trainer
+}
+
 impl Run {
     pub fn new(checkpoint_every: u32) -> Self {
         Self::with_deadline(checkpoint_every, "60s")
@@ -51,7 +61,7 @@ impl Run {
     pub fn with_deadline(checkpoint_every: u32, collective: &str) -> Self {
         Self::with(
             checkpoint_every,
-            serde_json::json!({"trainer": {"deadlines": {"collective": collective}}}),
+            serde_json::json!({"trainer": tested_trainer(collective)}),
         )
     }
 
@@ -162,6 +172,12 @@ impl Run {
     }
 }
 
+/// The trainer's program; `GRPO_TRAINER` names it on a machine that did not build it.
+pub fn trainer() -> PathBuf {
+    let named = std::env::var_os("GRPO_TRAINER").map(PathBuf::from);
+    named.unwrap_or_else(|| env!("CARGO_BIN_EXE_grpo-trainer").into())
+}
+
 /// Somebody who will kill a rank.
 pub struct Killer {
     spare: mpsc::Sender<()>,
@@ -216,7 +232,7 @@ impl Attempt {
         let last_words = run.root.join(format!("last-words-{number}"));
         std::fs::create_dir_all(&last_words).unwrap();
         let ranks = present.zip(&doors).map(|(pod, door)| {
-            Command::new(env!("CARGO_BIN_EXE_grpo-trainer"))
+            Command::new(trainer())
                 .args(["serve", "--listen", door, "--config"])
                 .arg(run.config(pod * each))
                 .arg("--issuer-file")

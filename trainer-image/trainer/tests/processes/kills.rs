@@ -1,10 +1,11 @@
 //! Kills trainers at random instants, many times: a restarted trainer continues with the same bits, and no checkpoint
 //! is incomplete.
 //!
-//! 10 kills; `make test-trainer-kills` has 200.
+//! 10 kills; `make test-trainer-kills` has 200, and `make test-gpu` 5 of a trainer on a GPU.
 
 use std::time::Instant;
 
+use crate::common::worlds;
 use crate::common::process::{Attempt, Run, STEPS, checksum};
 use grpo_records::paths;
 use grpo_records::trainer::{StepPhase, StepState, TrainerState};
@@ -13,7 +14,10 @@ use grpo_trainer::state::sha256;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-const WORLD: u32 = 2;
+/// Ranks of a run: one for the GPU, where steps are tested on one.
+fn world() -> u32 {
+    worlds([1, 2]).pop().unwrap()
+}
 
 fn kills() -> u32 {
     let asked = std::env::var("GRPO_KILLS").ok();
@@ -68,17 +72,17 @@ fn none_is_half(run: &Run) {
 #[test]
 fn a_trainer_that_is_killed_at_any_instant_goes_on_with_the_same_bits() {
     let (straight, began) = (Run::new(1), Instant::now());
-    drive(&Attempt::start(&straight, 1, WORLD), &straight).unwrap();
+    drive(&Attempt::start(&straight, 1, world()), &straight).unwrap();
     let (wanted, whole) = (sequence(&straight), began.elapsed());
 
     let (mut random, mut killed, mut finished) = (StdRng::seed_from_u64(7), 0, 0);
     while killed < kills() {
         let run = Run::new(1);
         for number in 1.. {
-            let mut attempt = Attempt::begin(&run, number, WORLD, 0..WORLD);
+            let mut attempt = Attempt::begin(&run, number, world(), 0..world());
             // On a machine that has become slower a life becomes long enough in the end.
             let life = (whole / 2).mul_f64(random.random_range(0.0..2.0 + f64::from(number) / 8.0));
-            let killer = attempt.kill_at(random.random_range(0..WORLD) as usize, Instant::now() + life);
+            let killer = attempt.kill_at(random.random_range(0..world()) as usize, Instant::now() + life);
             let is_done = attempt.takes_orders().is_ok() && drive(&attempt, &run).is_some();
             if is_done {
                 killer.spare();

@@ -13,7 +13,7 @@ use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
 use tch::{Device, Tensor};
 
-use crate::common::{config_json, family_json, flat, steps};
+use crate::common::{config_json, family_json, flat, steps, tested_gpu};
 use crate::precision::{Found, GRADIENTS, LOSS, apart, gradients};
 
 const FAMILIES: [&str; 3] = ["qwen3", "qwen2", "qwen3_moe"];
@@ -21,11 +21,8 @@ const FAMILIES: [&str; 3] = ["qwen3", "qwen2", "qwen3_moe"];
 /// Order of sums alone.
 const FP32: f64 = 1e-4;
 
-/// The GPU that `GRPO_TEST_DEVICE` names.
 fn gpu() -> usize {
-    let named = std::env::var("GRPO_TEST_DEVICE").expect("GRPO_TEST_DEVICE names no GPU: give cuda:0");
-    let index = named.strip_prefix("cuda:").and_then(|index| index.parse().ok());
-    let index = index.expect("GRPO_TEST_DEVICE is cuda: and a number");
+    let index = tested_gpu().expect("GRPO_TEST_DEVICE names no GPU: give cuda:0");
     device::use_gpu(index).unwrap();
     index
 }

@@ -5,7 +5,7 @@
 //! optimizer step's gradient.
 
 use crate::common::graph::{At, expected};
-use crate::common::{algorithm, alone, batch, config, flat, model, ranks};
+use crate::common::{algorithm, alone, batch, config, flat, model, ranks, worlds};
 use grpo_crds::algorithm::{
     Aggregation, Algorithm, Band, Clip, Correction, Denominator, Kl, KlEstimator, KlGradient, KlPlacement, Loss,
     OldLogprobs, Ratio,
@@ -41,6 +41,11 @@ fn plain() -> Algorithm {
         gradient_clip: 0.0,
         ..algorithm()
     }
+}
+
+/// More than one rank, where that can be tested.
+fn several() -> u32 {
+    worlds([1, 2]).pop().unwrap()
 }
 
 /// Gradients by unit, whole, and rank 0's metrics.
@@ -274,7 +279,7 @@ fn every_option_has_the_gradient_and_loss_of_the_objective_in_one_graph_however_
     };
     let options = options();
     // One pack; packs that tear episodes apart; the same over two ranks.
-    let ways = [(1, 4096), (1, 50), (2, 50)];
+    let ways = [(1, 4096), (1, 50), (several(), 50)];
     let found = ways.map(|(world, tokens)| {
         let act = |model: &mut Sharded, (_, algorithm): &(&str, Algorithm)| {
             model.micro_batch_tokens = tokens;
@@ -326,7 +331,7 @@ fn a_kl_penalty_in_the_reward_changes_advantages_and_nothing_else() {
             crate::common::steps(model, 3..=4);
         };
         let act = |model: &mut Sharded, _: &()| grpo::step(model, &batch, "batch", &algorithm, 0).unwrap();
-        let (found, metrics) = taken(2, &[()], moved, act).remove(0);
+        let (found, metrics) = taken(several(), &[()], moved, act).remove(0);
         is_near(&found, &wanted, &format!("{old_logprobs:?}"));
         assert!(metrics.kl != 0.0 && metrics.kl_loss == 0.0 && metrics.rows_overlong == 2);
         // Equal rewards are not equal any more.
@@ -434,7 +439,7 @@ fn later_steps_of_a_batch_compare_with_the_weights_that_it_began_with() {
             model.micro_batch_tokens = 60;
             grpo::step(model, &whole, "batch", &algorithm, 0).unwrap()
         };
-        let (found, metrics) = taken(2, &[()], |_| (), act).remove(0);
+        let (found, metrics) = taken(several(), &[()], |_| (), act).remove(0);
         assert!(metrics.updates == 4 && metrics.ratio_deviation > 1e-3, "{metrics:?}");
         // The three before it by hand: gradients of one graph, stepped by AdamW.
         let mut by_hand = alone();
@@ -446,7 +451,10 @@ fn later_steps_of_a_batch_compare_with_the_weights_that_it_began_with() {
                 now: &now,
             };
             let (gradients, _) = expected(&whole, &algorithm, &at, takes);
-            let gradients: Vec<Tensor> = gradients.iter().map(|unit| Tensor::from_slice(unit)).collect();
+            let gradients: Vec<Tensor> = gradients
+                .iter()
+                .map(|unit| Tensor::from_slice(unit).to_device(by_hand.computes().device))
+                .collect();
             by_hand
                 .update(&gradients, algorithm.learning_rate, &grpo::optimizer(&algorithm))
                 .unwrap();

@@ -1,6 +1,6 @@
 //! What a step of several mini-batches tells, and what it does not compute.
 
-use crate::common::{algorithm, alone, batch, flat, model, ranks};
+use crate::common::{algorithm, alone, batch, flat, model, ranks, worlds};
 use grpo_crds::algorithm::{Algorithm, Kl, OldLogprobs};
 use grpo_trainer::grpo;
 use grpo_trainer::loss_fn::Model;
@@ -55,7 +55,7 @@ fn groups_without_an_advantage_are_not_computed_and_change_no_weight() {
 fn a_step_in_which_no_group_has_an_advantage_is_a_step_that_computes_nothing() {
     let mut batch = batch(1);
     batch.rows.retain(|row| row.group == 2);
-    for world in [1, 2] {
+    for world in worlds([1, 2]) {
         for metrics in ranks(world, |group| {
             grpo::step(&mut model(group), &batch, "batch", &algorithm(), 0).unwrap()
         }) {
@@ -71,6 +71,9 @@ fn a_step_in_which_no_group_has_an_advantage_is_a_step_that_computes_nothing() {
 
 #[test]
 fn what_is_observed_passes_in_waves_too_and_is_the_same() {
+    if worlds([2]).is_empty() {
+        return;
+    }
     let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, None).unwrap();
     let entered = |model: &Sharded| {
         let rank = model.group.rank() as usize;
