@@ -8,11 +8,11 @@ use std::fmt;
 
 /// The enum, its texts and the list of all, from one list.
 macro_rules! reasons {
-    ($($(#[$section:meta])* $name:ident,)*) => {
+    ($($name:ident,)*) => {
         /// Why an object is as its condition shows, or why a run ended.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
-            $($(#[$section])* $name,)*
+            $($name,)*
         }
 
         impl Reason {

@@ -69,6 +69,13 @@ impl<'a> Conditions<'a> {
         self
     }
 
+    /// Conditions about an end that has not come.
+    pub fn not_finished(self, types: [&str; 2], message: &str) -> Self {
+        types.into_iter().fold(self, |conditions, type_| {
+            conditions.set(type_, ConditionStatus::False, Reason::NotFinished, message)
+        })
+    }
+
     /// A condition as it was said before, if it was.
     pub fn keep(mut self, type_: &str) -> Self {
         let before = self.previous.iter().find(|condition| condition.type_ == type_);

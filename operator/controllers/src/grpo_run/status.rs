@@ -1,7 +1,6 @@
 //! Writes the operator's part of a run's status, and only when it says something new; `progress` is the driver's and
 //! never in it.
 
-use grpo_contracts::reason::Reason;
 use grpo_crds::{GrpoRun, GrpoRunStatus, grpo_run::Phase};
 use grpo_operator_core::{
     conditions::{ConditionStatus, Conditions, is_true, shortened},
@@ -51,18 +50,7 @@ pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(),
             &message,
         )
         .set(PROVISIONED, ConditionStatus::False, error.reason(), &message)
-        .set(
-            SUCCEEDED,
-            ConditionStatus::False,
-            Reason::NotFinished,
-            "the run has not ended",
-        )
-        .set(
-            FAILED,
-            ConditionStatus::False,
-            Reason::NotFinished,
-            "the run has not ended",
-        )
+        .not_finished([SUCCEEDED, FAILED], "the run has not ended")
         .done();
     let uid = run.uid().unwrap_or_default();
     let status = GrpoRunStatus {

@@ -138,7 +138,7 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
     };
     let state = facts.estimate(&load, Schedule::Kept).state;
     let beside = state + F32 * facts.head_logits + CUDA_AND_NCCL;
-    let kept = bytes.is_some_and(|bytes| facts.kept_bytes(&load) <= bytes.saturating_sub(beside) / 10 * 9);
+    let kept = bytes.is_some_and(|bytes| facts.step_bytes(&load, Schedule::Kept) <= bytes.saturating_sub(beside) / 10 * 9);
     let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
     let time = facts.step_time(&work, schedule, gpu);
     // A step has many rows, and its optimizer's part is that of one.

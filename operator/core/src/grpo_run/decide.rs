@@ -173,18 +173,7 @@ fn going_on(
             &admitted_message,
         )
         .set(PROVISIONED, provisioned, reason, &message)
-        .set(
-            SUCCEEDED,
-            ConditionStatus::False,
-            Reason::NotFinished,
-            "the run has not ended",
-        )
-        .set(
-            FAILED,
-            ConditionStatus::False,
-            Reason::NotFinished,
-            "the run has not ended",
-        )
+        .not_finished([SUCCEEDED, FAILED], "the run has not ended")
         .done();
     let delete_pods = driver
         .delete

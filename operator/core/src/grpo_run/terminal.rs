@@ -190,16 +190,8 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     let conditions = conditions(seen, accepted)
         .set(ADMITTED, ConditionStatus::False, Reason::Suspended, &message)
         .set(PROVISIONED, ConditionStatus::False, Reason::Suspended, &message)
-        .set(
-            SUCCEEDED,
-            ConditionStatus::False,
-            Reason::NotFinished,
-            "the run is suspended; it resumes when spec.suspend is false",
-        )
-        .set(
-            FAILED,
-            ConditionStatus::False,
-            Reason::NotFinished,
+        .not_finished(
+            [SUCCEEDED, FAILED],
             "the run is suspended; it resumes when spec.suspend is false",
         )
         .done();
