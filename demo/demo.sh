@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A policy learns to fix bugs, before your eyes: brings everything up, applies docs/examples/demo.yaml, follows the run, copies its
-# store to out/demo and reports. The cluster stays up to be looked at; `make down` removes every trace of it.
+# Shows a policy that learns to fix bugs: starts everything, applies docs/examples/demo.yaml, follows the run, copies its store to
+# out/demo and reports. The cluster stays up for inspection; `make down` removes every trace of it.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/setup/lib.sh"
 
@@ -11,7 +11,7 @@ REPORT="$REPO/demo-report.json"
 
 trap 'say "stopped; make down removes the cluster and everything in it"; exit 130' INT TERM
 
-# last_words: what the cluster has to say when the run did not end well.
+# last_words: prints the cluster's state after a failed run.
 last_words() {
   kubectl get grporuns,inferencepools,sandboxpools,pods --namespace "$NAMESPACE" >&2 || true
   kubectl get grporun "$RUN" --namespace "$NAMESPACE" \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures learning: three seeds and two controls on the same fixed tasks; writes bench/results/learning.json. About an hour on two cores.
-# Arguments go to grpo-learning (see its --help); a finished run in out/learning is not run again.
+# Arguments go to grpo-learning (see its --help); a finished run in out/learning is not repeated.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/setup/lib.sh"
 

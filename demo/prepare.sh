@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that a run on the local cluster needs, in order: tools, binaries, the cluster, images, the demo's tasks, the chart.
-# Idempotent; what has not changed is skipped. Used by `make demo`, `make bench-learning` and the end-to-end tests.
+# Prepares everything for a run on the local cluster, in order: tools, binaries, the cluster, images, the demo's tasks, the
+# chart. Idempotent: skips what has not changed. Used by `make demo`, `make bench-learning` and the end-to-end tests.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/setup/lib.sh"
 
@@ -17,8 +17,8 @@ tasks() {
   "$REPO/e2e/cluster/images.sh" import-layout "$CACHE/demo/oci"
 }
 
-# operator: the chart. Helm leaves CRDs that exist alone, so they are applied first; an operator whose image is a new one
-# under the same name is restarted.
+# operator: the chart. Helm does not update existing CRDs, so they are applied first; an operator with a new image under
+# the same name is restarted.
 operator() {
   local image there
   kube apply --server-side --force-conflicts -f "$CHART/crds"

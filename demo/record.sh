@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Records a run of the demo for the book, into docs/src/recorded: the run's screen in the middle, the report, the
-# episodes of the last iteration, and one of them turn by turn. The book shows these files as they are. A demo that has
-# begun and is not in the middle yet is recorded too.
+# Records a run of the demo for the book, into docs/src/recorded: the run's screen at half time, the report, the
+# episodes of the last iteration, and one of them turn by turn. The book shows these files unchanged. A demo that has
+# already started, but not reached half time, is recorded too.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/cluster/lib.sh"
 . "$REPO/e2e/setup/env.sh"
@@ -17,7 +17,7 @@ runs() { [[ $(phase) =~ ^(Pending|Queued|Provisioning|Running)$ ]]; }
 # The demo that this script started has ended, or another one has.
 is_over() { [ -n "${STARTED:-}" ] && ! kill -0 "$STARTED" 2> /dev/null || [[ $(phase) =~ ^(Succeeded|Failed)$ ]]; }
 
-# Some of the episodes of its iteration have a verdict.
+# Some episodes of the iteration have a verdict.
 is_in_the_middle() {
   local at stage done
   at=$(kubectl get grporun demo -o 'jsonpath={.status.progress.iteration} {.status.progress.stage} {.status.progress.episodesDone}' 2> /dev/null || true)
@@ -29,7 +29,7 @@ is_in_the_middle_or_over() { is_in_the_middle || is_over; }
 
 reported() { [ -e "$REPO/out/demo/demo-report.json" ]; }
 
-# An episode that was resolved after a test had failed in it says more than one whose first guess was right.
+# An episode that was resolved after a failed test shows more than one whose first guess was right.
 longest_resolved() {
   "$PLUGIN" episodes demo --iteration "$LAST" --outcome resolved |
     awk '$1 ~ /__g[0-9]+__i[0-9]+$/ { print $4, $1 }' | sort -rn | awk 'NR == 1 { print $2 }'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Recomputes what the demo claims from token ids and grader logs alone; needs no cluster.
+# Recomputes the demo's claims from token ids and grader logs alone; needs no cluster.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../e2e/setup/lib.sh"
 . "$REPO/e2e/setup/env.sh"

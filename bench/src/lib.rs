@@ -1,4 +1,4 @@
-//! Benchmarks of processes of ours beside their peers: [`driver_bench`], [`hub_bench`], [`operator_bench`] and
+//! Benchmarks of our processes beside their peers: [`driver_bench`], [`hub_bench`], [`operator_bench`] and
 //! [`sandbox_bench`]. Their programs write rows to `bench/results`; short variants of two of them are end-to-end tests.
 //! The trainer's bench is a crate of its own (`bench/trainer`), because it links libtorch.
 

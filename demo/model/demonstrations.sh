@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Writes the warm start's demonstrations to the cache (about a minute; nothing when its inputs have not changed).
-# `demonstrations.sh --tokenizer` trains the committed tokenizer and golden conversation anew, which voids the weights.
+# Writes the warm start's demonstrations to the cache (about a minute; skipped if the inputs have not changed).
+# `demonstrations.sh --tokenizer` trains the committed tokenizer and golden conversation again, which invalidates the
+# weights.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../tasks/lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains the demo model's weights from its demonstrations and writes model.safetensors beside this script.
-# GRPO_THREADS says on how many threads (2); GRPO_WARMSTART_OUT names another folder for the weights.
+# GRPO_THREADS is the number of threads (2); GRPO_WARMSTART_OUT is another folder for the weights.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../../e2e/setup/env.sh"
@@ -8,7 +8,8 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 "$here/demonstrations.sh"
 cargo build --manifest-path "$here/../../Cargo.toml" -p grpo-trainer
 
-# The trainer writes where it reads the config, and an interrupted run must not touch the committed weights: so it trains a copy.
+# The trainer writes into the folder of its config, and an interrupted run must not change the committed weights: so it trains a
+# copy.
 out="${GRPO_WARMSTART_OUT:-$here}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,10 @@
-//! Does a report say what the store it was made from says?
+//! Checks that a report agrees with the store that it was made from.
 
 use grpo_verify::{Check, claims::close};
 
 use crate::report::Report;
 
-/// The report's numbers against the same numbers computed now.
+/// Compares the report's numbers with newly computed ones.
 pub fn check(claimed: &Report, found: &Report) -> Check {
     let mut check = Check::new("the report's numbers are the ones computed now");
     let rates = |r: &Report| [r.train.before, r.train.after, r.heldout.before, r.heldout.after];

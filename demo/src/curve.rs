@@ -1,4 +1,4 @@
-//! A curve in a terminal: one bar a point, so that it also reads well in a log.
+//! A curve in a terminal, with one bar per point, so that it is also readable in a log.
 
 const WIDTH: usize = 50;
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -9,7 +9,7 @@ fn bar(share: f64) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// A line for each point: its name, its bar, its value in per cent.
+/// One line per point: its name, its bar, its value in per cent.
 pub fn draw(points: &[(String, f64)]) -> String {
     let names = points.iter().map(|(n, _)| n.chars().count()).max().unwrap_or(0);
     points

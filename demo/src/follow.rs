@@ -1,7 +1,7 @@
-//! Follows a GrpoRun while it runs: stage, iteration, episodes, resolved rate; from a watch, never by polling.
+//! Follows a running GrpoRun through a watch, without polling: stage, iteration, episodes, resolved rate.
 //!
-//! On a terminal it is two bars; elsewhere a line whenever something worth a line happened. It ends when the run ends,
-//! and with the run's own words when that end is a failure.
+//! A terminal shows two bars, any other output a line for each milestone. It ends when the run ends; after a failure,
+//! with the run's own message.
 
 use futures::TryStreamExt;
 use grpo_crds::GrpoRun;
@@ -28,7 +28,7 @@ pub enum FollowError {
     },
 }
 
-/// How it ended.
+/// The end of the run.
 #[derive(Clone, Debug)]
 pub struct Ended {
     pub run: GrpoRun,
@@ -93,12 +93,12 @@ pub fn phase_of(run: &GrpoRun) -> Phase {
     run.status.as_ref().and_then(|s| s.phase).unwrap_or(Phase::Pending)
 }
 
-/// True when nothing more will happen.
+/// True if the run will not change any more.
 pub fn has_ended(run: &GrpoRun) -> bool {
     matches!(phase_of(run), Phase::Succeeded | Phase::Failed)
 }
 
-/// Why a run failed, in its own words: its failing condition, the driver's fault, or its message.
+/// The cause of a failed run, in its own words: its failing condition, the driver's fault, or its message.
 pub fn failure(run: &GrpoRun) -> String {
     let Some(status) = &run.status else {
         return "it says nothing".into();
@@ -119,7 +119,7 @@ pub fn failure(run: &GrpoRun) -> String {
         .unwrap_or_else(|| "it does not say why".into())
 }
 
-/// What of a status is worth a line of its own when it changes.
+/// The parts of a status that get a new line when they change.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Milestone {
     phase: String,
@@ -139,7 +139,7 @@ impl Milestone {
             iteration: progress.iteration.unwrap_or(0),
             evaluations: progress.evaluations.len(),
             void: progress.void.unwrap_or(0),
-            // While it runs, the progress says more than the message.
+            // While the run is running, the progress says more than the message.
             message: match phase_of(run) {
                 Phase::Running => String::new(),
                 _ => run.status.as_ref().and_then(|s| s.message.clone()).unwrap_or_default(),
@@ -152,7 +152,7 @@ fn progress_of(run: &GrpoRun) -> Progress {
     run.status.as_ref().and_then(|s| s.progress.clone()).unwrap_or_default()
 }
 
-/// One line about where the run is.
+/// One line about the state of the run.
 pub fn line(run: &GrpoRun) -> String {
     let progress = progress_of(run);
     let phase = phase_of(run);

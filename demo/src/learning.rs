@@ -13,9 +13,9 @@ use grpo_records::EpisodeScope;
 use grpo_records::folder::{FolderError, RunFolder, counting};
 use std::collections::BTreeMap;
 
-/// Fixed sampling seed of the evaluated sets, so that no run's own seed has a say in how it is measured.
+/// Fixed sampling seed of the evaluated sets, so that a run's own seed does not influence its measurement.
 pub const EVALUATION_SEED: u64 = 2026;
-/// What the mean gain over seeds has to reach, in points.
+/// The bars of the mean gain over seeds, in points.
 const BARS: [(&str, f64); 2] = [("train", 20.0), ("heldout", 15.0)];
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ fn last_evaluation(folder: &RunFolder, run: &str, set: &str) -> Result<Evaluatio
     }
 }
 
-/// What a run came to on every set, compared with the shared first evaluation.
+/// A run's results on every set, compared with the shared first evaluation.
 pub fn outcome(
     folder: &RunFolder,
     run: &str,
@@ -61,7 +61,7 @@ pub fn outcome(
         .collect()
 }
 
-/// How many episodes of two evaluations are not token for token the same, of how many.
+/// The number of episodes whose tokens differ between two evaluations, and the number compared.
 pub fn differing_episodes(
     first: (&RunFolder, &str),
     second: (&RunFolder, &str),
@@ -86,12 +86,12 @@ pub fn differing_episodes(
     Ok((differing as u32, names.len() as u32))
 }
 
-/// Everything measured.
+/// All measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     pub seeds: BTreeMap<u64, BTreeMap<String, SetReport>>,
     pub shuffled: Option<BTreeMap<String, SetReport>>,
-    /// Episodes that differ after two iterations at learning rate 0, and how many were compared.
+    /// Episodes that differ after two iterations at learning rate 0, and the number compared.
     pub frozen: Option<(u32, u32)>,
 }
 

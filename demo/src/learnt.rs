@@ -1,9 +1,9 @@
-//! What was learnt, not only how much: which step on the way from a prompt to a resolved task got better.
+//! Shows which step on the way from a prompt to a resolved task improved, not only by how much.
 //!
-//! Every episode of an evaluation is taken apart into: turns that could be acted on, patches that are not empty,
-//! patches that apply, patches that resolve, edits tried, and whether the first guess was right. An *edit* is a command
-//! with `sed -i` in it and a *passing guess* an edit after which the task's own command said `1 passed`; that is how
-//! the demo's agent works, and only the demo is measured by those two.
+//! For every episode of an evaluation it counts: turns with a valid action, patches that are not empty, patches that
+//! apply, patches that resolve, edits, and whether the first guess was right. An *edit* is a command with `sed -i`; a
+//! *passing guess* is an edit after which the task's own command printed `1 passed`. These two describe the demo's
+//! agent and apply only to the demo.
 
 use crate::statistics::Tally;
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
@@ -11,12 +11,12 @@ use grpo_records::{EpisodeEnd, Outcome, TurnRecord};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a grade is called when the patch cannot be applied to a fresh tree.
+/// The grade's status if the patch does not apply to a fresh tree.
 const REFUSED: &str = "PatchRefused";
 const EDIT: &str = "sed -i";
 const PASSED: &str = "1 passed";
 
-/// Counts over one evaluation; the shares are quotients of them.
+/// Counts over one evaluation; the shares are their quotients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Learnt {
     pub episodes: u32,
@@ -57,7 +57,7 @@ impl Learnt {
         }
     }
 
-    /// Name, value and whether it is a share, in the order in which one thing needs the other.
+    /// Name, value and whether it is a share, in the order of their dependency.
     pub fn figures(&self) -> Vec<(&'static str, Option<f64>, bool)> {
         vec![
             ("turns with one command", share(self.parseable_turns, self.turns), true),
@@ -88,7 +88,7 @@ fn is_edit(turn: &TurnRecord) -> bool {
     turn.action.as_command().is_some_and(|c| c.contains(EDIT))
 }
 
-/// One evaluation of a set: per task, and taken apart.
+/// One evaluation of a set: per task, and in counts.
 #[derive(Clone, Debug, Default)]
 pub struct Evaluation {
     pub set: String,
@@ -98,7 +98,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Reads every episode that counts: of several attempts, the one with a verdict, or else the last.
+    /// Reads every episode that counts: of several attempts the one with a verdict, otherwise the last.
     pub fn read(folder: &RunFolder, set: &str, weights: &str) -> Result<Self, FolderError> {
         let scope = grpo_records::EpisodeScope::Evaluation {
             set: set.to_owned(),
@@ -119,7 +119,7 @@ impl Evaluation {
         Ok(evaluation)
     }
 
-    /// Mean over tasks of the chance that one of k samples is resolved; nothing when tasks have fewer samples.
+    /// Mean over tasks of the chance that one of k samples is resolved; `None` if tasks have fewer samples.
     pub fn pass_at(&self, k: u32) -> Option<f64> {
         let rates: Option<Vec<f64>> = self.tasks.values().map(|t| t.pass_at(k)).collect();
         let rates = rates?;

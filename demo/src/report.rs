@@ -1,7 +1,7 @@
-//! The report on a run, computed from its store: what `demo-report.json` holds and what is printed at the end of the
-//! demo.
+//! The report on a run, computed from its store: the content of `demo-report.json`, which the demo also prints at its
+//! end.
 //!
-//! Rates are means over tasks of the share of resolved samples; a void is in no rate. Gains compare the first and the
+//! Rates are means over tasks of the share of resolved samples; voids do not count. Gains compare the first and the
 //! last evaluation of one set, task by task.
 
 use crate::learnt::{Evaluation, Learnt};
@@ -22,11 +22,11 @@ pub struct Report {
     pub seed: u64,
     pub train: BeforeAfter,
     pub heldout: BeforeAfter,
-    /// Tries that came to nothing through no fault of the policy, over the whole run.
+    /// Void episode attempts over the whole run.
     pub void: u64,
     pub logprob_gap_max: Option<f64>,
     pub iterations: Vec<Iteration>,
-    /// Every evaluated set, these two included, with intervals and what was learnt.
+    /// Every evaluated set, including these two, with intervals and counts of [`crate::learnt`].
     pub sets: BTreeMap<String, SetReport>,
 }
 
@@ -63,11 +63,11 @@ pub struct SetReport {
     pub before: Option<Estimate>,
     pub after: Option<Estimate>,
     pub gain: Option<Estimate>,
-    /// Of the first weights: the mean chance that one of `samples` is resolved.
+    /// With the first weights: the mean chance that one of `samples` is resolved.
     pub pass_at_samples: Option<f64>,
-    /// The one edit that would repair most tasks, and the share it repairs.
+    /// The single edit that repairs the most tasks, and their share.
     pub best_constant_edit: Option<(String, f64)>,
-    /// Rates on tasks whose kind of bug no training task has.
+    /// Rates on tasks with a kind of bug that no training task has.
     pub untrained_kinds: BeforeAfter,
     pub weights: (String, String),
     pub learnt_before: Learnt,
@@ -75,8 +75,7 @@ pub struct SetReport {
 }
 
 impl Report {
-    /// Everything that the store tells. Phase and durations are as the journal knows them; a caller that watched the
-    /// run knows better.
+    /// The whole report. Phase and durations come from the journal; a caller that watched the run knows better ones.
     pub fn of(folder: &RunFolder, tasks: &Tasks) -> Result<Self, FolderError> {
         let facts = folder.facts();
         let mut report = Self {
@@ -179,7 +178,7 @@ fn rates<'a>(evaluation: &'a Evaluation, tasks: &'a Tasks) -> Clustered<'a> {
         .collect()
 }
 
-/// Per task: rate after less rate before; a task that has no rate in one of them is left out.
+/// For each task: rate after minus rate before; tasks without a rate in one of them are left out.
 pub fn gains<'a>(before: &'a Evaluation, after: &'a Evaluation, tasks: &'a Tasks) -> Clustered<'a> {
     before
         .tasks
@@ -222,7 +221,7 @@ fn iterations(folder: &RunFolder) -> Result<Vec<Iteration>, FolderError> {
     Ok(all)
 }
 
-/// When each iteration began, and when its step was done.
+/// The beginning of each iteration, and the end of its step.
 fn step_times(folder: &RunFolder) -> BTreeMap<u32, (i64, Option<i64>)> {
     let mut times: BTreeMap<u32, (i64, Option<i64>)> = BTreeMap::new();
     let mut step_of: BTreeMap<u32, u32> = BTreeMap::new();

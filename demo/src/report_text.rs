@@ -1,5 +1,5 @@
-//! The report as text for a terminal: the curve, the rates with their intervals, what was learnt, where everything
-//! lies.
+//! The report as text for a terminal: the curve, the rates with their intervals, the learnt steps, and the paths of all
+//! files.
 
 use crate::curve;
 use crate::report::{Report, SetReport};

@@ -1,4 +1,4 @@
-//! Which episodes of a copied store there are, and which is worth reading; [`grpo_records::show`] puts one into words.
+//! Lists and chooses the episodes of a copied store; [`grpo_records::show`] renders one as text.
 
 use grpo_records::Outcome;
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
@@ -16,7 +16,7 @@ pub enum ShowError {
     NotFound { wanted: String },
 }
 
-/// Folders of all finished episodes with their outcome, a line each.
+/// The folder and outcome of each finished episode, one per line.
 pub fn list(folder: &RunFolder) -> Result<String, FolderError> {
     let mut out = String::new();
     for scope in folder.scopes()? {
@@ -33,7 +33,7 @@ pub fn list(folder: &RunFolder) -> Result<String, FolderError> {
     Ok(out)
 }
 
-/// The first episode whose folder contains these words.
+/// The first episode whose folder contains `wanted`.
 pub fn find(folder: &RunFolder, wanted: &str) -> Result<EpisodeFolder, ShowError> {
     for scope in folder.scopes()? {
         if let Some(episode) = folder.episodes(&scope)?.into_iter().find(|e| e.path.contains(wanted)) {
@@ -43,7 +43,7 @@ pub fn find(folder: &RunFolder, wanted: &str) -> Result<EpisodeFolder, ShowError
     Err(ShowError::NotFound { wanted: wanted.into() })
 }
 
-/// An episode worth reading: resolved, and not at the first guess where there is one; from the newest part of the run.
+/// An episode worth reading: resolved, in more than 3 turns if there is one, from the newest part of the run.
 pub fn worth_reading(folder: &RunFolder) -> Result<Option<EpisodeFolder>, FolderError> {
     let mut best: Option<EpisodeFolder> = None;
     for scope in folder.scopes()?.into_iter().rev() {

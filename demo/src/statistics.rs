@@ -1,14 +1,14 @@
-//! Rates over tasks, and how far to trust them: bootstrap intervals over tasks, clustered by function.
+//! Rates over tasks, and their uncertainty: bootstrap intervals over tasks, clustered by function.
 //!
 //! Samples of one task, and tasks about one function, are not independent. So whole functions are drawn with
-//! replacement, the mean over the drawn tasks is taken, and the middle 95 % of many such means is the interval.
+//! replacement, the mean over the drawn tasks is computed, and the middle 95 % of many such means is the interval.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// How often functions are drawn anew. The interval's ends then move by less than a tenth of a point from seed to seed.
+/// Number of draws. With it the interval's ends move by less than a tenth of a point from seed to seed.
 pub const DRAWS: usize = 10_000;
 const SEED: u64 = 20_261_121;
 
@@ -21,7 +21,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// True when chance alone does not explain a value above 0.
+    /// True if chance alone does not explain a value above 0.
     pub fn is_above_zero(&self) -> bool {
         self.low > 0.0
     }
@@ -35,12 +35,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing when no sample had a verdict: a void says nothing about the policy.
+    /// `None` if no sample had a verdict: a void says nothing about the policy.
     pub fn rate(&self) -> Option<f64> {
         (self.valid > 0).then(|| f64::from(self.resolved) / f64::from(self.valid))
     }
 
-    /// The chance that at least one of k samples is resolved, estimated without bias from all of them.
+    /// The unbiased estimate, from all samples, of the chance that at least one of k samples is resolved.
     pub fn pass_at(&self, k: u32) -> Option<f64> {
         if self.valid < k {
             return None;
@@ -59,7 +59,7 @@ impl Tally {
 /// A value per task and the function the task is about.
 pub type Clustered<'a> = Vec<(&'a str, f64)>;
 
-/// The mean over tasks and its interval; nothing when there are no tasks.
+/// The mean over tasks and its interval; `None` without tasks.
 pub fn estimate(values: &Clustered) -> Option<Estimate> {
     if values.is_empty() {
         return None;
@@ -92,7 +92,7 @@ pub fn estimate(values: &Clustered) -> Option<Estimate> {
     })
 }
 
-/// Linear between the two nearest of the sorted values.
+/// Interpolates linearly between the two nearest sorted values.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let at = q * (sorted.len() - 1) as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);

@@ -1,5 +1,5 @@
-//! The demo's task rows, as far as a report needs them: which function a task is about, which kind of bug it has
-//! and which edit repairs it. Rows are SWE-bench-shaped JSON lines; the demo's carry those three fields on top.
+//! The parts of the demo's task rows that a report needs: the function that a task is about, its kind of bug and the
+//! edit that repairs it. Rows are JSON lines in SWE-bench's shape; the demo's rows have these three fields in addition.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,15 +13,15 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Every `*.jsonl` of a folder.
+    /// Reads every `*.jsonl` of a folder.
     pub fn read(folder: &Path) -> Result<Self, RowsError> {
         Ok(Self {
             rows: TaskRows::read(folder)?,
         })
     }
 
-    /// What tasks are clustered by: two bugs in one function are not independent. Where a row does not say, a task
-    /// stands for itself.
+    /// The cluster of a task: two bugs in one function are not independent. A task without this field is its own
+    /// cluster.
     pub fn function<'a>(&'a self, instance: &'a str) -> &'a str {
         self.text(instance, "function").unwrap_or(instance)
     }
@@ -47,7 +47,8 @@ impl Tasks {
             .collect()
     }
 
-    /// The floor: the one edit that repairs most of these tasks when it is made everywhere, and the share it repairs.
+    /// The floor: the single edit that repairs the most of these tasks when every patch makes it, and the share that it
+    /// repairs.
     pub fn best_constant_edit<'a>(&self, instances: impl Iterator<Item = &'a str>) -> Option<(String, f64)> {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         let mut tasks = 0usize;

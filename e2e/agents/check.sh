@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# qwen-code and mini-swe-agent, as their publishers ship them, from the files of their images and by the command lines of the
-# presets: in a root without a C library, against a played endpoint. Needs root, and the network for packages only.
+# qwen-code and mini-swe-agent, as their publishers ship them, from the files of their images and with the command lines of
+# the presets: in a root without a C library, against a simulated endpoint. Needs root, and the network for packages only.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"
 . e2e/setup/env.sh
 
-# static_programs: a shell that needs no C library, for roots that have none.
+# static_programs: a shell without a C library, for roots without one.
 static_programs() {
   local folder="$CACHE/agents/static" work
   if [ -x "$folder/bash" ] && [ -x "$folder/busybox" ]; then note "as they were"; return; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The files of the agents' images, as the recipes in docs/images make them, in $GRPO_CACHE/agents/NAME/agent. What has not changed
-# is not made again. files.sh [NAME...]
+# Makes the files of the agents' images, as the recipes in docs/images do, in $GRPO_CACHE/agents/NAME/agent. Skips what has not
+# changed. files.sh [NAME...]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 RECIPES="$REPO/docs/images"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Agents as their publishers ship them, unmodified, on twenty tasks each through the driver, with a scripted policy. Needs root, and
-# the network for packages only: the agents run in a namespace that has no network but loopback, with the files of all their
-# images at /opt/agent, which is made if it is not there. harnesses.sh [TEST...]: only tests whose names have one of these words.
+# the network for packages only: the agents run in a network namespace with only loopback, with the files of all their images at
+# /opt/agent, which is created if missing. harnesses.sh [TEST...]: only tests whose names contain one of these words.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The official Python and JavaScript libraries of OpenAI and Anthropic against the encoders of the recording endpoint, over a socket: texts, streams,
-# tools, errors. Installs them into $GRPO_CACHE (150 MB), and needs network for that only. Node.js and npm have to be there.
+# Tests the official Python and JavaScript libraries of OpenAI and Anthropic against the encoders of the recording endpoint, over a socket: texts,
+# streams, tools, errors. Installs them into $GRPO_CACHE (150 MB), and needs network only for that. Requires Node.js and npm.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"
@@ -17,7 +17,7 @@ libraries() {
   stamp venv-apis "$hash"
 }
 
-# openai is of the version that qwen-code 0.24.4 has.
+# openai has the same version as in qwen-code 0.24.4.
 NODE_LIBRARIES=(openai@5.11.0 @anthropic-ai/sdk@1.13.0)
 
 node_libraries() {

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The pages that a new user types from, run as they are printed: each `sh` block of quickstart.md, then of
-# operate/install.md, in order, one shell for each page, in the repository. A block under the line
-# `<!-- not run: REASON -->` is left out and named.
+# Runs the pages that a new user types from, as printed: each `sh` block of quickstart.md, then of operate/install.md,
+# in order, one shell for each page, in the repository. A block under the line `<!-- not run: REASON -->` is left out
+# and named.
 #
-# One thing is replaced: registry.example.com is a registry on this machine without TLS. The pages are run on the local
-# cluster, which the quickstart starts; the operator of the quickstart is removed before the page on installing it.
+# One name is replaced: registry.example.com becomes a registry on this machine without TLS. The pages run on the local
+# cluster, which the quickstart starts; the quickstart's operator is removed before the page about its installation.
 #   test.sh [quickstart.md] [operate/install.md]       without a name: both
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
 . "$REPO/e2e/release/registry.sh"
 
-# script PAGE: its blocks as one script. Blocks that are left out become comments.
+# script PAGE: its blocks as one script. Skipped blocks become comments.
 script() {
   awk '
     /^<!-- not run: .* -->$/ { reason = $0; sub(/^<!-- /, "", reason); sub(/ -->$/, "", reason); next }
@@ -22,7 +22,7 @@ script() {
       -e "s|registry.example.com/grpo|$REGISTRY/grpo|g"
 }
 
-# page NAME: runs it. A page that has no command cannot have been read.
+# page NAME: runs it. A page without commands is an error: it was not read.
 page() {
   local name=$1 work commands
   work=$(mktemp -d)
@@ -35,8 +35,8 @@ page() {
   rm -rf "$work"
 }
 
-# back: the operator of the source tree for later tests, in a cluster whose kubelet has pulled no image: images of the same
-# content would be pulled again under their other names.
+# back: restores the operator of the source tree for later tests, in a cluster whose kubelet has pulled no image: otherwise
+# images with the same content would be pulled again under their other names.
 back() {
   stop
   "$REPO/e2e/cluster/down.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows that the cluster can do what the tests need, and how fast: pods, a service and its name, an image volume, a user
-# namespace, a volume claim, graphics cards, exec, deletion. Leaves nothing behind.
+# Shows that the cluster has the features that the tests need, and their speed: pods, a service and its name, an image
+# volume, a user namespace, a volume claim, graphics cards, exec, deletion. Leaves nothing behind.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -17,7 +17,7 @@ pod() {
        containers: [{name: "main", image: $image, imagePullPolicy: "IfNotPresent", command: ["bash", "-c", $command]} + $container]} + $spec)}'
 }
 
-# says NAME EXPECTED: the pod ends well and its log holds the expected text.
+# says NAME EXPECTED: the pod succeeds and its log contains the expected text.
 says() {
   k wait --for=jsonpath='{.status.phase}'=Succeeded "pod/$1" --timeout=60s > /dev/null || { k describe pod "$1"; k logs "$1"; return 1; }
   k logs "$1" | grep -q "$2" || { k logs "$1"; return 1; }

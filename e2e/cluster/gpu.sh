@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lets a node claim graphics cards, so that what asks for some is scheduled; no device comes with it.
+# Makes a node offer graphics cards, so that pods that request some are scheduled; no device comes with it.
 #   gpu.sh [COUNT] [NODE]
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The first process of the cluster's namespaces: gives them folders of their own for what must not outlive the cluster,
-# then only adopts orphans. Ending it ends everything inside.
+# The first process of the cluster's namespaces: mounts folders for data that must not outlive the cluster, then only
+# adopts orphans. Ending it ends everything inside.
 set -euo pipefail
 
 mount -t tmpfs -o mode=755 tmpfs /run

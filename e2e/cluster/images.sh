@@ -35,7 +35,7 @@ dockerfile_of() {
   esac
 }
 
-# Where programs are that are mounted into images of any libc.
+# Paths of programs that are mounted into images with any libc.
 STATIC="$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-gnu/debug"
 EDIT_TOOL="$STATIC/edit_via_str_replace"
 
@@ -65,8 +65,8 @@ buildah_() {
   BUILDAH_ISOLATION=chroot STORAGE_DRIVER=overlay buildah --root "$CACHE/buildah/root" --runroot "$CACHE/buildah/run" "$@"
 }
 
-# put_image TAG: from buildah's store into the layout. `buildah push` would compress every layer again for each image that
-# shares it (9 s for the trainer instead of 0.3 s).
+# put_image TAG: copies an image from buildah's store into the layout. `buildah push` would compress every layer again for
+# each image that shares it (9 s for the trainer instead of 0.3 s).
 put_image() {
   local tag=$1 layer layers=() config manifest
   layer=$(jq -r --arg t "$tag" '.[] | select(.names // [] | index($t)) | .layer' "$CACHE/buildah/root/overlay-images/images.json")
@@ -83,7 +83,7 @@ put_image() {
   put_reference "$tag" "$manifest"
 }
 
-# layer_blob LAYER: what a layer of buildah's store holds, as a tar in the layout; prints "digest size".
+# layer_blob LAYER: a layer of buildah's store as a tar in the layout; prints "digest size".
 layer_blob() {
   local layer=$1 known="$LAYOUT/layers/$1" diff="$CACHE/buildah/root/overlay/$1/diff"
   if [ ! -s "$known" ] || [ ! -e "$LAYOUT/blobs/sha256/$(cut -d' ' -f1 "$known" | cut -d: -f2)" ]; then
@@ -104,7 +104,7 @@ put_blob() {
   mv "$new" "$LAYOUT/blobs/sha256/$sum"
 }
 
-# put_reference TAG "DIGEST SIZE": the index of the layout knows TAG as this manifest.
+# put_reference TAG "DIGEST SIZE": enters this manifest as TAG into the layout's index.
 put_reference() {
   jq -c --arg tag "$1" --arg digest "${2% *}" --argjson size "${2#* }" '
     .manifests |= [.[] | select(.annotations["org.opencontainers.image.ref.name"] != $tag)] + [{
@@ -120,7 +120,7 @@ make_layout() {
   [ -e "$LAYOUT/index.json" ] || printf '{"schemaVersion":2,"manifests":[]}' > "$LAYOUT/index.json"
 }
 
-# sweep: drops what no image of the layout uses any more.
+# sweep: deletes blobs that no image of the layout uses any more.
 sweep() {
   local keep
   with_docker && return
@@ -198,7 +198,7 @@ loaded_by() {
   done
 }
 
-# context_of NAME: a fresh folder with what the Dockerfile copies (hard links: nothing is copied).
+# context_of NAME: a new folder with the files that the Dockerfile copies (as hard links, without copying).
 context_of() {
   local name=$1 context="$CONTEXTS/$1" binary
   binary=$(binary_of "$name")
@@ -216,7 +216,7 @@ context_of() {
   printf '%s\n' "$context"
 }
 
-# inputs_of NAME: one digest over everything that the image is made of.
+# inputs_of NAME: one digest over all inputs of the image.
 inputs_of() {
   local name=$1 base=image-base
   case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd | operator) base=none ;; esac
@@ -253,7 +253,7 @@ build() {
 
 # ---- importing ----
 
-# import_layout DIR [REFERENCE...]: only the blobs that the cluster does not hold yet are handed over.
+# import_layout DIR [REFERENCE...]: sends only the blobs that the cluster lacks.
 import_layout() {
   local dir=$1 pick work count
   shift
@@ -279,8 +279,8 @@ import_layout() {
   note "$(wc -l < "$work/new") of $count new, $(du -h "$work/import.tar" | cut -f1)"
 }
 
-# name_by_id DIR WORK: gives each image also its id as a name. The node does that for new names only, and when a name moved
-# to a new image it would not find that as an image volume.
+# name_by_id DIR WORK: gives each image also its id as a name. The node does that for new names only, so an image under a
+# moved name would not be found as an image volume.
 name_by_id() {
   local dir=$1 work=$2 name digest id
   images list -q | grep '^sha256:' | sort > "$work/ids" || true
@@ -337,7 +337,7 @@ push() {
   for name in "${names[@]}"; do stage "push $name" push_one "$name" "$registry/$name:$tag"; done
 }
 
-# push_one NAME REFERENCE: layers are compressed on the way; those that the registry holds are not sent again.
+# push_one NAME REFERENCE: compresses layers during the push; skips those that the registry has.
 push_one() {
   local image="grpo.dev/$1:dev" tls=true
   [ "${GRPO_PLAIN_HTTP:-}" != 1 ] || tls=false
@@ -390,8 +390,8 @@ build_agent() {
   stamp "image-agent-$1" "$hash"
 }
 
-# long_model: the demo's model for prompts that are too long for it, or that have tools. It answers nonsense there, by the same
-# weights: its positions beyond 2,048 were never trained.
+# long_model: the demo's model for prompts that are too long for it, or that have tools. It answers nonsense there, because its
+# positions beyond 2,048 were never trained; the weights are the same.
 long_model() {
   local context="$CONTEXTS/long-model" model="$REPO/demo/model" template="$REPO/rollout-image/driver/tests/harnesses/chat_template.jinja"
   local hash reference=grpo.dev/demo/long-model:1 off
@@ -418,13 +418,13 @@ long_model() {
   fi
 }
 
-# forget: drops images that have lost their name to a newer one. Only for a cluster without pods.
+# forget: deletes images whose name now belongs to a newer one. Only for a cluster without pods.
 forget() {
   images list | awk 'NR > 1 && $1 !~ /^sha256:/ { named[$3] = 1 } NR > 1 && $1 ~ /^sha256:/ { id[$1] = $3 }
     END { for (i in id) if (!(id[i] in named)) print i }' | while read -r id; do images rm "$id" > /dev/null; done
 }
 
-# pause: small enough to build when a cluster boots for the first time; later ones find it in the store.
+# pause: small enough to build when a cluster boots for the first time; later boots find it in the store.
 pause() {
   local context="$CONTEXTS/pause"
   mkdir -p "$context"
@@ -433,7 +433,7 @@ pause() {
   import_layout "$LAYOUT" grpo.dev/pause:1
 }
 
-# What a booting cluster asks for must not wait for a build.
+# A booting cluster must not wait for a build.
 if [ "${1:-}" = forget ]; then forget; exit; fi
 if [ "${1:-}" = pause ] && [ -n "$(images list -q name==grpo.dev/pause:1)" ]; then exit 0; fi
 # One at a time: builds and imports share the layout.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The cluster where a container engine and kind are: kind.sh up|down|status. Called by up.sh, down.sh and status.sh.
+# The cluster on machines with a container engine and kind: kind.sh up|down|status. Called by up.sh, down.sh and
+# status.sh.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

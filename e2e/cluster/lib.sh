@@ -1,7 +1,7 @@
-# What the cluster scripts share: addresses, folders, and the way into the cluster's namespaces. Sourced, not run.
+# Shared by the cluster scripts: addresses, folders, and the access to the cluster's namespaces. Sourced, not run.
 #
-# The whole cluster lives in one set of namespaces (network, mounts, processes) held by one process, so that nothing of
-# it is visible to the machine and ending that process ends everything: servers, pods, mounts, addresses.
+# The whole cluster lives in one set of namespaces (network, mounts, processes) held by one process. The machine sees
+# nothing of it, and ending that process ends everything: servers, pods, mounts, addresses.
 
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 
@@ -21,7 +21,7 @@ API_SERVICE_IP=10.113.0.1
 DOMAIN=cluster.local
 VOLUMES=${GRPO_VOLUMES:-12}
 
-# start_time PID: when a process began, in ticks since boot: with its id, names it for ever.
+# start_time PID: the start of a process, in ticks since boot; together with its id it is unique for ever.
 start_time() { awk '{ sub(/.*\) /, ""); print $20 }' "/proc/$1/stat" 2> /dev/null; }
 
 # holder: prints the holder's process id if it is alive.
@@ -53,7 +53,7 @@ await() {
   done
 }
 
-# uses_kind: a container engine answers and kind is there; then kind makes the cluster.
+# uses_kind: true if a container engine answers and kind is installed; then kind makes the cluster.
 uses_kind() {
   [ "${GRPO_CLUSTER:-}" != local ] && command -v kind > /dev/null && docker info > /dev/null 2>&1
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stops or starts one part of the running local cluster, for tests that take something away.
+# Stops or starts one part of the running local cluster, for tests of outages.
 #   part.sh stop|kill|start|restart NAME      NAME: etcd containerd apiserver controller-manager scheduler kubelet proxy coredns volumes
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,16 +1,17 @@
-# The parts of the local cluster: how each is started, how one sees that it serves. Sourced by up.sh and part.sh.
-# A part is a process in the cluster's namespaces; its id (as seen there) is in $RUN/pids/NAME, its output in $RUN/logs/NAME.log.
+# The parts of the local cluster: the command that starts each, and the check that it serves. Sourced by up.sh and part.sh. A
+# part is a process in the cluster's namespaces; its id there is in $RUN/pids/NAME, its output in $RUN/logs/NAME.log.
 
 PARTS=(etcd containerd apiserver controller-manager scheduler kubelet proxy coredns volumes)
 
-# render FILE: a file of config/ with the @NAMES@ filled in.
+# render FILE: a file of config/ with the @NAMES@ replaced.
 render() {
   sed -e "s|@RUN@|$RUN|g; s|@STORE@|$STORE|g; s|@BIN@|$CACHE/bin|g; s|@NODE_IP@|$NODE_IP|g; s|@NODE@|$NODE|g" \
     -e "s|@POD_CIDR@|$POD_CIDR|g; s|@DOMAIN@|$DOMAIN|g; s|@CGROUP@|$CGROUP|g" "$CLUSTER_DIR/config/$1"
 }
 
-# launch NAME COMMAND...: starts a part in the background of the cluster's namespaces. All but the two that pods
-# descend from go before what else the machine does, so that a build next door does not make a node look dead.
+# launch NAME COMMAND...: starts a part in the background of the cluster's namespaces. All parts except the two
+# ancestors of pods have priority over the machine's other work, so that a concurrent build does not make a node look
+# dead.
 launch() {
   local name=$1 haste=(nice -n -5)
   shift
@@ -95,7 +96,7 @@ start_coredns() {
 }
 serves_coredns() { inside curl -fsS "http://$NODE_IP:8181/ready"; }
 
-# No provisioner is here: this part waits for volumes whose claim is gone, empties them and offers them again.
+# No provisioner runs here: this part waits for volumes whose claim is gone, empties them and offers them again.
 start_volumes() { launch volumes bash "$CLUSTER_DIR/volumes.sh" "$RUN" "$CLUSTER_KUBECONFIG"; }
 serves_volumes() { running volumes; }
 

@@ -15,7 +15,7 @@ certificate() {
   rm "$PKI/$name.csr"
 }
 
-# kubeconfig NAME FILE: how the holder of NAME's certificate reaches the API server.
+# kubeconfig NAME FILE: access to the API server for the owner of NAME's certificate.
 kubeconfig() {
   local name=$1 file=$2
   cat > "$file" << END

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says whether the cluster is up and which of its parts serve; fails when one does not.
+# Reports whether the cluster is up and which of its parts serve; fails if one does not.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 . "$CLUSTER_DIR/parts.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Brings up a real Kubernetes on this machine: one node, real kubelet and containerd, services, DNS, volumes; no
-# registry, no container engine. When the cluster is up already it only checks. With a container engine and kind on the
-# machine, kind makes the cluster instead. Leaves a kubeconfig at $GRPO_CACHE/kubeconfig.
+# Starts a real Kubernetes on this machine: one node, real kubelet and containerd, services, DNS, volumes; no registry,
+# no container engine. If the cluster is already up, it only checks it. If the machine has a container engine and kind,
+# kind makes the cluster instead. Leaves a kubeconfig at $GRPO_CACHE/kubeconfig.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 . "$CLUSTER_DIR/pki.sh"
@@ -23,7 +23,7 @@ namespaces() {
   printf '%s %s\n' "$pid" "$(start_time "$pid")" > "$HOLDER_FILE"
 }
 
-# wire: a cable from this machine to the node, and routes to pods and services over it.
+# wire: a virtual cable from this machine to the node, and routes to pods and services over it.
 wire() {
   local pid
   pid=$(holder)
@@ -67,7 +67,7 @@ control_plane() {
   start_part coredns
 }
 
-# runtime: containerd without what an earlier cluster left in its books; its images stay.
+# runtime: containerd without an earlier cluster's state; its images stay.
 runtime() {
   part containerd
   local c
@@ -100,7 +100,7 @@ node() {
   await 30 kube get serviceaccount default
 }
 
-# serving: every part answers.
+# serving: true if every part answers.
 serving() {
   local p
   for p in "${PARTS[@]}"; do await 30 "serves_$p" || die "$p does not serve (log: $RUN/logs/$p.log)"; done

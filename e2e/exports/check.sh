@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Our models against those of others, longer than the tests do. Models of random geometry are written by transformers and computed by us; then models
-# that we have trained are exported, and transformers, PEFT and vLLM (its CPU build) load them and say what logprobs they give.
-# Installs into $GRPO_CACHE, 10 GB the first time, and needs network for that only. docs/src/models.md says what is proven.
-#   check.sh [COUNT [SEED]]     models of random geometry, 60 of seed 1 unless said otherwise
+# Compares our models with those of others, on more cases than the tests do. transformers writes models of random geometry and we compute them; then
+# transformers, PEFT and vLLM (its CPU build) load exported models that we trained, and report their logprobs. Installs into $GRPO_CACHE, 10 GB the
+# first time, and needs network only for that. docs/src/models.md lists the results.
+#   check.sh [COUNT [SEED]]     models of random geometry, by default 60 with seed 1
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"
@@ -12,7 +12,7 @@ TORCH=(-p grpo-native -p grpo-model -p grpo-trainer --features grpo-model/torch)
 LIBRARIES=$(source e2e/setup/env.sh && echo "${LD_LIBRARY_PATH:-}")
 PYTHON=$CACHE/venv-transformers/bin/python
 VLLM=$CACHE/venv-vllm/bin/python
-# Two cores are enough for a tiny model, and vLLM takes all there are.
+# Two cores are enough for a tiny model, and vLLM takes all cores by default.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 WORK=$(mktemp -d)
 trap 'rm -rf "$WORK"' EXIT
@@ -20,7 +20,7 @@ trap 'exit 130' INT TERM
 
 random_models() { "$PYTHON" libs/model/tests/golden/make.py --random "$COUNT" --seed "$SEED" --to "$WORK/models"; }
 
-# ours TEST NAME: a test that is left out otherwise; its figures are what it prints.
+# ours TEST NAME: a test that is otherwise skipped; its figures are its output.
 ours() {
   LD_LIBRARY_PATH=$LIBRARIES cargo test "${TORCH[@]}" --test "$1" -- --ignored --exact "$2" --nocapture | tee "$WORK/said"
   grep -q "1 passed" "$WORK/said"
@@ -28,7 +28,7 @@ ours() {
   note "$(grep "largest relative" "$WORK/said" || echo "${name//_/ }")"
 }
 
-# theirs PYTHON PEER: its last line is the sum.
+# theirs PYTHON PEER: its last line is the summary.
 theirs() {
   "$1" e2e/exports/load.py "$2" "$WORK/exports" | tee "$WORK/said"
   note "$(tail -n 1 "$WORK/said")"

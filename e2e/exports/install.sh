@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# transformers and PEFT in a virtual environment of their own in the cache (5.5 GB: torch brings its CUDA libraries), for what is compared with them.
+# transformers and PEFT in a virtual environment of their own in the cache (5.5 GB: torch brings its CUDA libraries), for comparisons.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 

@@ -1,5 +1,5 @@
-//! `.ci/run` tests the commit of a clean checkout in a tree whose path stays the same, so that a fresh clone compiles
-//! only what differs from the commit before.
+//! `.ci/run` tests the commit of a clean checkout in a tree with a fixed path, so that a fresh clone compiles only its
+//! differences from the previous commit.
 //!
 //! The tests run the script itself in tiny repositories, with a cache of their own.
 
@@ -20,7 +20,7 @@ const MAKEFILE: &str = "test:\n\tcargo test --offline --tests\n";
 struct Place(TempDir);
 
 impl Place {
-    /// Checkout `first` holds a commit of one crate.
+    /// Checkout `first` has a commit of one crate.
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let run = fs::read_to_string(repository().join(".ci/run")).unwrap();
@@ -63,7 +63,7 @@ impl Place {
         self.git(checkout, &["commit", "--quiet", "--message", "A commit"]);
     }
 
-    /// A clone without history, as machines of CI make them.
+    /// A clone without history, as CI machines make it.
     fn cloned(&self, name: &str) {
         let (from, to) = (format!("file://{}", self.path("first").display()), self.path(name));
         self.git(
@@ -88,7 +88,7 @@ impl Place {
         run.output().unwrap()
     }
 
-    /// What a run that passes prints.
+    /// The output of a run that passes.
     fn passes(&self, checkout: &str) -> String {
         let output = self.ci(checkout);
         assert!(output.status.success(), "{}", said(&output));
@@ -115,7 +115,7 @@ fn a_fresh_clone_compiles_only_what_differs_from_the_commit_before() {
     let said = place.passes("second");
     assert!(!compiles(&said, "grpo-tiny") && said.contains("the_first"), "{said}");
 
-    // A file changes its place and its content, one comes and one goes.
+    // One file changes its path and content, one is added and one removed.
     place.git("first", &["rm", "--quiet", "src/part.rs", "tests/first.rs"]);
     place.write("first", "src/part/mod.rs", "pub const NUMBER: u8 = 2;\n");
     let test = "#[test]\nfn the_second() {\n    assert_eq!(grpo_tiny::part::NUMBER, 2);\n}\n";
@@ -126,7 +126,7 @@ fn a_fresh_clone_compiles_only_what_differs_from_the_commit_before() {
     assert!(compiles(&said, "grpo-tiny") && said.contains("the_second"), "{said}");
     assert!(!said.contains("the_first"), "{said}");
 
-    // And back, as with a clone of an older commit.
+    // And back, like a clone of an older commit.
     let said = place.passes("second");
     assert!(said.contains("the_first") && !said.contains("the_second"), "{said}");
 }
@@ -163,7 +163,7 @@ fn a_checkout_with_changes_is_tested_where_it_is_and_the_exit_status_is_that_of_
 #[test]
 fn the_first_target_directory_takes_dependencies_that_were_compiled_but_none_of_our_crates() {
     let place = Place::new();
-    // A registry, since cargo knows other dependencies by their paths.
+    // A registry, because cargo identifies other dependencies by their paths.
     let registry = "[source.crates-io]\nreplace-with = \"here\"\n[source.here]\ndirectory = \"crates\"\n";
     place.write(".cargo", "config.toml", registry);
     let other = MANIFEST.replace("grpo-tiny", "other");

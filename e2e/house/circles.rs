@@ -1,7 +1,7 @@
 //! Files of a crate that use each other in a circle cannot be understood one at a time.
 //!
-//! An edge leads from the file of a module to the file that *defines* what it uses, through every re-export. Edges to
-//! a module's own ancestors, and from them, do not count: a parent names its children anyway.
+//! An edge leads from the file of a module to the file that *defines* a used item, through every re-export. Edges
+//! between a module and its ancestors do not count: a parent names its children anyway.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,7 +108,7 @@ fn reach(from: &ModulePath, edges: &BTreeMap<ModulePath, BTreeSet<ModulePath>>) 
     found
 }
 
-/// Every path that an item names, those inside of macro calls included.
+/// Every path that an item names, also inside macro calls.
 #[derive(Default)]
 struct Paths(BTreeSet<Vec<String>>);
 
@@ -150,7 +150,7 @@ impl Paths {
 impl<'a> Visit<'a> for Paths {
     fn visit_item(&mut self, item: &'a Item) {
         match item {
-            // Its leaves are paths of their own.
+            // Its leaves are paths themselves.
             Item::Use(used) => take_use(&used.tree, &mut Vec::new(), &mut self.0),
             item => syn::visit::visit_item(self, item),
         }
@@ -192,7 +192,7 @@ fn take_use(tree: &syn::UseTree, before: &mut Vec<String>, paths: &mut BTreeSet<
 mod tests {
     use super::*;
 
-    /// A crate of these files in a folder of its own.
+    /// A crate with these files, in a folder of its own.
     fn circles_in(name: &str, files: &[(&str, &str)]) -> Vec<Vec<String>> {
         let folder = std::env::temp_dir().join(format!("grpo-house-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -1,7 +1,7 @@
 //! Dependencies between our crates point down: images, demo, bench and e2e above libs, libs above crds.
 //!
-//! Dev-dependencies obey the same rules, because a test that links another image's crate ties the two together as much
-//! as code does.
+//! Dev-dependencies obey the same rules, because a test that links another image's crate couples the two as much as
+//! code does.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ fn layer(folder: &str) -> u8 {
     }
 }
 
-/// Chat templates, wire formats, the hub's client, the C++ shim and ports for tests: they use none of our crates, so
-/// that what links them stays small.
+/// Chat templates, wire formats, the hub's client, the C++ shim and ports for tests. They use none of our crates, so
+/// that their dependents stay small.
 const LEAVES: [&str; 6] = [
     "libs/chat-template",
     "libs/sandbox-protocol",
@@ -38,7 +38,7 @@ fn top(folder: &str) -> &str {
 /// Whether a crate in `user` may depend on one in `used`.
 fn allowed(user: &str, used: &str) -> bool {
     if LEAVES.contains(&user) {
-        // Its tests use it with a feature.
+        // A crate's tests use the crate itself with a feature.
         return used == user;
     }
     layer(used) < layer(user) || layer(user) == 3 || top(user) == top(used)
@@ -88,7 +88,7 @@ fn images_do_not_use_each_other_and_leaves_use_nothing() {
     assert!(allowed("trainer-image/trainer", "trainer-image/objective"));
     assert!(allowed("e2e/tests", "rollout-image/driver"));
     assert!(!allowed("operator/kubectl-grpo", "rollout-image/driver"));
-    // A plan of a manifest is what the operator decides, so the plugin asks the operator's own functions.
+    // A plan shows the operator's decisions, so the plugin uses the operator's own functions.
     assert!(allowed("operator/kubectl-grpo", "operator/core"));
     assert!(!allowed("libs/records", "operator"));
     assert!(!allowed("libs/sandbox-protocol", "crds"));

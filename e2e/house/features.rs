@@ -1,6 +1,6 @@
-//! A dependency has one set of features in every call of cargo that `make build` and `make test-unit` do.
+//! A dependency has one set of features in every cargo call of `make build` and `make test-unit`.
 //!
-//! Two sets mean that it, and everything above it, is compiled twice: minutes of a cold run.
+//! Two sets would compile it, and everything above it, twice: minutes of a cold run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::tree::{metadata, repository};
 
-/// The packages of a variable of the Makefile, as cargo's arguments.
+/// The packages of a Makefile variable, as cargo's arguments.
 fn selection(name: &str) -> Vec<String> {
     let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
     let start = format!("{name} := ");
@@ -19,16 +19,15 @@ fn selection(name: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The features of each dependency that is not ours, by its name and version, and by whether a build script or a macro
-/// uses it.
+/// The features of each external dependency, by its name and version, and by whether a build script or a macro uses it.
 ///
-/// `cargo tree` mixes what runs on the builder with what is linked, so this reads cargo's own plan of the call.
+/// `cargo tree` mixes dependencies for the builder with linked ones, so this reads cargo's own plan of the call.
 fn features(call: &str, selection: &[String]) -> BTreeMap<(String, bool), BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .arg(call)
         .args(selection)
         .args([
-            // Not `--offline`: on a bare machine the crates of the calls that come later are not there yet.
+            // Not `--offline`: on a bare machine the crates of later calls are not downloaded yet.
             "--locked",
             "--tests",
             "--bins",
@@ -36,7 +35,7 @@ fn features(call: &str, selection: &[String]) -> BTreeMap<(String, bool), BTreeS
             "unstable-options",
             "--unit-graph",
         ])
-        // The plan is printed by a stable cargo too; it only asks for this.
+        // A stable cargo prints the plan too, but only with this variable.
         .env("RUSTC_BOOTSTRAP", "1")
         .current_dir(repository())
         .output()

@@ -12,7 +12,7 @@ use crate::tree::{files, hold, repository};
 
 const GLOSSARY: &str = "docs/src/glossary.md";
 
-/// Written from the API's own types, and from scripts of other systems with their words.
+/// Generated from the API's types, and from other systems' scripts with their own words.
 const GENERATED: [&str; 2] = ["docs/src/reference.md", "docs/src/values.md"];
 
 /// Uses of a word of the column "not". New ones are refused.
@@ -21,7 +21,7 @@ const USES: usize = 0;
 /// A row of the glossary.
 struct Entry {
     term: String,
-    /// Words that are not used for it.
+    /// Words that must not replace it.
     not: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ fn any_of<'a>(words: impl Iterator<Item = &'a str>) -> Regex {
             parts.join(r"\s+")
         })
         .collect();
-    // The longest first: of two words that begin alike, the regex takes the first.
+    // The longest first, because the regex takes the first of two alternatives with the same beginning.
     patterns.sort_by_key(|pattern| std::cmp::Reverse(pattern.len()));
     Regex::new(&format!(r"(?i)\b(?:{})s?\b", patterns.join("|"))).unwrap()
 }

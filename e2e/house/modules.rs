@@ -1,4 +1,4 @@
-//! The modules of a crate's target, as its files declare them, and what a path in one of them leads to.
+//! The modules of a crate's target, as its files declare them, and the resolution of paths in them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,10 +7,10 @@ use std::{
 
 use syn::{Item, UseTree};
 
-/// Names of modules from the crate's root, which is empty.
+/// Names of modules from the crate's root, whose path is empty.
 pub type ModulePath = Vec<String>;
 
-/// What a module declares, tests apart.
+/// The declarations of a module, except tests.
 pub struct Module {
     pub file: PathBuf,
     pub items: Vec<Item>,
@@ -24,7 +24,7 @@ pub struct Module {
 #[derive(Default)]
 pub struct Modules(pub BTreeMap<ModulePath, Module>);
 
-/// More steps than this through re-exports are a circle of `use`.
+/// More steps through re-exports than this are a circle of `use`.
 const DEEPEST: usize = 32;
 
 impl Modules {
@@ -36,7 +36,7 @@ impl Modules {
         modules
     }
 
-    /// `children` is the folder in which the module's own modules lie.
+    /// `children` is the folder of the module's own modules.
     fn add(&mut self, path: ModulePath, file: &Path, items: Vec<Item>, children: PathBuf) {
         let items: Vec<Item> = items.into_iter().filter(|item| !is_test(item)).collect();
         let mut module = Module {
@@ -85,7 +85,7 @@ impl Modules {
         self.add(path, file, items, children);
     }
 
-    /// The module that defines what a path leads to, through every re-export; none where the path leaves the crate.
+    /// The module that defines the target of a path, through every re-export; `None` if the path leaves the crate.
     pub fn resolve(&self, from: &ModulePath, path: &[String]) -> Option<ModulePath> {
         self.walk(from, path, 0).map(|(module, _)| module)
     }
@@ -114,7 +114,8 @@ impl Modules {
             match self.step(&at, segment, depth) {
                 Some((module, true)) => at = module,
                 Some((module, false)) => return Some((module, false)),
-                // Something that this reader does not know, such as a macro's product: the module it was asked of.
+                // An item that this reader does not know, such as a macro's product, counts to the module of the
+                // lookup.
                 None => return Some((at, false)),
             }
             rest = behind;
@@ -122,7 +123,7 @@ impl Modules {
         Some((at, true))
     }
 
-    /// One name in one module.
+    /// Resolves one name in one module.
     fn step(&self, at: &ModulePath, name: &str, depth: usize) -> Option<(ModulePath, bool)> {
         let module = self.0.get(at)?;
         let child = [at.clone(), vec![name.to_owned()]].concat();
@@ -146,7 +147,7 @@ impl Modules {
     }
 }
 
-/// Whether an item exists in tests only.
+/// Whether an item exists only in tests.
 fn is_test(item: &Item) -> bool {
     let attributes = match item {
         Item::Mod(item) => &item.attrs,

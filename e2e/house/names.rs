@@ -1,10 +1,10 @@
-//! Names that are gone and must not come back: home-made words for which the field has others.
+//! Names that were removed and must not return: home-made words for which the field has its own.
 
 use regex::Regex;
 
 use crate::tree::{files, hold};
 
-/// Folder, and the identifiers that must not exist below it.
+/// Folders, and identifiers that must not exist below them.
 const GONE: [(&str, &str); 28] = [
     (
         "sandbox-image/gateway/src",
@@ -26,7 +26,7 @@ const GONE: [(&str, &str); 28] = [
         "rollout-image/driver/src",
         r"\b(struct|enum) (Ledger|Transcript|Stop)\b",
     ),
-    // An agent's `act` is its own.
+    // The agent has an `act` of its own.
     ("rollout-image/driver/src/episode", r"\bfn act\b"),
     ("rollout-image/driver/src", r"\bfn (work|left|aim|synced|noting)\b"),
     ("rollout-image/driver/src/iterate", r"\bfn follow\b"),
@@ -49,7 +49,7 @@ const GONE: [(&str, &str); 28] = [
     ("libs", r"\b(struct|enum|type) (Plan|Order|Fault)\b"),
 ];
 
-/// Lines that still use one.
+/// Lines that still use such a name.
 const LEFT: usize = 0;
 
 #[test]

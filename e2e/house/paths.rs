@@ -1,4 +1,4 @@
-//! Files and targets of make that the pages name exist: a move that forgets its pages is found.
+//! Files and make targets that the pages name must exist: finds moves that forgot the pages.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 
 use crate::tree::{SourceFile, files, repository};
 
-/// The book, the README and CONTRIBUTING.md, without its list of folders that are gone.
+/// The book, the README, and CONTRIBUTING.md without its list of removed folders.
 fn pages() -> Vec<SourceFile> {
     let mut pages: Vec<_> = files(&["md"])
         .into_iter()
@@ -22,7 +22,7 @@ fn pages() -> Vec<SourceFile> {
     pages
 }
 
-/// What a pattern finds in the pages, and where.
+/// The matches of a pattern in the pages, with their places.
 fn named<'a>(pages: &'a [SourceFile], pattern: &str) -> BTreeSet<(&'a str, &'a str)> {
     let pattern = Regex::new(pattern).unwrap();
     let of_page = |page: &'a SourceFile| {
@@ -38,7 +38,7 @@ fn every_file_that_a_page_names_exists() {
     let pages = pages();
     let named = named(&pages, &format!(r"`((?:{folders})/[A-Za-z0-9_./-]+\.[a-z]+)`"));
     assert!(named.len() > 20, "only {} paths were found", named.len());
-    // NAME is the reader's own.
+    // NAME is a placeholder for the reader.
     let missing: Vec<String> = named
         .iter()
         .filter(|(file, _)| !file.contains("NAME") && !repository().join(file).exists())
@@ -55,7 +55,7 @@ fn every_target_of_make_that_a_page_names_exists() {
         .filter_map(|line| Some(line.split_once(':')?.0))
         .collect();
     let mut pages = pages();
-    // In code: a word in backticks, or a line of an indented block; those of fenced ones are indented for this.
+    // In code: a word in backticks, or a line of an indented block; fenced blocks are indented for this.
     let fence = Regex::new(r"(?s)```sh\n(.*?)```").unwrap();
     let indented = |block: &Captures<'_>| format!("    {}", block[1].replace('\n', "\n    "));
     for page in &mut pages {

@@ -1,11 +1,11 @@
-//! Files that a person can hold in mind.
+//! Limits the size of files, so that a person can understand each as a whole.
 
 use crate::tree::{files, hold, is_test};
 
 const MOST_LINES: usize = 500;
 const MEDIAN: usize = 150;
 
-/// Source files over [`MOST_LINES`] lines; tests apart.
+/// Source files over [`MOST_LINES`] lines, except tests.
 const LONG: usize = 0;
 
 #[test]

@@ -10,7 +10,7 @@ const WIDEST: usize = 120;
 const PHRASES: usize = 8;
 
 const LONGEST: usize = 40;
-/// Markdown sentences of more words than that are refused: split them.
+/// Longer markdown sentences. New ones are refused: split them.
 const LONG: usize = 0;
 
 #[test]
@@ -49,7 +49,7 @@ fn phrases_that_read_as_translated_only_become_fewer() {
     hold("lines that read as translated", PHRASES, &found);
 }
 
-/// Sentences of prose: not of code blocks, and of tables each cell by itself.
+/// Sentences of prose: without code blocks, and with each table cell separate.
 fn sentences(page: &str) -> Vec<String> {
     let fences = Regex::new(r"(?s)```.*?```").unwrap();
     let page = fences.replace_all(page, "");
@@ -97,7 +97,7 @@ fn a_sentence_ends_at_its_full_stop_its_cell_or_its_item() {
 fn sentences_of_more_than_40_words_only_become_fewer() {
     let mut found = Vec::new();
     for file in files(&["md"]) {
-        // Written from the types' own comments.
+        // Generated from the types' own comments.
         if file.path == "docs/src/reference.md" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The files that the rules are about.
+//! The files that the rules apply to.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ pub fn repository() -> PathBuf {
         .to_owned()
 }
 
-/// Every file with one of these extensions. Hidden folders, build outputs and the built book are left out.
+/// Every file with one of these extensions, except hidden folders, build outputs and the built book.
 pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
     let root = repository();
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
     found
 }
 
-/// What `cargo metadata` says of our own packages.
+/// The output of `cargo metadata` about our own packages.
 pub fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -73,8 +73,8 @@ pub fn is_test(path: &str) -> bool {
         || folders.iter().any(|folder| path.starts_with(folder))
 }
 
-/// Fails above the limit, and far below it: an edit that removes a few lines needs no change here, and what a larger
-/// one has won is kept.
+/// Fails above the limit, and far below it: an edit that removes a few lines needs no change here, and the gain of a
+/// larger one is kept.
 pub fn hold(what: &str, limit: usize, found: &[String]) {
     let shown = found.iter().take(60).cloned().collect::<Vec<_>>().join("\n  ");
     assert!(

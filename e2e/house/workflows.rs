@@ -1,4 +1,4 @@
-//! What tests, checks or measures runs by itself: `make test` with each push, every other target once a week.
+//! Every test, check and benchmark runs automatically: `make test` with each push, every other target once a week.
 
 use std::collections::BTreeSet;
 
@@ -6,14 +6,14 @@ use regex::Regex;
 
 use crate::tree::repository;
 
-/// What wants a GPU: only the machine of `gpu.yml` has one.
+/// Targets that need a GPU: only the machine of `gpu.yml` has one.
 const GPU: [&str; 2] = ["bench-gpu", "test-gpu"];
 
 fn text(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap()
 }
 
-/// What the pattern's group finds, line by line.
+/// The matches of the pattern's group, line by line.
 fn found(pattern: &str, text: &str) -> BTreeSet<String> {
     let pattern = Regex::new(pattern).unwrap();
     let captures = pattern.captures_iter(text);

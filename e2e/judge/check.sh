@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Random votes, prompts and step-wise rewards of a judge, by OpenClaw-RL's own functions and by ours. Fetches two files of its repository (MIT License); network
-# for that only.
+# Random votes, prompts and step-wise rewards of a judge, computed by OpenClaw-RL's own functions and by ours. Fetches two files of its repository (MIT
+# License), and needs network only for that.
 #   check.sh            2,000 cases of each
 #   check.sh --record   and writes a few others beside the tests of `make test-unit`
-# GRPO_PEER_NUMBER and GRPO_PEER_SEED change how many and which. GRPO_OPENCLAW: a folder that has the repository already.
+# GRPO_PEER_NUMBER and GRPO_PEER_SEED change the number and the choice of cases. GRPO_OPENCLAW: a folder with the
+# repository.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Random cases of the objective, answered by verl 0.9.1 and TRL 1.16.0 and by ours. Installs both (6 GB); network for that only.
+# Random cases of the objective, computed by verl 0.9.1, by TRL 1.16.0 and by us. Installs both (6 GB), and needs network only
+# for that.
 #   check.sh            15,000 cases
 #   check.sh --record   and writes some of them to trainer-image/objective/tests/peers.jsonl, which `make test-unit` reads
-# GRPO_PEER_NUMBER and GRPO_PEER_SEED change how many and which.
+# GRPO_PEER_NUMBER and GRPO_PEER_SEED change the number and the choice of cases.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"

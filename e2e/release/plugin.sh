@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The kubectl plugin as a release has it: an archive for this machine's processor, its sum, and krew's manifest.
+# Makes the kubectl plugin's files of a release: an archive for this machine's processor, its checksum, and krew's
+# manifest.
 #   plugin.sh VERSION REPOSITORY-ADDRESS FOLDER
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"

@@ -11,7 +11,7 @@ VERSION=${2:-}
 [[ $REGISTRY != *://* && $REGISTRY != */ ]] || die "REGISTRY is a host and a path, without https:// and without / at its end: $REGISTRY"
 [[ $VERSION =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]] || die "VERSION is a semantic version without v, such as 0.1.0: $VERSION"
 
-# chart: a copy of it whose values name the images of this version.
+# chart: a copy of the chart whose values name the images of this version.
 chart() {
   local work
   work=$(mktemp -d)

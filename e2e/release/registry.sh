@@ -29,7 +29,7 @@ stop() {
   rm -rf "$RUN/registry"
 }
 
-# remove_operator: the chart and its CRDs, so that nothing of the source tree is left in the cluster.
+# remove_operator: removes the chart and its CRDs, so that nothing of the source tree is left in the cluster.
 remove_operator() {
   helm uninstall grpo-operator --namespace grpo-system --wait
   kube delete --wait -f "$REPO/charts/grpo-operator/crds"

@@ -11,7 +11,7 @@ set -euo pipefail
 VERSION=0.0.0-test
 SYSTEM=grpo-system
 
-# install: in an empty folder, by the words that push.sh says.
+# install: in an empty folder, with the commands that push.sh prints.
 install() {
   cd "$(mktemp -d)"
   helm install grpo-operator "oci://$REGISTRY/grpo/charts/grpo-operator" --version "$VERSION" --plain-http \

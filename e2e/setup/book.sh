@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mdBook in the cache, of one version, without the parts that serve, watch and search. Only `make book` wants it; the tests read the book's
+# Installs one version of mdBook in the cache, without its server, watcher and search. Only `make book` needs it; the tests read the book's
 # sources themselves.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Compiles the trainer's C++ with CUDA and NCCL, and links it as far as a machine without them can: every name that it wants must be in libtorch's
-# libraries; what those want in turn (the driver, NCCL) is not here. Nothing is run.
+# Compiles the trainer's C++ with CUDA and NCCL, and links it as far as a machine without them can: every needed symbol must be in libtorch's
+# libraries; their own dependencies (the driver, NCCL) are missing here. Runs nothing.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 [ -n "${GRPO_CUDA:-}" ] || die "GRPO_CUDA names no folder of headers: run make check-cuda"
-# A target folder of its own: the flag would otherwise have everybody's shim built anew, and then again without it.
+# A target folder of its own: the flag would otherwise rebuild all shims, and again without it.
 TARGET="$CARGO_TARGET_DIR/cuda"
 
 compile() {

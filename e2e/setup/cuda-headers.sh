@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The headers that libtorch's CUDA headers want, in the cache: with them the trainer's CUDA variant compiles and links on a machine without a
-# GPU (make check-cuda). Only headers are kept of the wheels.
+# Installs the headers that libtorch's CUDA headers include, in the cache: with them the trainer's CUDA variant compiles and links on a
+# machine without a GPU (make check-cuda). It keeps only the headers of the wheels.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 INCLUDE="$CACHE/cuda-headers/include"
-# Of the versions that torch 2.11.0 asks for.
+# The versions that torch 2.11.0 requires.
 SMALL=("nvidia-cuda-runtime==13.0.*" "nvidia-cuda-crt==13.0.*" "nvidia-cuda-cccl==13.0.*")
-# A gigabyte, most of it libraries: TRL's environment has them where it was made.
+# A gigabyte, most of it libraries: TRL's environment already has them if it is installed.
 LARGE=("nvidia-nccl-cu13==2.28.9" "nvidia-cublas==13.*" "nvidia-cusparse==12.*" "nvidia-cusolver==12.*")
 
-# headers_in FOLDER: true when a folder of include files has what is included.
+# headers_in FOLDER: true if a folder of include files has all needed headers.
 headers_in() {
   local file
   for file in nccl.h cuda_runtime.h crt/host_defines.h cublas_v2.h cusparse.h cusolverDn.h; do
@@ -27,7 +27,7 @@ take() {
   done
 }
 
-# install WHEEL...: takes the headers of wheels, and leaves the rest.
+# install WHEEL...: installs the headers of wheels, and nothing else.
 install() {
   local site
   site=$(mktemp -d "$CACHE/wheels.XXXXXX")

@@ -1,9 +1,9 @@
-# The environment in which the workspace builds and its tests run. Sourced: `. e2e/setup/env.sh`.
-# libtorch comes from the Python wheel in the cache; everything that is built lands in the cache, not in the checkout.
+# The environment of the workspace's build and tests. Sourced: `. e2e/setup/env.sh`. libtorch comes from the Python
+# wheel in the cache; all build outputs go to the cache, not into the checkout.
 
 export GRPO_CACHE="${GRPO_CACHE:-$HOME/.cache/grpo-operator}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$GRPO_CACHE/target}"
-# The cluster of these scripts, never the one of the shell: the demo would install its chart there.
+# The cluster of these scripts, never the shell's: the demo would install its chart there.
 export KUBECONFIG="$GRPO_CACHE/kubeconfig"
 
 _grpo_site=$(echo "$GRPO_CACHE"/venv/lib/python3*/site-packages)
@@ -22,8 +22,8 @@ case ":$PATH:" in
   *) export PATH="$GRPO_CACHE/bin:$PATH" ;;
 esac
 
-# The interpreter itself before pyenv's python3, a script that takes longer than Python to start: tests start Python thousands
-# of times.
+# The interpreter itself goes before pyenv's python3, a script that starts more slowly than Python: tests start Python
+# thousands of times.
 _grpo_python=$(python3 -c 'import os, sys; print(os.path.dirname(sys.executable))' 2> /dev/null) || true
 case ":$PATH:" in
   *":${_grpo_python:-/usr/bin}:"*) ;;
@@ -31,8 +31,8 @@ case ":$PATH:" in
 esac
 unset _grpo_python
 
-# Cargo tells one checkout's crates from another's by times alone when both use one target directory, so an older checkout would
-# be given binaries of a newer one. What another checkout built of this workspace is forgotten; dependencies stay.
+# When two checkouts share a target directory, cargo distinguishes their crates only by times, so an older checkout would get
+# binaries of a newer one. Another checkout's build of this workspace is therefore deleted; dependencies stay.
 _grpo_checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [ -d "$CARGO_TARGET_DIR" ] && [ "$(cat "$CARGO_TARGET_DIR/checkout" 2> /dev/null)" != "$_grpo_checkout" ]; then
   rm -rf "$CARGO_TARGET_DIR"/debug/incremental \

@@ -11,7 +11,7 @@ usage() {
   exit 2
 }
 
-# program NAME: the newest program of that name that cargo's messages on the standard input name.
+# program NAME: the newest program with that name in cargo's messages on standard input.
 program() {
   python3 -c 'import json, sys
 found = [m["executable"] for m in map(json.loads, sys.stdin) if m.get("executable") and m["target"]["name"] == sys.argv[1]]
@@ -24,8 +24,8 @@ build() {
   local test into=$1 target="$CARGO_TARGET_DIR/cuda" messages
   local torch=(-p grpo-features -p grpo-native -p grpo-model -p grpo-trainer -p grpo-bench-trainer --features grpo-model/torch)
   mkdir -p "$into" "$target/bin"
-  # libtorch's CUDA libraries want others (cuBLAS, NCCL) that are only where the programs run. A flag of rustc's would have
-  # every dependency compiled anew.
+  # libtorch's CUDA libraries need others (cuBLAS, NCCL) that exist only on the machine that runs the programs. A flag of
+  # rustc would recompile every dependency.
   printf '#!/bin/sh\nexec %s "$@" -Wl,--allow-shlib-undefined\n' "$(command -v cc)" > "$target/bin/cc"
   chmod +x "$target/bin/cc"
   messages=$(PATH="$target/bin:$PATH" CARGO_TARGET_DIR="$target" cargo test --manifest-path "$REPO/Cargo.toml" "${torch[@]}" \
@@ -51,13 +51,13 @@ libraries() {
 run() {
   local status=0
   libraries
-  # cuBLAS repeats its bits with this setting alone, and reads it when CUDA starts.
+  # cuBLAS repeats its bits only with this setting, and reads it when CUDA starts.
   export GRPO_TEST_DEVICE=${GRPO_TEST_DEVICE:-cuda:0} CUBLAS_WORKSPACE_CONFIG=:4096:8
   GRPO_TRAINER=$(cd "$1" && pwd)/grpo-trainer
   export GRPO_TRAINER
   "$1/native" --include-ignored --skip exchange || status=$?
   "$1/trainer" --ignored --nocapture --test-threads=1 gpu:: || status=$?
-  # Those of the CPU, in fp32 and bf16 on the GPU; several ranks need several GPUs, and the one left out reads a model of the
+  # The CPU tests, in fp32 and bf16 on the GPU. Several ranks need several GPUs, and the skipped test reads a model of the
   # source tree, on the CPU.
   "$1/trainer" --test-threads=1 arithmetic:: options:: precision:: steps:: supervised:: --skip a_mixtures_gradients || status=$?
   GRPO_KILLS=5 "$1/processes" kills:: || status=$?

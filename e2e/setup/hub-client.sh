@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The hub's own client, which `make bench-hub` measures beside ours, in a virtual environment of its own in the cache.
+# The hub's own client, the peer of `make bench-hub`, in a virtual environment of its own in the cache.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

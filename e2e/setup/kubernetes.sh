@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the pieces of a Kubernetes cluster from Go modules into the cache, each pinned by the go.mod and go.sum beside
-# it under modules/ (or by its version, for commands that install as they are).
-#   kubernetes.sh [all|control-plane]     control-plane: what serves the API, KWOK in place of nodes, a server of S3
+# Builds the parts of a Kubernetes cluster from Go modules into the cache, each pinned by the go.mod and go.sum beside
+# it under modules/ (or by its version, for commands that install without them).
+#   kubernetes.sh [all|control-plane]     control-plane: the API's servers, KWOK in place of nodes, a server of S3
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -43,14 +43,14 @@ build_containerd() {
     -ldflags "-s -w -X github.com/containerd/containerd/v2/version.Version=v2.4.2" tool
 }
 
-# What a control plane without nodes consists of.
+# The parts of a control plane without nodes.
 control_plane() {
   stage etcd build_etcd
   stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
   stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
 }
 
-# A cluster with nodes of its own has no use for it.
+# A cluster with nodes of its own does not need it.
 in_place_of_nodes() { stage kwok build kwok 0 -ldflags "-s -w" "sigs.k8s.io/kwok/cmd/kwok@$KWOK_VERSION"; }
 
 # A server of S3 for tests of stores.
@@ -58,7 +58,7 @@ s3_server() {
   stage versitygw build versitygw 0 -ldflags "-s -w" "github.com/versity/versitygw/cmd/versitygw@$VERSITYGW_VERSION"
 }
 
-# What nodes need besides.
+# Additional parts for nodes.
 nodes() {
   stage runc build runc 1 -tags seccomp -ldflags "-s -w" "github.com/opencontainers/runc@$RUNC_VERSION"
   stage containerd build_containerd

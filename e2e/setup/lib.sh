@@ -1,4 +1,4 @@
-# Shared by the set-up and cluster scripts: where the cache is, timed stages, stamps. Sourced, not run.
+# Shared by the set-up and cluster scripts: the path of the cache, timed stages, stamps. Sourced, not run.
 
 CACHE="${GRPO_CACHE:-$HOME/.cache/grpo-operator}"
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -15,8 +15,8 @@ now_ms() { date +%s%3N; }
 # seconds_since START_MS: seconds with one digit.
 seconds_since() { local d=$(($(now_ms) - $1)); printf '%d.%d' $((d / 1000)) $((d % 1000 / 100)); }
 
-# stage NAME COMMAND...: runs the command and prints one line with its seconds. What the command prints goes to a log
-# file (shown when it fails); a command that calls `note TEXT` adds TEXT to the line.
+# stage NAME COMMAND...: runs the command and prints one line with its seconds. The command's output goes to a log file
+# (printed after a failure); a command that calls `note TEXT` adds TEXT to the line.
 stage() {
   local name=$1 start log rc=0
   shift
@@ -38,7 +38,7 @@ stage() {
 
 note() { [ -z "${NOTE_FILE:-}" ] || printf '%s\n' "$*" >> "$NOTE_FILE"; }
 
-# hash_of PATH-OR-TEXT...: one digest over the content of files and folders, and over anything that is neither.
+# hash_of PATH-OR-TEXT...: one digest over the content of files and folders, and over other arguments as text.
 hash_of() {
   local x
   for x in "$@"; do
@@ -57,7 +57,7 @@ fresh() { [ "$(cat "$CACHE/stamps/$1" 2> /dev/null)" = "$2" ]; }
 
 stamp() { printf '%s\n' "$2" > "$CACHE/stamps/$1"; }
 
-# grader_site: the grader's Python packages, as the lists in rollout-image/grader have them.
+# grader_site: the grader's Python packages, from the lists in rollout-image/grader.
 grader_site() {
   local list="$REPO/rollout-image/grader/requirements.txt" site="$CACHE/grader-site" hash
   local tables="$REPO/rollout-image/grader/requirements-tables.txt"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A virtual environment in the cache that holds libtorch: the torch wheel and the two CUDA libraries it wants even on a
+# A virtual environment in the cache with libtorch: the torch wheel and the two CUDA libraries that it needs even on a
 # CPU, all three without their dependencies; and, beside it, the packages of the official grader and a pytest.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -7,7 +7,7 @@ set -euo pipefail
 VENV="$CACHE/venv"
 WHEELS=("torch==2.11.0" "nvidia-cuda-runtime==13.0.*" "nvidia-cuda-cupti==13.0.*")
 
-# libtorch_there: true when the files that linking and running need are in the environment, of the version wanted.
+# libtorch_there: true if the environment has the required version of the files for linking and running.
 libtorch_there() {
   local site
   for site in "$VENV"/lib/python3*/site-packages; do

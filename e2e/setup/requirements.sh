@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What this machine lacks for the demo and its cluster: all of it at once, with the next step, before anything is compiled.
-# What the set-up installs by itself is not looked for.
+# Lists everything that this machine lacks for the demo and its cluster, with the next step, before anything is compiled.
+# Skips what the set-up installs by itself.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
 
@@ -10,7 +10,7 @@ lacks() { missing+=("$1"); }
 # wants PROGRAM WHY
 wants() { command -v "$1" > /dev/null || lacks "$1: $2"; }
 
-# The images are Debian 12, and programs are copied into them: a program that was linked with a newer C library does not start there.
+# The images are Debian 12, and programs are copied into them: a program linked with a newer C library does not start there.
 OLDEST_ENOUGH=2.36
 newer_libc() {
   local here

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Everything a fresh machine needs, in order, one line a stage. Idempotent: the second run takes a second or two.
-#   setup.sh [all|build]     build: what compiling and the unit tests need, without the cluster
+# Installs everything that a fresh machine needs, in order, one line per stage. Idempotent: the second run takes a
+# second or two.
+#   setup.sh [all|build]     build: the needs of compiling and of the unit tests, without the cluster
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -9,7 +10,8 @@ START=$(now_ms)
 
 check_rust() { command -v cargo > /dev/null || die "Rust is needed (https://rustup.rs)"; }
 
-# has_kind: an engine that answers and the kind command; the cluster is then kind's and needs no parts of ours.
+# has_kind: true if an engine answers and the kind command exists; the cluster is then kind's and needs no parts of
+# ours.
 has_kind() { [ "${GRPO_CLUSTER:-}" != local ] && command -v kind > /dev/null && docker info > /dev/null 2>&1; }
 
 what="${1:-all}"

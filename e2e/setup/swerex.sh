@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The sandbox server that `make bench-sandbox` measures beside ours, in a virtual environment of its own in the cache.
+# The sandbox server that is the peer of `make bench-sandbox`, in a virtual environment of its own in the cache.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The trainers that `make bench-trainer` measures beside ours, in a virtual environment of their own in the cache (6 GB, most of it PyTorch's
-# CUDA packages, without which its Python module cannot be loaded): TRL, and plain PyTorch. PyTorch is of the version whose libtorch this
-# project links, so that all run the same kernels.
+# The peers of `make bench-trainer`, TRL and plain PyTorch, in a virtual environment of their own in the cache (6 GB, most of it PyTorch's
+# CUDA packages, without which its Python module does not load). PyTorch has the version whose libtorch this project links, so that all run
+# the same kernels.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Random conversations with tools, rendered by Jinja2 with the chat templates of TRL 1.16.0 and by grpo-chat-template. Installs Jinja2, fetches TRL's wheel; network
-# for that only.
+# Random conversations with tools, rendered by Jinja2 with the chat templates of TRL 1.16.0 and by grpo-chat-template. Installs Jinja2 and fetches TRL's wheel, and
+# needs network only for that.
 #   check.sh            2,000 conversations, each with five templates
 #   check.sh --record   and writes 200 others to libs/chat-template/src/tests/peers.jsonl, which `make test-unit` reads
-# GRPO_PEER_NUMBER and GRPO_PEER_SEED change how many and which.
+# GRPO_PEER_NUMBER and GRPO_PEER_SEED change the number and the choice of conversations.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"

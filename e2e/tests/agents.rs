@@ -1,8 +1,8 @@
-//! A command-line agent on a real cluster: unmodified mini-swe-agent in the demo's sandboxes takes the run's driver for
-//! its model, through the gateway's relay, and the run trains on what was sampled for it.
+//! A command-line agent on a real cluster: unmodified mini-swe-agent in the demo's sandboxes uses the run's driver as
+//! its model, through the gateway's relay, and the run trains on the tokens sampled for it.
 //!
-//! The demo's policy knows another format of commands, so what it answers is mostly told to it as an error: the way of
-//! the tokens is looked at here, not what it learns. Needs a cluster with the agents' images: `make test-agents`.
+//! The demo's policy knows another command format, so most of its answers come back as errors: the test is about the
+//! path of the tokens, not about learning. Needs a cluster with the agents' images: `make test-agents`.
 
 use crate::support::{Result, Scene, small_run, verified};
 use grpo_records::folder::counting;

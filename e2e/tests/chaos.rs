@@ -1,4 +1,4 @@
-//! Every process is killed once in the middle of one run, and nothing that was finished is lost or done twice.
+//! Every process is killed once in the middle of one run, and no finished work is lost or repeated.
 //!
 //! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
 
@@ -21,7 +21,7 @@ const RUN: &str = "chaos";
 const ITERATIONS: u32 = 8;
 const SANDBOXES: u32 = 6;
 const KILLS: u32 = 7;
-/// An iteration and what has to be repeated of it, with every process starting anew.
+/// One iteration, including its repeated work, with every process restarting.
 const NEXT_ITERATION: Duration = Duration::from_secs(5 * 60);
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
     let ended = follower.await??;
     scene.say(&format!("succeeded after {:.0} s", ended.seconds));
     let folder = scene.store_of(&ended.run).await?;
-    // Committed verdicts are there once, voids have no reward, batches and rates follow from the episodes.
+    // Each committed verdict exists once, voids have no reward, batches and rates follow from the episodes.
     verified(&folder)?;
     assert_eq!(folder.state.finished_iterations(), ITERATIONS);
     let repeated = repeated_tries(&folder)?;
@@ -81,7 +81,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
     scene.clear().await
 }
 
-/// Waits until the run is that far.
+/// Waits until the run has reached this stage.
 async fn at(scene: &Scene, iteration: u32, stage: Stage) -> Result<()> {
     let there = |run: &GrpoRun| {
         let progress = run.status.as_ref()?.progress.as_ref()?;
@@ -98,7 +98,7 @@ async fn at(scene: &Scene, iteration: u32, stage: Stage) -> Result<()> {
     Ok(scene.until_run(RUN, NEXT_ITERATION, &what, there).await??)
 }
 
-/// The name of a sandbox that the ledger says is leased.
+/// The name of a sandbox that is leased according to the ledger.
 async fn leased_sandbox(scene: &Scene, run: &str) -> Result<String> {
     use k8s_openapi::api::core::v1::ConfigMap;
     let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), &scene.namespace);
@@ -119,7 +119,7 @@ async fn leased_sandbox(scene: &Scene, run: &str) -> Result<String> {
     .await?)
 }
 
-/// Tries that were begun and have no verdict: given up by a process that died, or void.
+/// Attempts without a verdict: abandoned by a process that died, or void.
 fn repeated_tries(folder: &RunFolder) -> Result<u32> {
     let verdicts: std::collections::HashSet<&str> = folder
         .journal
@@ -137,7 +137,7 @@ fn repeated_tries(folder: &RunFolder) -> Result<u32> {
     Ok(repeated)
 }
 
-/// A finished run holds no lease, and once it is deleted there is no sandbox of it.
+/// A finished run holds no lease, and a deleted one leaves no sandbox.
 async fn no_sandbox_outlives(scene: &Scene, run: &GrpoRun) -> Result<()> {
     scene.until_no_sandbox_is_leased().await?;
     delete_run(&scene.client, run, SOON).await?;

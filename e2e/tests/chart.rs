@@ -1,5 +1,5 @@
-//! The chart as helm judges and renders it: good values become what they say, wrong ones are refused by the path of the
-//! field.
+//! The chart as helm judges and renders it: valid values have their effect, and wrong ones are refused with the path of
+//! the field.
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
@@ -152,7 +152,7 @@ fn the_time_that_new_nodes_get_reaches_the_operator_and_is_off_by_default() -> R
     Ok(())
 }
 
-/// Kind, namespace and name of what a release makes, the CRDs left out: all releases share them.
+/// Kind, namespace and name of a release's objects, without the CRDs, which all releases share.
 fn made(namespace: &str, values: &Value) -> Result<BTreeSet<(String, String, String)>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let rendered = chart::render_in(namespace, values)?;
@@ -232,7 +232,7 @@ fn the_operator_may_do_nothing_by_wildcard_and_neither_list_nor_watch_secrets() 
 fn operator_pod(rendered: &[Value], namespace: &str) -> Value {
     let template = &of_kind(rendered, "Deployment")[0]["spec"]["template"];
     let mut spec = template["spec"].clone();
-    // The account is the system namespace's; Pod Security does not look at it.
+    // The account belongs to the system namespace; Pod Security does not look at it.
     spec.as_object_mut().unwrap().remove("serviceAccountName");
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -255,7 +255,7 @@ async fn the_api_server_admits_the_operators_pod_where_it_enforces_the_restricte
 
     let pod = operator_pod(&chart::render(&json!({}))?, "strict");
     assert_eq!(ask(&client, Verb::Create, &pod, true).await.err(), None);
-    // Each of these is what the level asks for: without it the same pod is refused.
+    // The level requires each of these: without it the same pod is refused.
     for (field, lax) in [
         ("/spec/securityContext/runAsNonRoot", json!(false)),
         ("/spec/securityContext/seccompProfile/type", json!("Unconfined")),

@@ -1,6 +1,5 @@
-//! The main job on a real cluster: a manifest goes in, a trained policy and records that bear its claims come out;
-//! deleting the run leaves nothing of it and everything of the user's; and what is wrong in a manifest is said in words
-//! that name it.
+//! The main path on a real cluster: a manifest becomes a trained policy and records that support its claims. Deleting
+//! the run deletes all of it and nothing of the user's. Errors in a manifest are named in words.
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
@@ -26,12 +25,12 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const MANAGED: &str = "app.kubernetes.io/managed-by=grpo-operator";
-/// A change of stage is seen within a second on a machine that does nothing else; the journal's clock has whole ones,
-/// and the machine that tests may be busy for one more.
+/// On an idle machine a change of stage is visible within a second. The journal's clock has whole seconds, and the test
+/// machine may be busy for one more.
 const SHOWN_WITHIN: f64 = 3.0;
-/// Counts are written every five seconds at most; a watch may delay one write more than the next.
+/// Counts are written at most every five seconds; a watch may delay one write more than the next.
 const WRITES_APART: f64 = 4.5;
-/// Something wrong has to be said within this time, attempts and back-off included.
+/// An error must be reported within this time, including attempts and back-off.
 const FAILS_WITHIN: Duration = Duration::from_secs(420);
 
 #[tokio::test]
@@ -89,7 +88,7 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
     scene.clear().await
 }
 
-/// Waits until nothing is left that the operator or a gateway made in the namespace.
+/// Waits until the namespace has no objects of the operator or a gateway.
 async fn nothing_is_left(scene: &Scene) -> Result<()> {
     gone::<Pod>(scene).await?;
     gone::<Service>(scene).await?;

@@ -1,4 +1,4 @@
-//! The demo as people run it, on a volume, and beside it the same with its store in a bucket and its rows and model
+//! The demo as users run it, on a volume, and beside it the same demo with its store in a bucket and its rows and model
 //! from a hub: `make bench-servers` writes bench/results/servers.json.
 
 use crate::support::bucket::Bucket;
@@ -34,7 +34,7 @@ async fn the_demo_on_servers_takes_no_longer_than_on_a_volume_and_loses_nothing(
         folders.push(folder);
         delete_run(&scene.client, &ended.run, SOON).await?;
     }
-    // Two of one episode would be an error.
+    // Two verdicts on one episode would be an error.
     let (volume, servers) = (verdicts(&folders[0])?, verdicts(&folders[1])?);
     let lost = volume.difference(&servers).count();
     let mut differ = 0;

@@ -1,4 +1,5 @@
-//! Emulators of Azure's and Google's object stores, for what Amazon's protocol does not show: `make check-stores`.
+//! Emulators of Azure's and Google's object stores, for behavior that Amazon's protocol does not show:
+//! `make check-stores`.
 //!
 //! Both are configured as a user does it: a URL, an endpoint, and a Secret that is mounted as files.
 
@@ -26,8 +27,8 @@ fn weights(seed: u8) -> Vec<u8> {
     (0..3 << 20).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
 }
 
-/// A model is downloaded as it was listed, a rest of it by a range; rows are one file of the same folder; an object
-/// that was replaced is named. `replace` gives the weights their second version.
+/// A model is downloaded as it was listed, the rest of a partial download by a range. Rows are one file of the same
+/// folder. The error names a replaced object. `replace` gives the weights their second version.
 async fn a_model_and_rows_are_read(
     bucket: &ObjectStoreSource,
     secret: &Path,
@@ -36,7 +37,7 @@ async fn a_model_and_rows_are_read(
     let model = BucketFiles::open(Content::Model, bucket, Some(secret)).await?;
     let pin = model.pin().await?;
     let cache = tempfile::tempdir()?;
-    // As a killed download left it.
+    // As a killed download leaves it.
     let parts = cache.path().join(model.folder()).join("parts");
     std::fs::create_dir_all(&parts)?;
     let part = grpo_records::store::sha256_hex(format!("{}/model.safetensors", pin.commit).as_bytes());

@@ -1,8 +1,8 @@
-//! Every example on a real API server, with the real operator: accepted, and what comes to exist is exactly what its
-//! golden file says.
+//! Every example on a real API server, with the real operator: accepted, with exactly the objects of its golden file.
 //!
-//! At first there are no nodes, so that no run is let in and every object can be looked at as it was made. Then there
-//! are enough, with GPUs in words (KWOK), and every run is placed whole: all its pods on nodes, no GPU given twice.
+//! At first the cluster has no nodes, so that no run is admitted and every object can be checked as it was created.
+//! Then it has enough nodes, with simulated GPUs (KWOK), and every run is placed whole: all its pods on nodes, no GPU
+//! given twice.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: part of `make test-e2e`.
 
@@ -29,7 +29,7 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Who applies the examples.
+/// The client that applies the examples.
 const PERSON: &str = "person";
 /// The example whose SandboxPool others use.
 const SHARED: &str = "3-remote-pool-32b";
@@ -43,7 +43,7 @@ struct Example {
     name: String,
     namespace: String,
     manifests: Vec<Value>,
-    /// What it refers to and somebody else has to bring.
+    /// Objects that it refers to and others must create.
     borrowed: Vec<Value>,
 }
 
@@ -56,7 +56,7 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
     let _operator = rig.operator(0)?;
     try_join_all(examples.iter().map(|example| apply(&rig, example))).await?;
 
-    // Nothing is let in: there are no nodes.
+    // No run is admitted: the cluster has no nodes.
     for example in &examples {
         let golden = fs::read_to_string(folder().join("golden").join(format!("{}.yaml", example.name)))?;
         until(
@@ -76,7 +76,7 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
 
     eprintln!("without nodes:\n{}", waiting(&rig.admin).await?.join("\n"));
     let wanted = gpus_wanted(&rig.admin, &examples).await?;
-    // Twice as many as they need: the scheduler spreads small pods, and the large ones want whole nodes.
+    // Twice as many as they need: the scheduler spreads small pods, and large ones need whole nodes.
     for node in 0..2 * wanted.div_ceil(GPUS_OF_A_NODE) {
         rig.node(&format!("node-{node}"), GPUS_OF_A_NODE, &json!({}), &json!([]))
             .await?;
@@ -127,7 +127,7 @@ fn examples() -> Vec<Example> {
         .collect()
 }
 
-/// The pool that a run names and its own file does not have.
+/// The pool that a run names and its own file does not contain.
 fn borrowed(own: &[Value]) -> Vec<Value> {
     let has = |name: &Value| {
         own.iter()
@@ -141,7 +141,7 @@ fn borrowed(own: &[Value]) -> Vec<Value> {
         .collect()
 }
 
-/// Makes what an example expects to be there, then applies it as a person does.
+/// Creates the objects that an example expects, then applies it as a user does.
 async fn apply(rig: &Rig, example: &Example) -> Result<(), RigError> {
     rig.namespace(&example.namespace).await?;
     let (client, namespace) = (&rig.admin, example.namespace.as_str());
@@ -173,7 +173,8 @@ async fn apply(rig: &Rig, example: &Example) -> Result<(), RigError> {
     Ok(())
 }
 
-/// A volume for a claim of this name. The claim itself is made where the examples expect one; the demo makes its own.
+/// A volume for a claim of this name. The claim itself is created where the examples expect one; the demo creates its
+/// own.
 async fn volume(client: &Client, namespace: &str, claim: &str) -> Result<(), RigError> {
     let (room, modes) = (json!({"storage": "1Ti"}), json!(["ReadWriteMany", "ReadWriteOnce"]));
     let name = format!("{namespace}-{claim}");
@@ -215,7 +216,7 @@ where
     Ok(())
 }
 
-/// The objects of an example's manifests, and all that they own, directly or not.
+/// The objects of an example's manifests, and all objects that they own, directly or not.
 async fn objects(client: &Client, example: &Example) -> Result<Vec<Value>, ClusterError> {
     let mut all = Vec::new();
     for kind in kinds() {
@@ -253,7 +254,7 @@ async fn objects(client: &Client, example: &Example) -> Result<Vec<Value>, Clust
     Ok(found)
 }
 
-/// The first line in which they differ.
+/// The first different line.
 fn same(golden: &str, made: &str) -> Result<(), String> {
     let (golden, made): (Vec<&str>, Vec<&str>) = (golden.lines().collect(), made.lines().collect());
     let differs = (0..golden.len().max(made.len())).find(|line| golden.get(*line) != made.get(*line));
@@ -277,7 +278,7 @@ async fn running(client: &Client) -> Result<Result<(), String>, ClusterError> {
     })
 }
 
-/// What the runs say that do not run.
+/// The messages of the runs that are not running.
 async fn waiting(client: &Client) -> Result<Vec<String>, ClusterError> {
     let runs: Api<GrpoRun> = Api::all(client.clone());
     let all = runs

@@ -1,13 +1,13 @@
-//! The sandbox gateway's process on a control plane without nodes, and sandboxd's: what leases cost the API server,
-//! what a killed gateway costs those who wait, how much memory it takes, and that nothing is given twice by gateways
-//! that are killed and misled. The short variants of `make bench-sandbox`.
+//! The processes of the sandbox gateway and sandboxd, on a control plane without nodes: the cost of leases for the API
+//! server, the delay for callers of a killed gateway, the gateway's memory, and that killed and misled gateways give
+//! nothing twice. The short variants of `make bench-sandbox`.
 //!
 //! Needs the programs that `make setup` builds, the gateway's binary and sandboxd's: `make test-operator`.
 
 use crate::support::bars::judge;
 use grpo_bench::sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart};
 
-/// Writes and memory mean the same on a busy machine.
+/// Writes and memory do not depend on how busy the machine is.
 fn counts(unit: &str) -> bool {
     matches!(unit, "writes" | "MiB" | "pods" | "sandboxes" | "leases")
 }

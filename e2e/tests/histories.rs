@@ -1,4 +1,4 @@
-//! Trimmed histories on a real cluster: the demo's policy in a context that is too small for an episode, trained turn
+//! Trimmed histories on a real cluster: the demo's policy with a context that is too small for an episode, trained turn
 //! by turn. Needs a cluster with images: `make test-histories`.
 
 use crate::support::{Result, Scene, small_run, verified};

@@ -1,5 +1,4 @@
-//! What stands around sandboxes on a real cluster: a gateway finds out by trying, says so on its pool, and leases
-//! accordingly.
+//! Isolation of sandboxes on a real cluster: a gateway probes it, reports it on its pool, and leases accordingly.
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
@@ -14,7 +13,7 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-/// A probe that showed nothing good is made again after 10, 20 and 40 s.
+/// A probe without a good result is repeated after 10, 20 and 40 s.
 const PROBED_AGAIN: Duration = Duration::from_secs(120);
 
 fn condition<'a>(pool: &'a SandboxPool, type_: &str) -> Option<&'a Condition> {
@@ -32,12 +31,11 @@ async fn until_shown(scene: &Scene, type_: &str, status: &str, limit: Duration) 
     Ok(wait::until(pools, wait::named("isolation"), limit, &what, found).await?)
 }
 
-/// Lets nothing out of pods that come from now on, as a network plugin would that enforces the pool's NetworkPolicy.
-/// Removed on drop.
+/// Blocks all traffic out of new pods, as a network plugin that enforces the pool's NetworkPolicy. Removed on drop.
 struct Firewall;
 
 const TABLE: &str = "grpo_e2e_isolation";
-/// Of this cluster's pods.
+/// The addresses of this cluster's pods.
 const PODS: &str = "10.112.0.0/16";
 
 impl Firewall {
@@ -93,7 +91,7 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
         assert!(limits.message.contains(part), "{part} in {}", limits.message);
     }
     let gateway = Gateway::of(&scene, "isolation").await?;
-    // A demo task's: the one image with a shell that every such cluster has.
+    // A demo task's image: the only one with a shell that every such cluster has.
     let text = std::fs::read_to_string(rows().join("train.jsonl"))?;
     let task: serde_json::Value = serde_json::from_str(text.lines().next().ok_or("the demo has no tasks")?)?;
     let lease = json!({"id": "l", "run": "r", "image": task["image"], "ttlSeconds": 60, "waitSeconds": 60, "priority": "Agent"});
@@ -102,7 +100,7 @@ async fn a_pool_leases_nothing_until_a_sandbox_has_tried_in_vain_to_get_out() ->
         .ok_or("no condition EgressBlocked")?
         .clone();
     scene.say(&egress.message);
-    // A cluster whose network plugin enforces policies shows it at once; elsewhere one is played.
+    // A cluster whose network plugin enforces policies shows it at once; elsewhere the test simulates one.
     let _firewall = match egress.status.as_str() {
         "True" => None,
         _ => {

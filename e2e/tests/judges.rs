@@ -1,5 +1,5 @@
-//! Two judges of one law: what kube's CEL evaluation says of every rule and bound in `crds/tests`, the real API server
-//! says too.
+//! Two judges of the same rules: the real API server agrees with kube's CEL evaluation on every rule and bound in
+//! `crds/tests`.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-api`. Without them these tests do not run.
 
@@ -12,7 +12,7 @@ use grpo_testing::control_plane::{ControlPlane, Options};
 use kube::Client;
 use serde_json::{Value, json};
 
-/// Requests that are under way at a time.
+/// Concurrent requests.
 const AT_ONCE: usize = 16;
 
 #[tokio::test]
@@ -20,14 +20,13 @@ const AT_ONCE: usize = 16;
 async fn the_api_server_and_kubes_cel_evaluation_agree_on_every_rule_and_every_bound() -> Result<()> {
     let control_plane = ControlPlane::start(Options::default()).await?;
     let client = &control_plane.admin().await?;
-    // That the API server takes the CRDs at all shows that all rules together stay below its cost limits.
+    // The API server accepts the CRDs only if all rules together stay below its cost limits.
     chart::install(client).await?;
     for (name, base) in bases() {
         assert_eq!(ask(client, Verb::Create, &base, true).await.err(), None, "{name}");
     }
 
-    // What is accepted and refused here is what kube's CEL evaluation accepts and refuses: crds/tests/refusals.rs
-    // judges the same pairs.
+    // kube's CEL evaluation accepts and refuses the same pairs: see crds/tests/refusals.rs.
     let mut cases = rules::cases();
     cases.extend(bounds::cases(&Judge::new()));
     let judged = cases
@@ -50,7 +49,7 @@ async fn the_api_server_and_kubes_cel_evaluation_agree_on_every_rule_and_every_b
     Ok(())
 }
 
-/// What the API server says otherwise about a pair, or not in the words that are wanted.
+/// The API server's different verdict on a pair, or a message without the expected words.
 async fn disagreement(client: &Client, number: usize, case: &Case) -> Option<String> {
     let name = &case.name;
     if let Err(refusal) = verdict(client, number, "accepted", case.old.as_ref(), &case.accepted).await {
@@ -69,7 +68,7 @@ async fn disagreement(client: &Client, number: usize, case: &Case) -> Option<Str
     missing.map(|wanted| format!("{name}: wanted {wanted:?}, got {refusal}"))
 }
 
-/// What the API server says of a manifest, put in the place of the old one where there is one.
+/// The API server's verdict on a manifest, which replaces the old one if there is one.
 async fn verdict(
     client: &Client,
     number: usize,
@@ -87,7 +86,7 @@ async fn verdict(
     };
     let (old, mut new) = (named(old), named(manifest));
     let mut there = ask(client, Verb::Create, &old, false).await?;
-    // A status is written through a door of its own; a change of the spec finds the status that is there.
+    // A status has a subresource of its own; a change of the spec leaves the existing status.
     if new.get("status").is_some() {
         there = ask(client, Verb::PatchStatus, &new, false).await?;
     }

@@ -1,8 +1,8 @@
-//! Every test that crosses processes, in one binary: linking dominates the time of a build.
+//! Every test that crosses processes, in one binary: linking dominates the build time.
 //!
-//! Those that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
+//! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
 //! `test-agents`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds` and `check-stores`
-//! name the modules they run.
+//! name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 

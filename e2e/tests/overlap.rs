@@ -1,4 +1,4 @@
-//! Rollouts beside steps, dynamic sampling and shaped rewards on a real cluster, alone and with a judge. Needs a
+//! Rollouts beside steps, dynamic sampling and shaped rewards on a real cluster, with and without a judge. Needs a
 //! cluster with images: `make test-overlap`.
 
 use crate::support::{Result, Scene, small_run, verified};
@@ -8,7 +8,7 @@ use grpo_testing::cluster::manifest::RunManifest;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups without signal are replaced, rollouts go on beside steps, and what an episode took is charged.
+/// Replaces groups without signal, continues rollouts beside steps, and charges an episode for its cost.
 fn overlapping(run: RunManifest) -> RunManifest {
     run.with("/rollout/maxStaleness", json!(1))
         .with("/rollout/onSync", json!("Continue"))

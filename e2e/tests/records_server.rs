@@ -1,4 +1,4 @@
-//! The plugin's client and the API of the driver.s records, over a real socket.
+//! The plugin's client and the driver's records API, over a real socket.
 
 use axum::Router;
 use axum::routing::get;

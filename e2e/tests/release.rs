@@ -1,5 +1,5 @@
-//! A run whose images come from a registry, under an operator that was installed from there; and two releases beside
-//! each other. `make test-release` pushes the images, names the registry, and removes the operator that is there.
+//! A run whose images come from a registry, under an operator installed from there, and two releases beside each other.
+//! `make test-release` pushes the images, names the registry, and removes the existing operator.
 
 use crate::support::{Result, SOON, Scene, small_run, verified};
 use grpo_testing::{chart, cluster};
@@ -43,7 +43,7 @@ async fn a_run_with_the_registrys_images_alone_succeeds() -> Result<()> {
             OURS.iter().all(there).then_some(())
         })
         .await?;
-    // The demo's own: its model and its tasks.
+    // The demo's own images: its model and its tasks.
     let others: Vec<&String> = seen
         .iter()
         .filter(|image| !image.starts_with(&registry) && !image.starts_with("grpo.dev/demo/"))
@@ -56,7 +56,7 @@ async fn a_run_with_the_registrys_images_alone_succeeds() -> Result<()> {
     scene.clear().await
 }
 
-/// A release of the chart that looks after one namespace; it is uninstalled when it is dropped.
+/// A release of the chart that watches one namespace; it is uninstalled on drop.
 struct Release {
     system: String,
 }
@@ -137,7 +137,7 @@ async fn two_releases_work_beside_each_other_and_neither_may_touch_the_others_ob
             assert_eq!(may, (true, false), "{}: {verb} {group}/{resource}", release.system);
         }
     }
-    // Runs of one name at the same time: names that both operators would use in a shared place would meet here.
+    // Runs with the same name at the same time: names in a shared place would collide here.
     first.apply(&small_run("run")?).await?;
     second.apply(&small_run("run")?).await?;
     for scene in [&first, &second] {

@@ -1,10 +1,10 @@
-//! Manifests of the reference systems on a real cluster: each as it is in `docs/examples`, under an overlay that
-//! changes what a small machine cannot have. Agent, prompts, history, reward and algorithm are the manifest's own.
+//! Manifests of the reference systems on a real cluster: each as in `docs/examples`, under an overlay that replaces
+//! what a small machine cannot have. Agent, prompts, history, reward and algorithm are the manifest's own.
 //!
-//! The overlay gives the demo's tasks and model (with more positions, and tools in its template), the embedded engine,
-//! a trainer on CPU, one iteration of one task with two samples, and short answers. The model answers nonsense there:
-//! what is looked at is that everything runs, and that the verifier recomputes it. Needs a cluster with the images of
-//! agents and of that model: `make test-seeds`.
+//! The overlay sets the demo's tasks and model (with more positions, and tools in its template), the embedded engine, a
+//! trainer on CPU, one iteration of one task with two samples, and short answers. The model answers nonsense there: the
+//! test is that everything runs, and that the verifier can recompute it. Needs a cluster with the images of agents and
+//! of that model: `make test-seeds`.
 
 use crate::finetune::conversations;
 use crate::support::{Result, Scene, repository, rows, small_run, verified};
@@ -45,16 +45,16 @@ seeds! {
     an_evaluation_on_a_pool: "3-evaluate-shared-cluster", |run| run;
 }
 
-/// The tool `eval` needs a command, which rows of KodCode have and the demo's have not.
+/// The tool `eval` needs a command, which KodCode's rows have and the demo's do not.
 fn tools(run: RunManifest) -> RunManifest {
-    // The demo's tokenizer has 1,024 tokens: a prompt is several times as long as in Qwen3's.
+    // The demo's tokenizer has 1,024 tokens: a prompt is several times as long as with Qwen3's.
     run.with("/agent/limits/promptTokens", json!(16_000)).with(
         "/tasks/train",
         json!({"dataset": {"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}}}),
     )
 }
 
-/// The same where they are evaluated.
+/// The same for the evaluated sets.
 fn evaluated_tools(run: RunManifest) -> RunManifest {
     let rows = json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}});
     run.with("/agent/limits/promptTokens", json!(16_000))
@@ -79,7 +79,7 @@ async fn supervised_training_of_14b() -> Result<()> {
     learns("2-swe-pdb-sft-14b").await
 }
 
-/// A manifest of mode Finetune, with conversations of the test's own, the demo's model and a trainer on CPU.
+/// A manifest of mode Finetune, with the test's own conversations, the demo's model and a trainer on CPU.
 async fn learns(file: &str) -> Result<()> {
     let scene = Scene::new(&format!("seed-{file}")).await?;
     let rows = [
@@ -90,7 +90,7 @@ async fn learns(file: &str) -> Result<()> {
     scene.volume_with_files("tasks", &rows).await?;
     let run = manifest(file)?
         .with("/model", json!({"image": {"reference": MODEL}}))
-        // Some conversations are longer: they are cut, as the manifest says.
+        // Some conversations are longer: they are cut, as the manifest requires.
         .with("/finetune/maxTokens", json!(160))
         .with("/finetune/dataset/persistentVolumeClaim/path", json!("train.jsonl"))
         .with(
@@ -143,7 +143,7 @@ async fn judge(scene: &Scene, run: &RunManifest, model: &str) -> Result<()> {
     Ok(())
 }
 
-/// The demo's policy acts, so its turns are put to the judge.
+/// The demo's policy acts, so the judge gets its turns.
 #[tokio::test]
 #[ignore = "needs a cluster with images: make test-seeds"]
 async fn turns_are_put_to_the_engine_of_another_pool() -> Result<()> {
@@ -202,7 +202,7 @@ fn without(mut run: RunManifest, part: &str, field: &str) -> RunManifest {
     run
 }
 
-/// What every manifest gets.
+/// The overlay of every manifest.
 fn scaled_down(run: RunManifest) -> RunManifest {
     let trains = run.0["spec"]["mode"] != "Evaluate";
     let mut model = json!({"image": {"reference": MODEL}});
@@ -230,7 +230,7 @@ fn scaled_down(run: RunManifest) -> RunManifest {
         .with("/agent/limits/turns", json!(4))
         .with("/agent/limits/commandTimeout", json!("20s"))
         .with("/agent/limits/episodeTimeout", json!("10m"));
-    // Counts of GPUs and of what they hold at once.
+    // Counts that depend on GPUs and their memory.
     let run = without(without(run, "rollout", "concurrency"), "algorithm", "routerReplay");
     match trains {
         true => run

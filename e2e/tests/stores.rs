@@ -1,4 +1,4 @@
-//! Buckets of a real server: what every store of a run guarantees, what a server may do to it, and a model's files.
+//! Buckets on a real server: the guarantees of every run's store, faults of the server, and a model's files.
 
 use std::time::Duration;
 
@@ -155,7 +155,7 @@ async fn a_model_arrives_as_it_was_listed_and_wrong_keys_and_buckets_are_named()
     let source = at(format!("{}/team/demo", scene.source.url));
     let model = BucketFiles::open(Content::Model, &source, Some(&secret)).await?;
     let pin = model.pin().await?;
-    // As a killed download left it.
+    // As a killed download leaves it.
     let cache = tempfile::tempdir()?;
     let parts = cache.path().join(model.folder()).join("parts");
     std::fs::create_dir_all(&parts)?;

@@ -1,5 +1,4 @@
-//! The tools of the other end-to-end tests, on a real cluster: copying a store out, and killing one process for
-//! certain.
+//! The tools of the other end-to-end tests, on a real cluster: copying a store, and reliably killing one process.
 //!
 //! Needs a cluster with images: `make test-e2e`. Without one these tests do not run.
 

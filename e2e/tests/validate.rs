@@ -1,8 +1,8 @@
-//! Mode Validate on a real cluster: of the demo's first 60 tasks none is rejected, and of ten that were broken each is
+//! Mode Validate on a real cluster: none of the demo's first 60 tasks is rejected, and each of ten broken tasks is
 //! named with its cause. Needs a cluster with images: `make test-validate`.
 //!
-//! `GRPO_VALIDATE_TASKS` says how many of the demo's training tasks are tried. Of all 120 two are unfit, and the test
-//! fails: a test of one reads the clock, the repair of the other computes for longer than its tests may.
+//! `GRPO_VALIDATE_TASKS` is the number of the demo's training tasks to try. Of all 120 two are unfit, and the test
+//! fails: a test of one reads the clock, and the fix of the other computes for longer than its tests may.
 
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, plugin, rows, small_run};
 use grpo_crds::GrpoRun;
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 const RUN: &str = "validate";
-/// Tests of a flaky task. How many of them pass is drawn anew in each trial: three trials agree once in 160,000 runs.
+/// Tests of a flaky task. Each trial draws the number of passing ones: three trials agree once in 160,000 runs.
 const FLAKY_TESTS: usize = 400;
-/// A task that hangs is tried six times.
+/// A hanging task is tried six times.
 const GRADE_TIMEOUT: &str = "30s";
 
 #[tokio::test]
@@ -28,7 +28,7 @@ async fn each_broken_task_is_named_with_its_cause_and_no_good_one_is_rejected() 
     let good = demo_rows()?;
     let broken = broken_tasks(&good)?;
     let wanted: BTreeMap<String, Vec<String>> = broken.iter().map(|one| (one.instance(), one.found())).collect();
-    // The broken ones first: one that hangs takes longer than all others.
+    // The broken ones first: a hanging one takes longer than all others.
     let good = &good[..good.len().min(good_tasks())];
     let all: Vec<&Value> = broken.iter().map(|one| &one.row).chain(good).collect();
     let text: String = all.iter().map(|row| format!("{row}\n")).collect();
@@ -36,7 +36,7 @@ async fn each_broken_task_is_named_with_its_cause_and_no_good_one_is_rejected() 
     let scene = Scene::new("validate").await?;
     scene.volume_with_files("tasks", &[("train.jsonl", &text)]).await?;
     let dataset = json!({"persistentVolumeClaim": {"claimName": "tasks", "path": "train.jsonl"}});
-    // The rest is the demo's: its engine and its trainer are not made.
+    // The rest is the demo's: its engine and its trainer are not created.
     let manifest = small_run(RUN)?
         .with("/mode", json!("Validate"))
         .with("/tasks", json!({"train": {"dataset": dataset}}))
@@ -94,7 +94,7 @@ async fn each_broken_task_is_named_with_its_cause_and_no_good_one_is_rejected() 
     scene.clear().await
 }
 
-/// The run when its first task is done. The one that hangs is not done for long.
+/// The run when its first task is done. The hanging one takes much longer.
 async fn in_the_middle(scene: &Scene) -> Result<GrpoRun> {
     let begun = |run: &GrpoRun| {
         let progress = run.status.as_ref()?.progress.as_ref()?;
@@ -132,7 +132,7 @@ fn text_of<'a>(row: &'a Value, field: &str) -> Result<&'a str> {
     Ok(row[field].as_str().ok_or(format!("a row of the demo has no {field}"))?)
 }
 
-/// A finding without what is not known beforehand, such as the words of git.
+/// A finding without its unpredictable parts, such as git's messages.
 fn named(finding: &Finding) -> String {
     match finding {
         Finding::BaseMissing { .. } => "BaseMissing".into(),
@@ -147,7 +147,7 @@ fn named(finding: &Finding) -> String {
     }
 }
 
-/// A task of the demo with one thing changed, and what is to be found of it.
+/// A task of the demo with one change, and its expected finding.
 struct BrokenTask {
     row: Value,
     found: &'static [&'static str],
@@ -176,7 +176,7 @@ fn broken_tasks(rows: &[Value]) -> Result<Vec<BrokenTask>> {
             tests(row, "sleep 600");
             Ok(())
         })?,
-        // What the patch repairs is repaired by chance.
+        // The patched test passes by chance.
         made("flaky-fix", &["Flaky: the gold patch"], &|row| {
             let patched = "! git -c safe.directory='*' diff --quiet";
             row["FAIL_TO_PASS"] = names_of_flaky_tests();
@@ -184,7 +184,7 @@ fn broken_tasks(rows: &[Value]) -> Result<Vec<BrokenTask>> {
             tests(row, &flaky_tests(&format!("if {patched}; then n=$drawn; else n=0; fi")));
             Ok(())
         })?,
-        // The repair is sound, and tests beside it come and go.
+        // The fix is sound, but other tests are flaky.
         made(
             "flaky-neighbours",
             &["Flaky: the gold patch", "Flaky: no patch"],
@@ -216,7 +216,7 @@ fn broken_tasks(rows: &[Value]) -> Result<Vec<BrokenTask>> {
             tests(row, &lines.collect::<Vec<_>>().join("\n"));
             Ok(())
         })?,
-        // The commit that is checked out has the fix.
+        // The checked-out commit has the fix already.
         made("fixed-already", &["EmptyPasses { trials: 3 }"], &|row| {
             setup(row, &[FIX, COMMIT])
         })?,
@@ -237,14 +237,14 @@ fn broken_tasks(rows: &[Value]) -> Result<Vec<BrokenTask>> {
 /// As the demo's own rows run them.
 const REAL_TESTS: &str =
     "env -i PATH=/usr/bin:/bin LANG=C.UTF-8 PYTHONHASHSEED=0 python3 -S -s -B /opt/task/run.py report";
-/// Stands for the repair of the row.
+/// Placeholder for the row's fix.
 const FIX: &str = "FIX";
 const SETUP: &str = "set -e
 cd /testbed
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'";
 const COMMIT: &str = "git -c user.name=setup -c user.email=setup@example.com commit -q -a -m 'Add the fix'";
 
-/// Puts other commands into the place of the row's tests.
+/// Replaces the row's tests with other commands.
 fn tests(row: &mut Value, commands: &str) {
     row["eval_script"] = json!(format!(
         "#!/bin/bash\nset -uxo pipefail\ncd /testbed\necho '>>>>> Start Test Output'\n{commands}\necho '>>>>> End Test Output'\n"
@@ -260,7 +260,7 @@ fn names_of_flaky_tests() -> Value {
     json!(json!(names).to_string())
 }
 
-/// The first `n` tests pass. `count` is a command that sets `n`, from the number that was `drawn`.
+/// The first `n` tests pass. `count` is a command that sets `n` from the number `drawn`.
 fn flaky_tests(count: &str) -> String {
     let name = "tests/flaky.py::test_$i";
     format!(
@@ -275,7 +275,7 @@ done
     )
 }
 
-/// Gives the row a setup. [`FIX`] becomes what repairs its bug.
+/// Gives the row a setup. [`FIX`] becomes the fix of its bug.
 fn setup(row: &mut Value, commands: &[&str]) -> Result<()> {
     let lines = row["lines"].as_array().ok_or("a row of the demo has no lines")?;
     let repair = row["repair"].as_array().ok_or("a row of the demo has no repair")?;

@@ -1,7 +1,7 @@
 //! Builds the C++ shim against the libtorch that `LIBTORCH` names (the folder that holds `include` and `lib`).
 //!
-//! With `GRPO_CUDA` in the environment, a folder of headers (e2e/setup/cuda-headers.sh), ranks may have GPUs and NCCL
-//! between them. The result wants libtorch's CUDA libraries where it runs.
+//! If `GRPO_CUDA` names a folder of headers (e2e/setup/cuda-headers.sh), ranks may use GPUs, and NCCL between them. The
+//! result then needs libtorch's CUDA libraries at run time.
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
@@ -58,18 +58,10 @@ fn main() {
             .opt_level(optimised)
             .compile(name);
     };
-    // They loop over values themselves. A linker looks for what they need in the next group.
+    // These files contain loops over values. The linker resolves their symbols from the next group.
     build(&["attention", "fused", "dropout", "memory"], "grpo_native_loops", 3);
     build(
-        &[
-            "collectives",
-            "linear",
-            "device",
-            "experts",
-            "flash",
-            "head",
-            "kernels",
-        ],
+        &["collectives", "linear", "device", "experts", "flash", "head", "kernels"],
         "grpo_native",
         1,
     );
@@ -77,7 +69,7 @@ fn main() {
     println!("cargo:rustc-link-lib=dylib=torch_cpu");
     println!("cargo:rustc-link-lib=dylib=c10");
     if cuda.is_some() {
-        // Symbols of both are wanted, so both are loaded, and with the first CUDA's operations.
+        // Symbols of both are used, so both are loaded; the first brings CUDA's operations.
         println!("cargo:rustc-link-lib=dylib=torch_cuda");
         println!("cargo:rustc-link-lib=dylib=c10_cuda");
     }
@@ -85,7 +77,7 @@ fn main() {
     println!("cargo:rustc-link-lib=dylib=gomp");
 }
 
-/// kernels.cu as text in a header: it is compiled where the GPU is.
+/// kernels.cu as text in a header: it is compiled at run time, on the machine with the GPU.
 fn kernels_source(folder: &str) -> std::io::Result<()> {
     let source = std::fs::read_to_string("src/kernels.cu")?;
     let header = format!("const char KERNELS_SOURCE[] = R\"cuda({source})cuda\";\n");

@@ -1,5 +1,4 @@
-//! What unmodified agents have shown through the driver: files that its test writes, a table of them, and their
-//! figures.
+//! Results of unmodified agents that ran through the driver: files that their test writes, a table, and figures.
 
 use crate::{Bench, Row};
 use serde::Deserialize;
@@ -11,24 +10,24 @@ use std::path::Path;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Harness {
-    /// An agent's name; behind a comma, what is special about how it is called.
+    /// The agent's name; after a comma, the special part of its call.
     pub name: String,
     pub version: String,
     pub api: String,
     pub streams: bool,
-    /// Tasks of which every episode is resolved.
+    /// Tasks whose episodes are all resolved.
     pub tasks: Vec<String>,
     pub episodes: usize,
     pub turns: usize,
     pub rows: usize,
-    /// Rows by why they were opened.
+    /// Rows by the reason why they were opened.
     pub branches: BTreeMap<String, usize>,
-    /// Turns before which the agent put messages of its own.
+    /// Turns with messages of the agent's own before them.
     pub injected: usize,
     pub replays: usize,
-    /// Fields of requests that the run's settings overruled.
+    /// Request fields that the run's settings overruled.
     pub overruled: Vec<String>,
-    /// Seconds of the agents' processes together.
+    /// Seconds of all processes of the agent together.
     pub seconds: f64,
     pub sampled: usize,
     pub trained: usize,
@@ -36,7 +35,7 @@ pub struct Harness {
     pub sampled_not_trained: usize,
 }
 
-/// Every file of a folder, in the order of their names. Nothing where one cannot be read.
+/// Every file of a folder, in the order of their names. An error if one of them cannot be read.
 pub fn read(folder: &Path) -> std::io::Result<Vec<Harness>> {
     let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(std::fs::DirEntry::file_name);
@@ -79,7 +78,7 @@ impl Harness {
     }
 }
 
-/// The figures of all of them.
+/// The figures of all agents.
 pub fn bench(harnesses: &[Harness]) -> Bench {
     let distinct = |of: &dyn Fn(&Harness) -> String| harnesses.iter().map(of).collect::<BTreeSet<_>>();
     let agents = distinct(&|harness| format!("{} {}", plain(&harness.name), harness.version));

@@ -1,4 +1,5 @@
-//! What every bench writes: rows of a figure, its value and its bar, with what they were measured on.
+//! The format of every bench's results: rows with a figure, its value and its bar, and the machine and versions that
+//! they were measured with.
 
 pub mod harnesses;
 
@@ -16,7 +17,7 @@ pub struct Row {
     pub peer_value: Option<f64>,
     /// A sign and a number, such as `>= 20`.
     pub bar: Option<String>,
-    /// Commit and machine of a row that was merged into a file: the file's rows are of several runs.
+    /// Commit and machine of a row that was merged into a file, whose rows come from several runs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub commit: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -24,7 +25,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// The value is rounded to four places behind the point.
+    /// Rounds the value to four decimal places.
     pub fn new(figure: impl Into<String>, value: Option<f64>, unit: &str, bar: Option<&str>) -> Self {
         Self {
             figure: figure.into(),
@@ -38,7 +39,7 @@ impl Row {
         }
     }
 
-    /// The value is rounded to four significant digits: it may be very small.
+    /// Rounds the value to four significant digits, for very small values.
     pub fn significant(figure: impl Into<String>, value: f64, unit: &str, bar: Option<&str>) -> Self {
         Self {
             value: Some(four_digits(value)),
@@ -46,19 +47,19 @@ impl Row {
         }
     }
 
-    /// The same with the value of a peer, to four significant digits.
+    /// Adds the value of a peer, rounded to four significant digits.
     pub fn beside(mut self, peer: &str, value: f64) -> Self {
         self.peer = Some(peer.to_owned());
         self.peer_value = Some(four_digits(value));
         self
     }
 
-    /// What stands before the figure's colon.
+    /// The part of the figure before the colon.
     fn number(&self) -> &str {
         self.figure.split(':').next().unwrap_or_default()
     }
 
-    /// False where there is a bar and no value, too.
+    /// Also false if there is a bar but no value.
     pub fn meets_its_bar(&self) -> bool {
         match (self.value, self.bar.as_deref().and_then(parse_bar)) {
             (Some(value), Some((sign, bar))) => match sign {
@@ -82,10 +83,10 @@ fn parse_bar(bar: &str) -> Option<(&str, f64)> {
     Some((sign, number.parse().ok()?))
 }
 
-/// Rows, and what they were measured on.
+/// Rows, with the commit, machine and versions that they were measured with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bench {
-    /// Of this project; `+` behind it when files were changed.
+    /// This project's commit; a trailing `+` if files were changed.
     pub commit: String,
     /// Processor and number of cores.
     pub machine: String,
@@ -116,7 +117,7 @@ impl Bench {
         }
     }
 
-    /// Adds what another program says of its version.
+    /// Adds the version that another program reports.
     pub fn with_version_of(mut self, program: &Path) -> Self {
         let said = said_by(&program.display().to_string(), &["--version"]);
         let name = program.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -131,8 +132,8 @@ impl Bench {
         self
     }
 
-    /// The same with the rows and versions of the file at `path` that these rows do not replace: rows are replaced by
-    /// those of the same number. Each row says what it was measured on.
+    /// Keeps the rows and versions of the file at `path` that these do not replace: a row replaces the rows with the
+    /// same number. Each row names its commit and machine.
     pub fn merged_with(mut self, path: &Path) -> Self {
         for row in &mut self.rows {
             row.commit.clone_from(&self.commit);
@@ -144,7 +145,7 @@ impl Bench {
         if let Some(earlier) = earlier {
             let replaced = |row: &Row| self.rows.iter().any(|new| new.number() == row.number());
             let mut kept: Vec<Row> = earlier.rows.into_iter().filter(|row| !replaced(row)).collect();
-            // A file may name its machine only once.
+            // A file may name the machine only once, for all rows.
             for row in kept.iter_mut().filter(|row| row.machine.is_empty()) {
                 row.machine.clone_from(&earlier.machine);
             }
@@ -160,7 +161,7 @@ impl Bench {
         self
     }
 
-    /// Writes it as JSON; makes the folder.
+    /// Writes it as JSON, and creates the folder.
     pub fn write(&self, path: &Path) -> Result<(), BenchError> {
         let failed = |source| BenchError {
             path: path.to_owned(),
@@ -182,7 +183,7 @@ pub struct BenchError {
     source: std::io::Error,
 }
 
-/// What a command prints; nothing where it cannot be run.
+/// The output of a command; empty if the command cannot run.
 fn said_by(program: &str, arguments: &[&str]) -> String {
     let ran = Command::new(program).args(arguments).output();
     ran.map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())

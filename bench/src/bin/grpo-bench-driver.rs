@@ -1,5 +1,5 @@
-//! `grpo-bench-driver`: what the driver's recording endpoint and its bash loop cost. Writes bench/results/endpoint.json
-//! and bench/results/loop.json.
+//! `grpo-bench-driver`: measures the costs of the driver's recording endpoint and of its bash loop. Writes
+//! bench/results/endpoint.json and bench/results/loop.json.
 
 use clap::{Args, Parser, Subcommand};
 use grpo_bench::driver_bench::{LITELLM, MINI_SWE_AGENT, Place, Scale, TOKENIZER};
@@ -86,7 +86,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether every bar is met.
+/// Returns whether every bar is met.
 async fn bench(what: What) -> Result<bool, Box<dyn std::error::Error>> {
     match what {
         What::Endpoint { flags } => {
@@ -118,7 +118,7 @@ async fn bench(what: What) -> Result<bool, Box<dyn std::error::Error>> {
     }
 }
 
-/// Prints and writes the rows; whether they meet their bars.
+/// Prints and writes the rows, and returns whether they meet their bars.
 fn written(rows: &[Row], peers: &[&str], file: &Path) -> Result<bool, grpo_bench_report::BenchError> {
     for row in rows {
         let verdict = if row.meets_its_bar() { "  " } else { "! " };

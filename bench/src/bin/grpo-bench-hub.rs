@@ -1,4 +1,5 @@
-//! `grpo-bench-hub`: what downloads from a hub cost and bear. Writes bench/results/hub.json.
+//! `grpo-bench-hub`: measures the cost of downloads from a hub, and the faults that they survive. Writes
+//! bench/results/hub.json.
 
 use clap::Parser;
 use grpo_bench::hub_bench::clients::Programs;
@@ -45,7 +46,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether every bar is met.
+/// Returns whether every bar is met.
 async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     let (ours, python) = (flags.ours, flags.python);
     let programs = Programs { ours, python };

@@ -1,5 +1,5 @@
-//! `grpo-bench-operator`: what the operator costs at scale, what outages do to it, and whether it places runs whole.
-//! Writes bench/results/operator.json.
+//! `grpo-bench-operator`: measures the operator's costs at scale and its behavior in outages, and checks that it places
+//! runs whole. Writes bench/results/operator.json.
 
 use clap::Parser;
 use grpo_bench::operator_bench::{capacity, outages, rest};
@@ -42,7 +42,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether every bar is met. Rows of figures that are not measured now stay as they were written.
+/// Returns whether every bar is met. Rows of figures that this call does not measure stay unchanged.
 async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     let earlier: Option<Bench> = std::fs::read_to_string(&flags.out)
         .ok()

@@ -1,4 +1,5 @@
-//! `grpo-bench-sandbox`: what the sandbox gateway and sandboxd cost and bear. Writes bench/results/sandbox.json.
+//! `grpo-bench-sandbox`: measures the costs of the sandbox gateway and sandboxd, and the faults that they survive.
+//! Writes bench/results/sandbox.json.
 
 use clap::Parser;
 use grpo_bench::sandbox_bench::{SandboxBenchError, chaos, exec, leases, refill, restart, warm};
@@ -47,7 +48,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Whether every bar is met. Rows of figures that are not measured now stay as they were written.
+/// Returns whether every bar is met. Rows of figures that this call does not measure stay unchanged.
 async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     let earlier: Option<Bench> = std::fs::read_to_string(&flags.out)
         .ok()
@@ -55,7 +56,7 @@ async fn bench(flags: Flags) -> Result<bool, Box<dyn std::error::Error>> {
     let mut rows: Vec<Row> = earlier.map(|bench| bench.rows).unwrap_or_default();
     let mut met = true;
     let mut figures = flags.figures.clone();
-    // They are measured together.
+    // Figures 3 and 4 are measured together.
     if figures.contains(&3) {
         figures.retain(|figure| *figure != 4);
     }

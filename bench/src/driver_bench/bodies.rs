@@ -1,7 +1,7 @@
-//! A conversation's requests, as qwen-code sends them: a system prompt, ten tools, and one call with its result more in
-//! every body. All conversations are the same, so that a body is made once.
+//! A conversation's requests, as qwen-code sends them: a system prompt, ten tools, and in each body one more call with
+//! its result. All conversations are the same, so each body is made only once.
 //!
-//! The tools have qwen-code's names; passages of the book and a program's source stand for descriptions and results.
+//! The tools have qwen-code's names; passages of the book and of a program's source replace descriptions and results.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const DESCRIPTION_BYTES: usize = 600;
 const BOOK: &str = include_str!("../../../docs/src/proven.md");
 const SOURCE: &str = include_str!("../../../rollout-image/grader/rows.py");
 
-/// What the policy says, in every turn.
+/// The content of the policy's answer, the same in every turn.
 pub const CONTENT: &str = "I look at the next part of the file, because the error has to be in one of its functions.";
 pub const TOOL: &str = "run_shell_command";
 pub const ARGUMENTS: &str =
@@ -38,8 +38,8 @@ pub fn answer() -> String {
     format!("{CONTENT}\n<tool_call>\n{{\"name\": \"{TOOL}\", \"arguments\": {ARGUMENTS}}}\n</tool_call>")
 }
 
-/// The bodies of a conversation, in order. The endpoint names the call of turn n `call_n_0`; others always name it
-/// `call_0_0`, which makes no difference to them.
+/// The bodies of a conversation, in order. The endpoint names the call of turn n `call_n_0`; the other endpoints always
+/// name it `call_0_0`, and ignore the difference.
 pub fn conversation() -> Vec<Bytes> {
     let tools: Vec<Value> = TOOLS.iter().enumerate().map(tool).collect();
     let mut body = json!({
@@ -88,7 +88,7 @@ fn tool((at, (name, parameters)): (usize, &(&str, &[&str]))) -> Value {
     json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
 }
 
-/// Part of a text that is read round and round, which has so many bytes in JSON.
+/// A passage of `bytes` bytes in JSON, from a text that is read in a circle.
 fn passage(text: &str, from: usize, bytes: usize) -> String {
     let mut passage = String::new();
     let mut length = 0;

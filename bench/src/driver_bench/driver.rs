@@ -1,4 +1,4 @@
-//! The driver's process: an evaluation of many episodes in a store in memory.
+//! The driver's process: an evaluation of many episodes, with a store in memory.
 
 use super::gateway::PlayedGateway;
 use super::{DriverBenchError, engine::PlayedEngine, folder_in_memory, model::Model};
@@ -10,22 +10,22 @@ use grpo_testing::{program, repository};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = "grpo-driver";
-/// Episodes are tasks times samples: more than any bench comes to.
+/// Episodes are tasks times samples: more than any bench needs.
 const TASKS: usize = 64;
 const SAMPLES: usize = 256;
 const STORE: &str = "ns/run";
 
-/// What the driver is told of its run.
+/// The settings of the driver's run.
 pub struct RunShape {
     /// `spec.agent`.
     pub agent: Value,
-    /// Episodes at one time.
+    /// Concurrent episodes.
     pub episodes: usize,
 }
 
 pub struct DriverProcess {
     part: Part,
-    /// Of its endpoint.
+    /// The URL of the recording endpoint.
     pub url: String,
     folder: tempfile::TempDir,
 }
@@ -93,7 +93,7 @@ impl DriverProcess {
         Ok(Self { part, url, folder })
     }
 
-    /// An error when it has ended.
+    /// An error if the process has ended.
     pub fn runs(&mut self) -> Result<(), DriverBenchError> {
         Ok(self.part.runs()?)
     }
@@ -109,12 +109,12 @@ impl DriverProcess {
         self.part.processor_seconds().unwrap_or(f64::NAN)
     }
 
-    /// Whether it has read its tasks and waits for the engine: its journal is begun.
+    /// Whether the driver has read its tasks, begun its journal, and waits for the engine.
     pub fn has_begun(&self) -> bool {
         self.folder.path().join(STORE).join(paths::JOURNAL).exists()
     }
 
-    /// Ends it without a word.
+    /// Kills the process without notice.
     pub async fn kill(&mut self) -> Result<(), DriverBenchError> {
         Ok(self.part.kill().await?)
     }
@@ -123,7 +123,7 @@ impl DriverProcess {
         Ok(self.part.stop().await?)
     }
 
-    /// Looks into the store: every episode that ended has so many turns, all in one row. Answers how many there are.
+    /// Checks the store: every ended episode has `turns` turns, all in one row. Returns the number of these episodes.
     pub async fn recorded(&self, turns: u32) -> Result<usize, DriverBenchError> {
         let store = RunStore::open(self.folder.path(), STORE)?;
         let mut count = 0;
@@ -147,7 +147,7 @@ impl DriverProcess {
     }
 }
 
-/// A task whose patch is empty, and so is not graded.
+/// A task with an empty patch, which is therefore not graded.
 fn row(number: usize) -> Value {
     json!({
         "instance_id": format!("task-{number}"), "repo": "r/r", "version": "1",

@@ -1,8 +1,9 @@
-//! Figure 4: requests a second, and the time that a request takes, of the recording endpoint, of a passthrough, and of
-//! LiteLLM's proxy, in turns, in front of the same engine.
+//! Figure 4: requests per second and latency of the recording endpoint, of a passthrough and of LiteLLM's proxy,
+//! measured in turn in front of the same engine.
 //!
-//! Each client has one request at a time. Those of ours are the agents of the driver's episodes: when a conversation is
-//! over its episode ends, with its records, and the client continues in the next one. Those costs are in the figure.
+//! Each client has one request at a time. The clients of our endpoint are the agents of the driver's episodes: the end
+//! of a conversation ends its episode and writes its records, and the client continues in the next episode. The figure
+//! includes those costs.
 
 use super::bodies::{self, TURNS};
 use super::driver::{DriverProcess, RunShape};
@@ -23,11 +24,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Clients at one time, where they are several.
+/// Concurrent clients, where there are several.
 const CLIENTS: usize = 8;
-/// So long after a measurement the last requests have been answered.
+/// After a measurement, the last requests are answered within this time.
 const SETTLE: Duration = Duration::from_millis(500);
-/// Within it an endpoint answers as many requests as there are in the conversations of all clients.
+/// Within this time an endpoint answers as many requests as the conversations of all clients have.
 const WARM_WITHIN: Duration = Duration::from_secs(120);
 const PASSTHROUGH: &str = "axum passthrough";
 
@@ -49,7 +50,7 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
             "cli": {"image": "agent:1", "command": ["/agent", "{{ prompt }}"]},
             "limits": {"turns": TURNS, "contextTokens": 40960, "commandTimeout": "12h", "episodeTimeout": "12h"},
         }),
-        // The next episodes have begun when a client comes to them.
+        // The next episodes have begun before a client needs them.
         episodes: 2 * CLIENTS,
     };
     let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
@@ -70,7 +71,7 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
     let mut alone = [Vec::new(), Vec::new(), Vec::new()];
     for round in 0..scale.rounds {
         for at in 0..all.len() {
-            // Each is first as often as the others.
+            // Each endpoint is first equally often.
             let at = (at + round) % all.len();
             loaded[at].push(all[at].round(CLIENTS, scale.round).await?);
             alone[at].push(all[at].round(1, scale.round / 2).await?);
@@ -135,24 +136,24 @@ fn rows(loaded: &[Vec<Measured>; 3], alone: &[Vec<Measured>; 3]) -> Vec<Row> {
     rows
 }
 
-/// What a round showed.
+/// The results of one round.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
     /// Milliseconds.
     p50: f64,
 }
 
-/// How a client comes to what it asks.
+/// How a client gets the URL that it calls.
 #[derive(Clone)]
 enum Entry {
-    /// It is the agent of the next episode.
+    /// The client is the agent of the next episode.
     Session(Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<Session>>>),
     Fixed,
 }
 
-/// Clients of one endpoint. They rest between rounds, each in the middle of its conversation.
+/// Clients of one endpoint. Between rounds they pause, each in the middle of its conversation.
 struct Clients {
     active: watch::Sender<usize>,
     waits: Arc<Mutex<Vec<Duration>>>,
@@ -187,7 +188,7 @@ impl Clients {
         }
     }
 
-    /// Lets all clients work until each had a conversation, on average: an endpoint's first answers take long.
+    /// Runs all clients until each had one conversation on average: an endpoint's first answers are slow.
     async fn warm_up(&self) -> Result<(), DriverBenchError> {
         let began = Instant::now();
         self.active.send_replace(CLIENTS);
@@ -206,7 +207,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Lets so many clients work for so long.
+    /// Runs this many clients for this long.
     async fn round(&self, clients: usize, length: Duration) -> Result<Measured, DriverBenchError> {
         lock(&self.waits).clear();
         let began = Instant::now();
@@ -242,7 +243,7 @@ struct Client {
 }
 
 impl Client {
-    /// Holds one conversation after the other, until one fails: then it says how.
+    /// Holds one conversation after another until one fails, and returns the failure.
     async fn converse(mut self, entry: &Entry) -> String {
         loop {
             if let Err(fault) = self.conversation(entry).await {
@@ -274,8 +275,7 @@ impl Client {
             let sent = self.caller.send_with(Method::POST, &path, &headers, body.clone()).await;
             let (status, answer) = sent.map_err(|error| error.to_string())?;
             let took = began.elapsed();
-            // An endpoint that does not stream to the end, or names the call otherwise, is not the one that is
-            // measured.
+            // The measured endpoint streams to the end and names the call so; anything else is an error.
             let call = match &session {
                 Some(_) => format!("call_{turn}_0"),
                 None => "call_0_0".to_owned(),
@@ -294,7 +294,7 @@ impl Client {
 
     async fn turn_comes(&mut self) {
         let number = self.number;
-        // Its sender is there until this is aborted.
+        // The sender exists until this task is aborted.
         let _ = self.active.wait_for(|active| number < *active).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The engine, played: it answers at once, always the same, in the engines' protocol and as an OpenAI-compatible
-//! server. A [`Tap`] is one kind of client's way to it, which can be closed: requests wait then.
+//! The simulated engine: it returns the same answer at once, in the engines' protocol and as an OpenAI-compatible
+//! server. Each kind of client has its own [`Tap`]; while a tap is closed, its requests wait.
 
 use super::DriverBenchError;
 use axum::body::Body;
@@ -22,15 +22,15 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Where the taps are below the engine's address.
+/// Path of the taps below the engine's address.
 pub const STREAM: &str = "/stream/v1/chat/completions";
 pub const CHAT: &str = "/chat/v1/chat/completions";
 
-/// What is answered.
+/// The fixed answers.
 pub struct Answers {
-    /// To the driver.
+    /// For the driver.
     pub ids: Vec<u32>,
-    /// To others: content, and the name and arguments of a call.
+    /// For the other clients: content, and the name and arguments of a call.
     pub content: String,
     pub call: Option<(String, String)>,
 }
@@ -39,7 +39,8 @@ pub struct Tap {
     answer: Bytes,
     kind: &'static str,
     open: watch::Sender<bool>,
-    /// While it is closed, requests of at least so many ids wait: a proof that the engine samples does not.
+    /// While the tap is closed, requests with at least this many ids wait. Shorter ones only prove that the engine
+    /// samples.
     holds_from: usize,
     held: AtomicUsize,
     answered: AtomicU64,
@@ -61,12 +62,12 @@ impl Tap {
         self.open.send_replace(open);
     }
 
-    /// How many requests wait.
+    /// The number of waiting requests.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// How many were answered.
+    /// The number of answered requests.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
@@ -83,7 +84,7 @@ pub struct PlayedEngine {
 }
 
 impl PlayedEngine {
-    /// `holds_from`: of the driver's tap. All taps are closed at first, and no weights are served.
+    /// `holds_from` is for the driver's tap. At first all taps are closed, and the engine serves no weights.
     pub async fn start(answers: &Answers, holds_from: usize) -> Result<Self, DriverBenchError> {
         let of_driver = serde_json::to_vec(&completion(&answers.ids)).unwrap_or_default();
         let driver = Tap::new(of_driver, "application/json", holds_from);
@@ -106,7 +107,7 @@ impl PlayedEngine {
         })
     }
 
-    /// From now on it says that it serves the base weights.
+    /// From now on the engine reports that it serves the base weights.
     pub fn serve_weights(&self) {
         self.serves.send_replace(true);
     }
@@ -128,7 +129,7 @@ pub async fn serve(router: Router) -> Result<(SocketAddr, JoinHandle<()>), Drive
     let listener = listener.tap_io(|connection| {
         let _ = connection.set_nodelay(true);
     });
-    // Ends only by being aborted.
+    // Ends only when aborted.
     let serving = tokio::spawn(async move {
         let _ = axum::serve(listener, router).await;
     });
@@ -182,7 +183,7 @@ fn completion(ids: &[u32]) -> CompletionResponse {
             finish_reason: FinishReason::Stop,
             stop_reason: ids.last().copied(),
             logprobs: Some(ChoiceLogprobs {
-                // As long in JSON as real ones.
+                // As long in JSON as real logprobs.
                 token_logprobs: (0..ids.len()).map(|at| -0.123_456_7 - at as f32 / 1024.0).collect(),
             }),
             routed_experts: None,
@@ -224,7 +225,7 @@ fn whole(answers: &Answers) -> Value {
     })
 }
 
-/// The same as a stream: what is said, the call, the end, the usage.
+/// The same answer as a stream: content, call, end, usage.
 fn events(answers: &Answers) -> String {
     let choice = |delta: Value, finish: Option<&str>| json!([{"index": 0, "delta": delta, "finish_reason": finish}]);
     let chunks = [

@@ -1,5 +1,5 @@
-//! The sandbox gateway, played: every lease is granted, every command ends at once with the same output, every patch is
-//! empty. A command-line agent's command lasts as long as the [`Session`] that its conversation is held in.
+//! The simulated sandbox gateway: it grants every lease, ends every command at once with the same output, and returns
+//! empty patches. A command-line agent's command lasts as long as the [`Session`] of its conversation.
 
 use super::DriverBenchError;
 use super::engine::serve;
@@ -19,15 +19,15 @@ use tokio::task::JoinHandle;
 
 /// The id of a command-line agent's command.
 const AGENT: &str = "agent";
-/// What the ids of the policy's commands begin with.
+/// First letter of the ids of the policy's commands.
 const OF_A_TURN: char = 't';
 
 /// An episode whose agent is this process.
 pub struct Session {
     pub lease: String,
-    /// Where the recording endpoint answers it.
+    /// URL of the recording endpoint for this episode.
     pub url: String,
-    /// Dropped: the agent has ended.
+    /// Dropping it ends the agent.
     _running: oneshot::Sender<()>,
 }
 
@@ -35,7 +35,7 @@ struct Shared {
     output: String,
     relays: Mutex<HashMap<String, String>>,
     sessions: mpsc::UnboundedSender<Session>,
-    /// Closed: the policy's commands do not end.
+    /// While closed, the policy's commands do not end.
     commands: watch::Sender<bool>,
     running: AtomicUsize,
 }
@@ -48,7 +48,7 @@ pub struct PlayedGateway {
 }
 
 impl PlayedGateway {
-    /// `output`: of every command of the policy.
+    /// `output` is the output of every command of the policy.
     pub async fn start(output: &str) -> Result<(Self, mpsc::UnboundedReceiver<Session>), DriverBenchError> {
         let (sessions, begun) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
@@ -81,12 +81,12 @@ impl PlayedGateway {
         Ok((this, begun))
     }
 
-    /// Whether the policy's commands end.
+    /// Sets whether the policy's commands end.
     pub fn end_commands(&self, end: bool) {
         self.shared.commands.send_replace(end);
     }
 
-    /// How many commands of the policy do not end.
+    /// The number of unended commands of the policy.
     pub fn running(&self) -> usize {
         self.shared.running.load(Ordering::Relaxed)
     }

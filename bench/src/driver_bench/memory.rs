@@ -1,10 +1,10 @@
-//! Figure 5, memory: what an episode of 16,000 tokens takes of the driver while it lives.
+//! Figure 5, memory: the driver's memory for each live episode of 16,000 tokens.
 //!
-//! The driver is started and the engine serves no weights yet: nothing has been asked for. Its resident memory then is
-//! the base. 2,000 episodes work until the engine is given a prompt of 16,000 tokens, and wait there for its answer.
-//! What the driver has grown by is divided among them: rows, texts, connections, requests that are on their way, and
-//! what the allocator (the C library's own, as in the image) keeps for itself. Then the engine answers, and they wait
-//! for a command.
+//! The base is the resident memory of a driver that has started while the engine serves no weights: it has sent no
+//! request yet. 2,000 episodes then work until each sends the engine a prompt of 16,000 tokens, and wait there for the
+//! answer. The growth divided by the number of episodes is the figure: rows, texts, connections, requests under way,
+//! and the reserve of the allocator (the C library's own, as in the image). Then the engine answers, and the episodes
+//! wait for a command.
 
 use super::driver::{DriverProcess, RunShape};
 use super::engine::PlayedEngine;
@@ -16,15 +16,15 @@ use grpo_bench_report::Row;
 use std::time::{Duration, Instant};
 
 const TOKENS: usize = 16_000;
-/// More turns than they come to.
+/// More turns than an episode reaches.
 const TURNS: usize = 60;
 const LOOK: Duration = Duration::from_millis(200);
-/// What is freed late is freed within it.
+/// Memory that is freed late is freed within this time.
 const SETTLE: Duration = Duration::from_secs(3);
-/// All of them come to their tokens within it.
+/// All episodes reach their tokens within this time.
 const WITHIN: Duration = Duration::from_secs(180);
 
-/// The rows of the figure, with so many episodes.
+/// The rows of the figure, for this many episodes.
 pub async fn measure(place: &Place, episodes: usize) -> Result<Vec<Row>, DriverBenchError> {
     let model = Model::open(&place.model)?;
     let engine = PlayedEngine::start(&answers(&model)?, TOKENS).await?;
@@ -58,7 +58,7 @@ pub async fn measure(place: &Place, episodes: usize) -> Result<Vec<Row>, DriverB
     ])
 }
 
-/// The memory of a driver that has read everything and waits for the engine.
+/// The memory of a driver that has read its input and waits for the engine.
 async fn steady(driver: &mut DriverProcess) -> Result<f64, DriverBenchError> {
     let (mut last, began) = (0.0, Instant::now());
     loop {
@@ -77,7 +77,7 @@ async fn steady(driver: &mut DriverProcess) -> Result<f64, DriverBenchError> {
     }
 }
 
-/// Until so many episodes wait.
+/// Waits until this many episodes wait.
 async fn wait(
     driver: &mut DriverProcess,
     what: &str,

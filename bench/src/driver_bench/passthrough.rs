@@ -1,5 +1,5 @@
-//! The smallest endpoint there can be in front of an engine: axum takes a body, hyper sends it on, and what comes back
-//! goes to the client. It reads and records nothing.
+//! The smallest possible endpoint in front of an engine: axum takes a body, hyper sends it on, and the answer goes back
+//! to the client. It reads and records nothing.
 
 use super::{DriverBenchError, engine::STREAM};
 use crate::sandbox_bench::caller::Caller;
@@ -13,7 +13,7 @@ use axum::routing::post;
 use std::net::SocketAddr;
 use tokio::net::TcpListener;
 
-/// Serves until the process ends. `engine`: URL of the engine that requests go to.
+/// Serves until the process ends. `engine` is the URL that requests are sent to.
 pub async fn serve(listen: SocketAddr, engine: String) -> Result<(), DriverBenchError> {
     let listener = TcpListener::bind(listen).await;
     let listener = listener.map_err(DriverBenchError::io(format!("listening on {listen}")))?;

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// LiteLLM imports for half a minute on a machine that is busy.
+/// On a busy machine LiteLLM takes half a minute to import.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(100);
 const SCRIPT: &str = "bench/src/driver_bench/mini_swe_agent.py";
@@ -24,7 +24,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// The passthrough is this program in another role.
+    /// The passthrough is this same program in another mode.
     pub async fn passthrough(engine: &PlayedEngine, folder: &Path) -> Result<Self, DriverBenchError> {
         let own = std::env::current_exe().map_err(DriverBenchError::io("looking for this program"))?;
         let listen = format!("127.0.0.1:{}", free_port()?);
@@ -37,7 +37,7 @@ impl Proxy {
         Self::ready(part, listen, "/").await
     }
 
-    /// With a worker for each processor, as its documentation recommends.
+    /// One worker for each processor, as its documentation recommends.
     pub async fn litellm(place: &Place, engine: &PlayedEngine, folder: &Path) -> Result<Self, DriverBenchError> {
         let base = format!("http://{}{}", engine.address, folder_of(STREAM));
         let config = json!({
@@ -45,7 +45,7 @@ impl Proxy {
                 "model_name": "policy",
                 "litellm_params": {"model": "openai/policy", "api_base": base, "api_key": "none"},
             }],
-            // Only this process asks, and the check of a key would be one more thing that it does.
+            // Only this process calls it, and checking a key would add work.
             "general_settings": {"dangerously_permit_weak_or_unset_master_key": true},
         });
         let file = folder.join("litellm.yaml");
@@ -91,7 +91,7 @@ impl Proxy {
     }
 }
 
-/// Episodes of mini-swe-agent without end, in so many threads. They wait while the engine's tap is closed.
+/// Runs mini-swe-agent episodes without end, in this many threads. They wait while the engine's tap is closed.
 pub fn mini_swe_agent(
     place: &Place,
     engine: &PlayedEngine,
@@ -120,7 +120,7 @@ pub fn mini_swe_agent(
     )?)
 }
 
-/// Variables that keep the peers on this machine, and their settings out of the user's home.
+/// Variables that keep the peers offline, and their settings out of the user's home.
 fn offline(folder: &Path) -> Vec<(String, String)> {
     let variables = [
         ("LITELLM_LOCAL_MODEL_COST_MAP", "True".to_owned()),
@@ -134,7 +134,7 @@ fn offline(folder: &Path) -> Vec<(String, String)> {
     variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
 
-/// What clients take for the API's root.
+/// The path that clients take as the API's root.
 fn folder_of(path: &'static str) -> &'static str {
     path.trim_end_matches("/chat/completions")
 }

@@ -1,8 +1,9 @@
-//! Figure 5, speed: turns a second of the driver's bash loop and of mini-swe-agent, in turns, with the same engine.
+//! Figure 5, speed: turns per second of the driver's bash loop and of mini-swe-agent, measured in turn with the same
+//! engine.
 //!
-//! A turn is an answer of the engine: its counter is read at both ends of a round. Episodes have 30 turns and come to
-//! 16,000 tokens; one that has ended is recorded, and followed by another. The driver asks the engine and the gateway
-//! over HTTP; mini-swe-agent asks the engine so, and its sandboxes are objects of its own process.
+//! A turn is an answer of the engine, whose counter is read at both ends of a round. Episodes have 30 turns and reach
+//! 16,000 tokens; an ended episode is recorded, and another one follows. The driver calls the engine and the gateway
+//! over HTTP; mini-swe-agent calls the engine over HTTP, and its sandboxes are objects of its own process.
 
 use super::driver::{DriverProcess, RunShape};
 use super::engine::{Answers, PlayedEngine, Tap};
@@ -16,17 +17,18 @@ use std::time::{Duration, Instant};
 
 /// Turns of an episode.
 const TURNS: usize = 30;
-/// Episodes of ours at one time.
+/// Concurrent episodes of our driver.
 const EPISODES: usize = 64;
-/// Threads of mini-swe-agent: its batch runner has one for each episode. More are no faster: one holds the interpreter.
+/// Threads of mini-swe-agent: its batch runner has one for each episode. More are no faster, because one holds the
+/// interpreter.
 const THREADS: usize = 8;
-/// What is the whole prompt of a request, and no proof that the engine samples.
+/// Requests with fewer ids only prove that the engine samples; real prompts have more.
 const REQUEST: usize = 100;
-/// So long after a round everything waits.
+/// Everything waits within this time after a round.
 const SETTLE: Duration = Duration::from_millis(500);
 const READY_WITHIN: Duration = Duration::from_secs(120);
 
-/// `spec.agent` of a bash loop of so many turns.
+/// `spec.agent` of a bash loop with this many turns.
 pub(super) fn bash_loop(turns: usize) -> Value {
     json!({
         "bash": {"preset": "MiniSweAgent1"},
@@ -34,7 +36,7 @@ pub(super) fn bash_loop(turns: usize) -> Value {
     })
 }
 
-/// What the policy says in every turn.
+/// The policy's answers, the same in every turn.
 pub(super) fn answers(model: &Model) -> Result<Answers, DriverBenchError> {
     let said = |fence: &str| {
         format!(
@@ -121,7 +123,7 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
     ])
 }
 
-/// Answers a second while a tap is open for so long.
+/// Answers per second while a tap is open for this long.
 async fn round(tap: &Tap, length: Duration) -> f64 {
     let (before, began) = (tap.answered(), Instant::now());
     tap.open(true);

@@ -1,4 +1,4 @@
-//! The clients, each as a process: what it is called with, how long it takes, how much memory, and what it leaves.
+//! The clients, each as a process: arguments, time, memory and downloaded files.
 
 use super::HubBenchError;
 use grpo_hub::Repository;
@@ -8,39 +8,39 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 
-/// How often a process is asked how much memory it took.
+/// Interval between readings of a process's memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The repository that is downloaded.
+/// The downloaded repository.
 pub const REPOSITORY: &str = "owner/name";
 
-/// Prints the folder of the snapshot. The variables of its environment say which hub and which cache.
+/// Prints the folder of the snapshot. Environment variables name the hub and the cache.
 const SNAPSHOT: &str = "import sys; from huggingface_hub import snapshot_download; \
                         print(snapshot_download(sys.argv[1], max_workers=int(sys.argv[2])))";
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// `grpo-engine-agent`.
     pub ours: PathBuf,
-    /// A Python that has `huggingface_hub`.
+    /// A Python with `huggingface_hub` installed.
     pub python: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     Ours,
-    /// The hub's own client with so many files at a time.
+    /// The hub's own client with this many concurrent files.
     HubClient {
         workers: usize,
     },
-    /// So many of `curl | tee | sha256sum` at a time.
+    /// This many concurrent `curl | tee | sha256sum`.
     Curl {
         workers: usize,
     },
 }
 
-/// A client's folder, and the hub that it is told.
+/// A client's folder and its hub.
 pub struct Job<'a> {
     pub programs: &'a Programs,
     pub endpoint: &'a str,
@@ -53,7 +53,7 @@ pub struct Job<'a> {
 pub struct Ran {
     pub succeeded: bool,
     pub seconds: f64,
-    /// Most memory that it held at a time.
+    /// Peak memory.
     pub peak_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl Client {
         }
     }
 
-    /// `urls`: of the files, for curl.
+    /// `urls` are the files' URLs, for curl.
     pub fn start(self, job: &Job<'_>, urls: &[String]) -> Result<Child, HubBenchError> {
         let mut command = match self {
             Self::Ours => {
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// The files that have their names in the cache, by commit and path. Nothing of curl's, which has no such cache.
+    /// The cache's named files, by commit and path. Empty for curl, which has no such cache.
     pub fn named(self, folder: &Path) -> BTreeMap<(String, String), Vec<u8>> {
         let snapshots = folder.join(Repository::model(REPOSITORY).folder()).join("snapshots");
         let mut found = BTreeMap::new();
@@ -146,7 +146,7 @@ impl Client {
     }
 }
 
-/// The line `VmHWM: 12 kB`.
+/// Parses the line `VmHWM: 12 kB`.
 fn peak(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;

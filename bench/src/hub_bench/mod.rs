@@ -1,12 +1,12 @@
-//! What a download from a hub costs and bears, beside the hub's own client: figures of `make bench-hub`.
+//! Costs and faults of downloads from a hub, beside the hub's own client: figures of `make bench-hub`.
 //!
 //! ```text
 //! played hub in this process ─► same: faults, kills, a branch that moves: the same bytes and commit   (figure 1)
 //!                            └► speed: shards over loopback, with sha256                              (figure 2)
 //! ```
 //!
-//! Each client is a process of its own: ours is the program that pods are started with, the peers are
-//! `huggingface_hub` of [`HUB_CLIENT`], and curl piped into sha256sum.
+//! Each client is a process of its own: ours is the program that pods run; the peers are `huggingface_hub` of
+//! [`HUB_CLIENT`], and curl piped into sha256sum.
 
 pub mod clients;
 pub mod same;
@@ -15,7 +15,7 @@ pub mod speed;
 use std::io;
 use std::path::PathBuf;
 
-/// What is installed by `e2e/setup/hub-client.sh`.
+/// The version that `e2e/setup/hub-client.sh` installs.
 pub const HUB_CLIENT: &str = "huggingface_hub 1.33.0";
 
 #[derive(Debug, thiserror::Error)]

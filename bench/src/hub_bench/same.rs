@@ -1,5 +1,5 @@
-//! Figure 1: the same faults for ours and for the hub's own client. Both must end with the bytes of one commit, show no
-//! file that is not whole, and continue when they were killed.
+//! Figure 1: the same faults for our client and for the hub's own. Both must end with the bytes of one commit, show no
+//! partial file, and continue after a kill.
 
 use super::clients::{Client, Job, Programs, REPOSITORY};
 use super::{HUB_CLIENT, HubBenchError};
@@ -17,13 +17,12 @@ const SMALL: [(&str, usize); 3] = [
     ("a/deep/one.json", 20),
 ];
 const TOKEN: &str = "a-token";
-/// How often a client is started in one case: the hub's own one ends at some faults and continues when it is called
-/// again.
+/// Starts of a client in one case: the hub's own client ends at some faults and continues when it is started again.
 const STARTS: usize = 8;
 const LOOK: Duration = Duration::from_millis(10);
 const STALLS_AT: usize = 1 << 20;
 
-/// A case: its name, what is done to answers with files, to those of the API, and what happens beside.
+/// A case: its name, the faults in answers with files and in answers of the API, and concurrent events.
 struct Case {
     name: &'static str,
     of_files: Vec<Damage>,
@@ -105,12 +104,12 @@ fn contents(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Content> {
     files.iter().map(content).collect()
 }
 
-/// What a client made of a case.
+/// The result of a client in a case.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    /// All files of the first commit, with its bytes, and no other.
+    /// All files of the first commit, with its bytes, and no others.
     right: bool,
-    /// Files with a name and other bytes than the commit's, seen at any start.
+    /// Named files with bytes that differ from the commit's, seen at any start.
     partial: usize,
     starts: usize,
 }
@@ -207,7 +206,7 @@ async fn tried(case: &Case, client: Client, programs: &Programs, work: &Path) ->
         look(&client.named(&folder));
     }
     let named = client.named(&folder);
-    // Called again after its end, a client may take the newest commit.
+    // A client that is started again after its end may take the newest commit.
     let right = done(&named) && named.keys().filter(|(at, _)| *at == commit).count() == wanted.len();
     Ok(Found { right, partial, starts })
 }

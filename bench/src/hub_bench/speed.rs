@@ -1,5 +1,5 @@
-//! Figure 2: shards over loopback, in turns: ours with its digests and syncs, the hub's own client, which checks no
-//! digest, and curl piped into sha256sum.
+//! Figure 2: shards over loopback, measured in turn: our client with its digests and syncs, the hub's own client, which
+//! checks no digest, and curl piped into sha256sum.
 
 use super::clients::{Client, Job, Programs, REPOSITORY, Ran};
 use super::{HUB_CLIENT, HubBenchError};
@@ -16,10 +16,10 @@ use std::process::Command;
 const SHARDS: usize = 4;
 const BUFFER: usize = 4 << 20;
 
-/// How much, and how often.
+/// Size and number of rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Of all shards.
+    /// The size of all shards together.
     pub bytes: u64,
     pub rounds: usize,
 }
@@ -41,7 +41,7 @@ pub async fn measure(programs: &Programs, work: &Path, scale: Scale) -> Result<V
     ];
     let mut runs: BTreeMap<Client, Vec<Ran>> = BTreeMap::new();
     for round in 0..scale.rounds {
-        // Each is first as often as the others.
+        // Each client is first equally often.
         for at in 0..clients.len() {
             let client = clients[(at + round) % clients.len()];
             let folder = work.join("download");
@@ -63,7 +63,7 @@ pub async fn measure(programs: &Programs, work: &Path, scale: Scale) -> Result<V
                 ran.peak_bytes >> 20
             );
             std::fs::remove_dir_all(&folder).map_err(HubBenchError::io("removing", &folder))?;
-            // What one has left to be written does not slow the next one down.
+            // Unwritten data of one client must not slow down the next one.
             let _ = Command::new("sync").status();
             runs.entry(client).or_default().push(ran);
         }

@@ -1,5 +1,4 @@
-//! Answers in the place of engine agents: every pod of a control plane with KWOK has the same address, and this listens
-//! there.
+//! Simulated engine agents: every pod of a control plane with KWOK has the same address, and this server listens there.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -25,7 +24,7 @@ impl Agents {
             .map_err(|source| RigError::Agents { address, source })?;
         let router = Router::new().route("/agent/v1/status", get(async || Json(idle())));
         Ok(Self(tokio::spawn(async move {
-            // Ends only by being dropped.
+            // Ends only when dropped.
             let _ = axum::serve(listener, router).await;
         })))
     }
@@ -50,7 +49,7 @@ fn idle() -> AgentStatus {
     }
 }
 
-/// The body of what an `http://` address on this machine answers.
+/// The body that an `http://` address on this machine returns.
 pub async fn fetch(url: &str) -> Option<String> {
     let (host, path) = url.strip_prefix("http://")?.split_once('/')?;
     let mut stream = TcpStream::connect(host).await.ok()?;

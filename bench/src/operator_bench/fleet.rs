@@ -1,4 +1,4 @@
-//! Many small runs, and the pods that their gateways would make.
+//! Many small runs, and the pods that their gateways would create.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use grpo_testing::cluster::{api, manifest::RunManifest};
 
-/// Requests at a time: the API server and everything else share this machine.
+/// Concurrent requests: the API server and everything else share this machine.
 const AT_A_TIME: usize = 8;
 const RUNS_PER_NAMESPACE: usize = 100;
 /// Driver, two trainers, an engine and a gateway.
@@ -26,13 +26,13 @@ pub const SANDBOXES: usize = 5;
 pub const PODS_PER_RUN: usize = OWN_PODS + SANDBOXES;
 const STORE: &str = "stores";
 
-/// Runs, all in the same few namespaces.
+/// Runs, distributed over a few namespaces.
 #[derive(Clone, Debug)]
 pub struct Fleet {
     pub runs: Vec<Place>,
 }
 
-/// Where a run is.
+/// Namespace and name of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub namespace: String,
@@ -40,7 +40,7 @@ pub struct Place {
 }
 
 impl Fleet {
-    /// Makes namespaces and nodes for so many runs, and no run.
+    /// Creates namespaces and nodes for this many runs, but no run.
     pub async fn prepare(rig: &Rig, count: usize) -> Result<Self, RigError> {
         let places = (0..count).map(|number| Place {
             namespace: format!("team-{}", number / RUNS_PER_NAMESPACE),
@@ -58,7 +58,7 @@ impl Fleet {
         Ok(Self { runs })
     }
 
-    /// Applies all runs and waits until they run.
+    /// Applies all runs and waits until they are running.
     pub async fn launch(&self, rig: &Rig, limit: Duration) -> Result<(), RigError> {
         stream::iter(&self.runs)
             .map(|run| async { launch(&rig.admin, run).await })
@@ -68,7 +68,7 @@ impl Fleet {
         self.running(&rig.admin, limit).await
     }
 
-    /// Waits until all runs run.
+    /// Waits until all runs are running.
     pub async fn running(&self, client: &Client, limit: Duration) -> Result<(), RigError> {
         let runs: Api<GrpoRun> = Api::all(client.clone());
         until(limit, "all runs to run", async || {
@@ -89,7 +89,7 @@ impl Fleet {
         .await
     }
 
-    /// Makes the pods of sandboxes, as gateways would, and waits until each pool has counted its own.
+    /// Creates the pods of sandboxes, as gateways would, and waits until each pool has counted its own.
     pub async fn sandboxes(&self, rig: &Rig, limit: Duration) -> Result<(), RigError> {
         let nodes = self.runs.len().div_ceil(20).max(2);
         stream::iter(self.runs.iter().enumerate())

@@ -1,4 +1,4 @@
-//! What the operator costs, what outages do to it, and whether it ever places half a run: figures of
+//! Costs of the operator, its behavior in outages, and a check that it never places half a run: figures of
 //! `make bench-operator`.
 //!
 //! ```text
@@ -7,8 +7,9 @@
 //!                                        scenarios (capacity) ─┴► capacity: whole runs or none         (figure 4)
 //! ```
 //!
-//! The operator is the real binary with the rights of its chart. Nodes and pods are KWOK's: no process of a run runs,
-//! so what is measured is the operator, an API server, and their requests as the API server's audit log has them.
+//! The operator is the real binary with the rights of its chart. KWOK simulates nodes and pods, so that no process of a
+//! run exists. The figures are about the operator, an API server, and their requests as the API server's audit log
+//! shows them.
 
 mod agents;
 pub mod capacity;

@@ -1,5 +1,5 @@
-//! Figure 7: the API server goes away, the operator is killed, two operators run at once. Nothing may be made anew,
-//! lost or doubled.
+//! Figure 7: the API server stops, the operator is killed, two operators run at once. No object may be recreated, lost
+//! or doubled.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use grpo_testing::control_plane::{
     audit::{Audit, Request},
 };
 
-/// How much is done.
+/// The number and length of the outages.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub runs: usize,
@@ -31,8 +31,8 @@ pub struct Scale {
     pub kills: usize,
     pub frozen: Duration,
     pub patience: Duration,
-    /// What a takeover may take beyond the lease's time. More than the bar's second where other tests have the machine
-    /// too.
+    /// Time that a takeover may take in addition to the lease's. More than the bar's second where other tests use the
+    /// machine too.
     pub slack: f64,
 }
 
@@ -55,7 +55,7 @@ impl Scale {
     };
 }
 
-/// What a replica that does not give its lease back is replaced after: see the operator's module `lease`.
+/// A replica that does not give its lease back is replaced after this time: see the operator's module `lease`.
 const LEASE_SECONDS: f64 = 15.0;
 /// A run has a driver and two trainers, an engine and a gateway.
 const PODS_OF_A_RUN: usize = 5;
@@ -63,7 +63,7 @@ const PODS_OF_A_RUN: usize = 5;
 /// Uids by kind, namespace and name.
 type Uids = BTreeMap<String, String>;
 
-/// Everything, one after the other, on one control plane.
+/// Measures everything in sequence, on one control plane.
 pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     let mut rig = Rig::start().await?;
     let launched_later = scale.kills + 2;
@@ -88,7 +88,7 @@ fn say(what: &str) {
     eprintln!("    {what}");
 }
 
-/// Objects that are not what they were: made anew under their name, or gone.
+/// Counts objects that were recreated under their name, or are gone.
 fn recreated_or_lost(before: &Uids, after: &Uids) -> usize {
     let changed: Vec<&String> = before
         .iter()
@@ -101,7 +101,7 @@ fn recreated_or_lost(before: &Uids, after: &Uids) -> usize {
     changed.len()
 }
 
-/// Pods too many or too few, and groups that are in another attempt than their first.
+/// Counts runs with too many or too few pods, and pod groups that are not in their first attempt.
 async fn amiss(rig: &Rig, fleet: &Fleet) -> Result<usize, RigError> {
     let pods: Api<Pod> = Api::all(rig.admin.clone());
     let pods = pods
@@ -147,7 +147,7 @@ async fn api_server_gone(scale: Scale, rig: &mut Rig, fleet: &Fleet) -> Result<V
     tokio::time::sleep(scale.api_server_gone).await;
     rig.plane.start_apiserver().await?;
     let back = Instant::now();
-    // A child that is taken away is made again: the operator is at work.
+    // The operator works again when it recreates a deleted child.
     let begun = probe(rig, fleet, scale.patience).await?;
     say(&format!(
         "at work again {begun:?} after the API server, all seen {:?} after",
@@ -177,7 +177,7 @@ fn probed(run: &Place) -> String {
     format!("Service {}/{}-driver", run.namespace, run.name)
 }
 
-/// Takes a Service of the first run away; returns after how long the operator has made it again.
+/// Deletes a Service of the first run, and returns the time until the operator has recreated it.
 async fn probe(rig: &Rig, fleet: &Fleet, limit: Duration) -> Result<Duration, RigError> {
     use k8s_openapi::api::core::v1::Service;
     let Some(run) = fleet.runs.first() else {
@@ -198,7 +198,7 @@ async fn probe(rig: &Rig, fleet: &Fleet, limit: Duration) -> Result<Duration, Ri
     Ok(begun.elapsed())
 }
 
-/// Kills the operator again and again, each time while a new run comes up, and starts it again as a Deployment would.
+/// Kills the operator repeatedly, each time while a new run starts, and restarts it as a Deployment would.
 async fn killed(
     scale: Scale,
     rig: &Rig,
@@ -214,7 +214,7 @@ async fn killed(
         let Some(run) = later.next() else { break };
         launch(&rig.admin, &run).await?;
         fleet.runs.push(run);
-        // Later with every kill: before anything of the run is made, in the middle of it, and when all is.
+        // Later with every kill: before any object of the run exists, then in the middle, then after the last one.
         tokio::time::sleep(Duration::from_millis(1500 * kill as u64 / scale.kills as u64)).await;
         operator.part.kill().await?;
         operator.part.again()?;
@@ -243,7 +243,7 @@ async fn killed(
     ])
 }
 
-/// How often each object of ours was made with success.
+/// The number of successful creations of each of our objects.
 fn created(requests: &[Request], by: &[&str]) -> BTreeMap<String, usize> {
     let mut count = BTreeMap::new();
     let made = requests
@@ -256,8 +256,8 @@ fn created(requests: &[Request], by: &[&str]) -> BTreeMap<String, usize> {
     count
 }
 
-/// Two operators: one waits; it takes over from a killed one, from one that ends well, and from one that is frozen and
-/// wakes again.
+/// Two operators, one waiting: it takes over from a killed one, from one that ends regularly, and from one that is
+/// frozen and continues later.
 async fn two(
     scale: Scale,
     rig: &Rig,
@@ -295,7 +295,7 @@ async fn two(
 
     b.part.again()?;
     serves(rig, &b, scale.patience).await?;
-    // A request that is already on its way out leaves the process when it wakes. The operator cannot recall it, and it
+    // A request that is already under way leaves the process when it continues. The operator cannot recall it, and it
     // carries out an earlier decision only. So the test freezes the operator when it has no more writes to send.
     says_nothing(&mut audit, &a, scale.patience).await?;
     a.part.send(Signal::SIGSTOP)?;
@@ -305,7 +305,7 @@ async fn two(
         launch(&rig.admin, &run).await?;
         fleet.runs.push(run);
     }
-    // It wakes in the middle of what the other does.
+    // It continues while the other operator is working.
     a.part.send(Signal::SIGCONT)?;
     fleet.running(&rig.admin, scale.patience).await?;
     let woken: Vec<Request> = audit
@@ -346,7 +346,7 @@ async fn two(
     ])
 }
 
-/// Waits until an operator has written nothing for a while.
+/// Waits until an operator has sent no write for a while.
 async fn says_nothing(audit: &mut Audit, operator: &Operator, limit: Duration) -> Result<(), RigError> {
     audit.fresh()?;
     let (begun, while_quiet) = (Instant::now(), Duration::from_millis(1500));
@@ -366,7 +366,7 @@ async fn says_nothing(audit: &mut Audit, operator: &Operator, limit: Duration) -
     }
 }
 
-/// Waits until an operator process answers, leading or not.
+/// Waits until an operator process answers, with or without the lease.
 async fn serves(rig: &Rig, operator: &Operator, limit: Duration) -> Result<(), RigError> {
     until(limit, "an operator to serve its metrics", async || {
         let leads = rig.metric(operator, "grpo_operator_leader").await;

@@ -1,5 +1,5 @@
-//! Figure 6: what the operator needs at scale, what it asks for while nothing happens, and how soon it answers to what
-//! happens.
+//! Figure 6: the operator's memory and processor time at scale, its requests while nothing happens, and its latency
+//! when something does.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -27,19 +27,19 @@ use grpo_testing::control_plane::{
     audit::{Audit, Request},
 };
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub runs: usize,
     pub idle: Duration,
     pub events_for: Duration,
-    /// One rate after the other. Each run has an event only every few seconds: more would be answered together. An API
-    /// server writes two or three times for each, which on few cores is more than it can at the highest rate; the lower
-    /// ones say what the operator takes where it can.
+    /// The rates, measured in sequence. Each run has an event only every few seconds: more would be answered together.
+    /// An API server writes two or three times for each event. On few cores it cannot do that at the highest rate; the
+    /// lower rates show the operator's own latency.
     pub events_per_second: &'static [u64],
     /// The fleet counts as settled after this long without a write by the operator.
     pub quiet: Duration,
-    /// Before everything has come up, and until all is quiet again.
+    /// Deadline for starting everything, and for becoming quiet again.
     pub patience: Duration,
 }
 
@@ -58,17 +58,17 @@ impl Scale {
         events_for: Duration::from_secs(5),
         events_per_second: &[10],
         quiet: Duration::from_secs(3),
-        // A slow machine with two other tests on it had 32 of 50 runs up after a minute.
+        // On a slow machine beside two other tests, 32 of 50 runs were up after a minute.
         patience: Duration::from_secs(300),
     };
 }
 
-/// An event that has not been answered after this long never will be.
+/// An event that has no answer after this long never gets one.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Concurrent requests of the client that causes the events.
 const HANDS: usize = 32;
 
-/// Measures everything, one after the other, on one fleet.
+/// Measures everything in sequence, on one fleet.
 pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     let mut rig = Rig::start().await?;
     let fleet = Fleet::prepare(&rig, scale.runs).await?;
@@ -114,7 +114,7 @@ fn say(what: &str) {
     eprintln!("    {what}");
 }
 
-/// Waits until the operator writes nothing any more, but for its lease.
+/// Waits until the operator writes nothing but its lease.
 async fn quiet(scale: Scale, audit: &mut Audit, operator: &Operator) -> Result<(), RigError> {
     let limit = scale.patience;
     let begun = Instant::now();
@@ -145,12 +145,12 @@ async fn quiet(scale: Scale, audit: &mut Audit, operator: &Operator) -> Result<(
     Ok(())
 }
 
-/// A write that is not the renewal of the lease, which is how others see that the operator lives.
+/// A write other than the renewal of the lease, which only shows that the operator lives.
 fn is_work(request: &Request, operator: &Operator) -> bool {
     request.by == operator.account && request.is_write() && !request.is_heartbeat()
 }
 
-/// Nothing happens, and the operator does nothing.
+/// Measures the operator while nothing happens.
 async fn idle(scale: Scale, audit: &mut Audit, operator: &Operator) -> Result<Vec<Row>, RigError> {
     audit.fresh()?;
     let before = operator.processor_seconds();
@@ -220,7 +220,7 @@ fn show_kinds(window: &str, requests: &[Request]) {
     say(&format!("{window}: {kinds:?}"));
 }
 
-/// An event, and the write it is to bring about.
+/// An event, and the write that it must cause.
 struct Happening {
     pod: String,
     run: Place,
@@ -229,7 +229,7 @@ struct Happening {
     change: Value,
 }
 
-/// Sandboxes and trainers by turns: one of the pool's counters changes, or the run does not run any more (and does
+/// Alternates between sandboxes and trainers: a counter of the pool changes, or the run stops running (and later runs
 /// again).
 fn happening(fleet: &Fleet, number: usize) -> Happening {
     let (run, round) = (&fleet.runs[number % fleet.runs.len()], number / fleet.runs.len());
@@ -258,7 +258,8 @@ fn happening(fleet: &Fleet, number: usize) -> Happening {
     }
 }
 
-/// Which events happen, and how fast. They are numbered through, so that what one window leaves broken the next mends.
+/// The number and the rate of the events. Their numbers continue across windows, so that the next window repairs what
+/// this one broke.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     first: usize,
@@ -266,7 +267,7 @@ struct Window {
     per_second: u64,
 }
 
-/// Things happen at a steady rate; each is answered by the write of a status.
+/// Causes events at a steady rate; the operator answers each with a status write.
 async fn events(
     scale: Scale,
     window: Window,
@@ -370,8 +371,8 @@ async fn bring_about(client: &Client, event: &Happening) -> Result<(), RigError>
     Ok(())
 }
 
-/// Milliseconds from the API server's answer to each event to its receipt of the operator's first write about it; and
-/// how many events had none.
+/// Milliseconds from the API server's answer to each event to its receipt of the operator's first write about it, and
+/// the number of events without such a write.
 fn latencies(
     requests: &[Request],
     expected: &HashMap<(String, String), (Place, &'static str)>,
@@ -393,7 +394,7 @@ fn latencies(
             continue;
         };
         let about = writes.get(&(*shown_by, run.namespace.as_str(), run.name.as_str()));
-        // The watch may tell of a change before its own request is answered.
+        // The watch may report a change before the request that made it is answered.
         let answer = about
             .into_iter()
             .flatten()
@@ -412,7 +413,7 @@ fn latencies(
     (latencies, unanswered)
 }
 
-/// The API server is started anew: nothing it remembers can be resumed, so every watch lists again.
+/// The API server is restarted. It can resume nothing from memory, so every watch lists again.
 async fn relist(scale: Scale, rig: &mut Rig, audit: &mut Audit, operator: &Operator) -> Result<Vec<Row>, RigError> {
     let before = operator.resident();
     audit.fresh()?;

@@ -1,5 +1,4 @@
-//! A control plane with the chart's rights and CRDs installed, nodes in words, and operators as processes on this
-//! machine.
+//! A control plane with the chart's rights and CRDs installed, its nodes, and operators as processes on this machine.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +21,7 @@ pub const SYSTEM: &str = "grpo-system";
 /// Name of the Lease that the reconciling operator holds.
 pub const LEASE: &str = "grpo-operator";
 
-/// The control plane and what was installed into it.
+/// The control plane and the objects installed into it.
 pub struct Rig {
     pub plane: ControlPlane,
     pub admin: Client,
@@ -38,7 +37,7 @@ pub struct Operator {
 }
 
 impl Rig {
-    /// Starts everything but an operator.
+    /// Starts everything except an operator.
     pub async fn start() -> Result<Self, RigError> {
         let plane = ControlPlane::start(Options::FULL).await?;
         let admin = plane.admin().await?;
@@ -51,7 +50,7 @@ impl Rig {
         })
     }
 
-    /// Starts an operator. Two at a time need two accounts, which the audit log tells apart.
+    /// Starts an operator. Two concurrent operators need two accounts, which the audit log tells apart.
     pub fn operator(&self, account: usize) -> Result<Operator, RigError> {
         let account = OPERATORS[account % OPERATORS.len()];
         let user = self.plane.user(account)?;
@@ -62,7 +61,7 @@ impl Rig {
             format!("--lease-name={LEASE}"),
             format!("--identity={account}"),
             "--log=warn,grpo_operator=info".to_owned(),
-            // Examples say what a later version executes; here nothing is executed.
+            // The examples use fields of later versions; here nothing runs them.
             "--admit-unsupported".to_owned(),
         ];
         let environment = vec![("KUBECONFIG".to_owned(), user.kubeconfig.display().to_string())];
@@ -75,7 +74,7 @@ impl Rig {
         })
     }
 
-    /// A namespace in which pods may be made.
+    /// A namespace for pods.
     pub async fn namespace(&self, name: &str) -> Result<(), RigError> {
         let namespaces: Api<Namespace> = Api::all(self.admin.clone());
         let namespace = parsed(json!({"metadata": {"name": name}}));
@@ -98,12 +97,12 @@ impl Rig {
         .await
     }
 
-    /// A node with capacity for any number of ordinary pods, and these GPUs.
+    /// A node with capacity for any number of ordinary pods, and this many GPUs.
     pub async fn node(&self, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
         node(&self.admin, name, gpus, labels, taints).await
     }
 
-    /// A port of the operator that answers with its metrics in text.
+    /// The value of one of the operator's metrics.
     pub async fn metric(&self, operator: &Operator, name: &str) -> Option<f64> {
         let text = agents::fetch(&operator.metrics).await?;
         let line = text.lines().find(|line| line.split([' ', '{']).next() == Some(name))?;
@@ -112,12 +111,12 @@ impl Rig {
 }
 
 impl Operator {
-    /// Memory that is resident now, in MiB.
+    /// Resident memory, in MiB.
     pub fn resident(&self) -> Option<f64> {
         self.part.memory("VmRSS:")
     }
 
-    /// The most that was ever resident, in MiB.
+    /// Peak resident memory, in MiB.
     pub fn most_resident(&self) -> Option<f64> {
         self.part.memory("VmHWM:")
     }
@@ -128,7 +127,7 @@ impl Operator {
     }
 }
 
-/// A node with capacity for any number of ordinary pods, and these GPUs.
+/// A node with capacity for any number of ordinary pods, and this many GPUs.
 pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints: &Value) -> Result<(), RigError> {
     let nodes: Api<Node> = Api::all(client.clone());
     let mut all = json!({"kubernetes.io/hostname": name});
@@ -158,7 +157,7 @@ pub async fn node(client: &Client, name: &str, gpus: u32, labels: &Value, taints
     Ok(())
 }
 
-/// Asks again and again until there is an answer; the error says what was there last.
+/// Repeats a question until it has an answer; the error contains the last observation.
 pub async fn until<T>(
     limit: Duration,
     what: &str,
@@ -181,12 +180,12 @@ pub async fn until<T>(
     }
 }
 
-/// A value of ours as an object of Kubernetes; all are written in this folder.
+/// Parses one of our JSON values as a Kubernetes object; all of them are written in this folder.
 pub fn parsed<K: serde::de::DeserializeOwned + Default>(value: Value) -> K {
     serde_json::from_value(value).unwrap_or_default()
 }
 
-/// Uids of everything that exists of the kinds that the operator makes, by kind, namespace and name.
+/// Uids of all objects of the kinds that the operator creates, by kind, namespace and name.
 pub async fn uids(client: &Client, kinds: &[ApiResource]) -> Result<BTreeMap<String, String>, RigError> {
     let mut all = BTreeMap::new();
     for kind in kinds {
@@ -208,7 +207,7 @@ pub async fn uids(client: &Client, kinds: &[ApiResource]) -> Result<BTreeMap<Str
     Ok(all)
 }
 
-/// The kinds that the operator makes.
+/// The kinds that the operator creates.
 pub fn kinds() -> Vec<ApiResource> {
     use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
     use k8s_openapi::api::{apps, core, networking, rbac};
@@ -229,7 +228,7 @@ pub fn kinds() -> Vec<ApiResource> {
     ]
 }
 
-/// CRDs and rights as the chart has them, without its Deployment.
+/// Installs the chart's CRDs and rights, without its Deployment.
 async fn install_chart(client: &Client) -> Result<(), RigError> {
     let chart = grpo_testing::chart::folder();
     let rendered = tokio::process::Command::new(cache().join("bin/helm"))

@@ -1,5 +1,5 @@
-//! A driver's half of the conversation with a gateway: as little work as that can be, for it shares the machine with
-//! what is measured.
+//! The driver's side of the conversation with a gateway, with as little work as possible, because it shares the machine
+//! with the measured program.
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{Demand, IDLE_CONNECTION, ImageDemand, Lease, LeaseRequest, PoolState, Priority};
@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::SandboxBenchError;
 
-/// How often a call is made whose connection breaks off.
+/// Tries of a call whose connection breaks.
 const TRIES: u32 = 3;
 pub const RUN: &str = "bench";
 pub const IMAGE: &str = "example.com/task:1";
@@ -24,7 +24,7 @@ pub const IMAGE: &str = "example.com/task:1";
 pub struct Caller {
     client: Client<HttpConnector, Full<Bytes>>,
     base: String,
-    /// `Bearer …`, for a server that asks for it.
+    /// `Bearer …`, for a server that requires it.
     bearer: Option<HeaderValue>,
 }
 
@@ -49,7 +49,7 @@ impl Caller {
         self
     }
 
-    /// Any answer at all.
+    /// Returns an answer with any status.
     pub async fn send(
         &self,
         method: Method,
@@ -85,8 +85,8 @@ impl Caller {
             all.body(Full::new(body.clone()))
                 .map_err(|error| failed(error.to_string()))
         };
-        // The server may close a connection at the moment in which the client uses it. Every call carries an id, so
-        // the client can repeat it, as a driver does.
+        // The server may close a connection while the client begins to use it. Every call carries an id, so the client
+        // can repeat it, as a driver does.
         let mut tries = 0;
         let answer = loop {
             tries += 1;
@@ -105,7 +105,7 @@ impl Caller {
         Ok((status, body.to_bytes()))
     }
 
-    /// An answer that says yes.
+    /// Returns an answer only if its status is a success.
     pub async fn ask(&self, method: Method, path: &str, body: impl Serialize) -> Result<Bytes, SandboxBenchError> {
         let body = serde_json::to_vec(&body).unwrap_or_default();
         let (status, answer) = self.send(method.clone(), path, body.into()).await?;

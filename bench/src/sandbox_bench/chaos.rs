@@ -1,5 +1,5 @@
-//! Figure 6: gateways that are killed and that meet each other, while what they hear of the cluster is late, doubled
-//! and out of order. No sandbox may be given to two, no lease lost, and no pod be too many.
+//! Figure 6: gateways are killed and overlap, while their watches are late, doubled and out of order. No sandbox may be
+//! given to two callers, no lease lost, and no pod be left over.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -30,11 +30,11 @@ use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
 use grpo_testing::control_plane::{GATEWAY, free_port};
 
-/// A call without an answer after this long has failed.
+/// A call without an answer fails after this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 const SANDBOXES: &str = "grpo.dev/role=sandbox";
 
-/// How much is done.
+/// The size of the test.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub sandboxes: usize,
@@ -55,17 +55,17 @@ impl Scale {
     };
 }
 
-/// What the callers observed.
+/// The callers' observations.
 #[derive(Default)]
 struct LeaseObservations {
-    /// Who was given each pod: pods are not used again here.
+    /// The lease that each pod was given to: pods are not reused here.
     given: HashMap<String, String>,
     twice: Vec<String>,
     lost: Vec<String>,
     leases: usize,
 }
 
-/// Whom callers may ask: more than one gateway, when two believe that the pool is theirs.
+/// The gateways that callers may call: more than one when two believe that they own the pool.
 #[derive(Clone, Default)]
 struct GatewayList(Arc<Mutex<Vec<Caller>>>);
 
@@ -154,7 +154,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     ])
 }
 
-/// Killed, and another begun when it is gone.
+/// Kills the gateway, and starts another one after it has ended.
 async fn replaced(
     mut before: Gateway,
     begin: &impl Fn() -> Result<Gateway, SandboxBenchError>,
@@ -167,8 +167,8 @@ async fn replaced(
     Ok(next)
 }
 
-/// Another is begun beside it, and for a while callers ask both. The ledger tells the first that it is not its own any
-/// more.
+/// Starts a second gateway beside the first, and callers call both for a while. The ledger shows the first that it no
+/// longer owns the pool.
 async fn met(
     mut before: Gateway,
     begin: &impl Fn() -> Result<Gateway, SandboxBenchError>,
@@ -184,7 +184,7 @@ async fn met(
     Ok(next)
 }
 
-/// One caller: takes a lease, has it for a while, gives it back.
+/// One caller: takes a lease, holds it for a while, releases it.
 async fn come_and_go(
     number: usize,
     gateways: &GatewayList,
@@ -231,7 +231,7 @@ async fn come_and_go(
     Ok(())
 }
 
-/// Asks one of the gateways after the other until one says yes, or one of the statuses that end it.
+/// Calls a random gateway repeatedly, until one returns success or one of the final statuses.
 async fn insist(
     gateways: &GatewayList,
     random: &mut StdRng,
@@ -260,7 +260,7 @@ async fn insist(
     }
 }
 
-/// Keeps the largest number of pods that were there at one time and not being deleted.
+/// Keeps the largest number of pods that existed at one time and were not being deleted.
 async fn count_pods(pods: Api<Pod>, most: Arc<AtomicUsize>) {
     let mut events = std::pin::pin!(watcher(pods, watcher::Config::default().labels(SANDBOXES)));
     let mut there = HashSet::new();
@@ -282,7 +282,7 @@ async fn count_pods(pods: Api<Pod>, most: Arc<AtomicUsize>) {
     }
 }
 
-/// Pods that there are more than there should be, once nothing is being deleted any more, or after a time.
+/// Surplus pods, once no deletion is under way, or after a deadline.
 async fn settled(rig: &Rig, sandboxes: usize) -> Result<usize, SandboxBenchError> {
     let (pods, began) = (rig.pods(&rig.admin), Instant::now());
     let wanted = ListParams::default().labels(SANDBOXES);

@@ -1,12 +1,12 @@
-//! A way to the API server on which watches come late, doubled and out of order.
+//! A proxy of the API server whose watches are late, doubled and out of order.
 //!
 //! ```text
 //! gateway ──plain HTTP──► [`Disturbed`] ──as the gateway's account──► kube-apiserver
 //! ```
 //!
-//! Everything but watches passes as it is. An event of a watch arrives a second late; some arrive again later, when
-//! newer ones of the same object have been told, and some change places with the next one of another object. What a
-//! bookmark promises stays true: nothing is moved past one.
+//! Everything but watches passes unchanged. An event of a watch arrives a second late. Some events arrive again later,
+//! after newer ones of the same object, and some swap places with the next event of another object. Bookmarks stay
+//! true: no event moves past one.
 
 use std::{
     collections::VecDeque,
@@ -40,12 +40,12 @@ use super::SandboxBenchError;
 
 /// How late events come.
 const LATE: Duration = Duration::from_secs(1);
-/// How many of a hundred events come again, and how many more change places with the next.
+/// Percentages of events that come again, and of events that swap places with the next.
 const DOUBLED: u32 = 20;
 const SWAPPED: u32 = 20;
-/// An event that comes again comes after at most so many others.
+/// A repeated event comes after at most this many others.
 const AGAIN_AFTER: usize = 5;
-/// Longest body of a request or an answer that is no watch.
+/// Largest body of a request or an answer that is not a watch.
 const MOST: usize = 64 << 20;
 
 /// Serves until it is dropped.
@@ -55,7 +55,7 @@ pub struct Disturbed {
 }
 
 impl Disturbed {
-    /// `client` is whom the API server takes the callers for.
+    /// `client` is the account that the API server sees.
     pub async fn serve(client: Client, folder: &Path) -> Result<Self, SandboxBenchError> {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await?;
         let server = format!("http://{}", listener.local_addr()?);
@@ -69,7 +69,7 @@ impl Disturbed {
         std::fs::write(&kubeconfig, content.to_string())?;
         let router = Router::new().fallback(pass).with_state(client);
         let task = tokio::spawn(async move {
-            // Ends only by being dropped.
+            // Ends only when dropped.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { kubeconfig, task })
@@ -115,7 +115,7 @@ async fn pass(State(client): State<Client>, request: Request) -> Response {
 #[derive(Clone)]
 struct Told {
     line: Bytes,
-    /// Nothing for a bookmark, and for what is no event of an object.
+    /// `None` for a bookmark, and for a line that is not an event of an object.
     object: Option<String>,
     due: Instant,
 }
@@ -139,7 +139,7 @@ struct Metadata {
     name: String,
 }
 
-/// Tells what the API server tells, its own way, until one of the two has gone.
+/// Forwards the API server's watch, disturbed, until one side closes it.
 async fn disturb(mut body: kube::client::Body, tell: mpsc::Sender<Bytes>) {
     let mut random = StdRng::seed_from_u64(7);
     let mut waiting: VecDeque<Told> = VecDeque::new();
@@ -168,7 +168,7 @@ async fn disturb(mut body: kube::client::Body, tell: mpsc::Sender<Bytes>) {
             }
         }
     }
-    // The watch has ended; what it said before is told.
+    // The watch has ended; its remaining events are still sent.
     for told in waiting {
         sleep_until(told.due).await;
         if tell.send(told.line).await.is_err() {
@@ -194,13 +194,13 @@ fn take(waiting: &mut VecDeque<Told>, line: Bytes, is_swapped: bool) {
     };
     if is_other {
         waiting.swap(last, last - 1);
-        // Told in the order in which they wait.
+        // Events are sent in the order in which they wait.
         waiting[last - 1].due = waiting[last].due;
         waiting[last].due = due;
     }
 }
 
-/// After so many others, but before the next bookmark.
+/// Inserts the event after this many others, but before the next bookmark.
 fn again(waiting: &mut VecDeque<Told>, mut told: Told, after: usize) {
     let bookmark = waiting.iter().position(|other| other.object.is_none());
     let at = after.min(waiting.len()).min(bookmark.unwrap_or(usize::MAX));

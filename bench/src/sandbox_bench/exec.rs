@@ -1,5 +1,5 @@
-//! Figure 2: commands in a real sandboxd, straight and through the gateway, beside swe-rex's server and a loop that
-//! only starts processes.
+//! Figure 2: commands in a real sandboxd, directly and through the gateway, beside swe-rex's server and a loop that
+//! only spawns processes.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -31,18 +31,18 @@ use grpo_testing::control_plane::{Part, free_port};
 const LEASE: &str = "direct";
 const EPOCH: u64 = 1;
 const SWEREX: &str = "swe-rex 1.4.0";
-/// At a time: sandboxd runs 32 commands, and takes 16 new connections of one address.
+/// Concurrent spawners and callers: sandboxd runs 32 commands, and accepts 16 new connections from one address.
 const SPAWNERS: usize = 8;
 const ASKERS: usize = 16;
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub rounds: usize,
-    /// Each thing in each round.
+    /// The time for each server in each round.
     pub window: Duration,
-    /// Beside swe-rex, which has to be installed.
+    /// Whether to measure swe-rex too, which must be installed.
     pub swerex: bool,
 }
 
@@ -59,7 +59,7 @@ impl Scale {
     };
 }
 
-/// Something that can be asked to run a command.
+/// A server that can run a command.
 enum Server {
     Sandboxd {
         caller: Caller,
@@ -68,7 +68,7 @@ enum Server {
     Gateway {
         caller: Caller,
     },
-    /// Its `/execute`, or its `/run_in_session`.
+    /// By `/execute`, or by `/run_in_session`.
     Swerex {
         caller: Caller,
         in_session: bool,
@@ -156,7 +156,7 @@ fn signed(signer: &Signer, target: &str, body: &[u8]) -> Vec<(&'static str, Stri
     ]
 }
 
-/// What one round found: calls a second, and how long they took.
+/// The result of one round: calls per second, and their latencies.
 #[derive(Default)]
 struct Found {
     rates: Vec<f64>,
@@ -165,8 +165,8 @@ struct Found {
 }
 
 impl Found {
-    /// Asks for a while, by so many callers who each wait for their answer. `again` is the id of a command that has
-    /// run.
+    /// Calls for a while, with this many callers that each wait for their answer. `again` is the id of a command that
+    /// has already run.
     async fn add(
         &mut self,
         server: &Server,
@@ -229,7 +229,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
         let window = scale.window;
         one.add(&straight, 1, window, None).await?;
         one_through.add(&through, 1, window, None).await?;
-        // Only the last results are kept.
+        // sandboxd keeps only the last results.
         let again = format!("again-{round}");
         straight.run(&again).await?;
         through.run(&again).await?;
@@ -344,7 +344,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     ])
 }
 
-/// A sandboxd that obeys us.
+/// A sandboxd that obeys our signer.
 async fn bound(address: SocketAddr) -> Result<Server, SandboxBenchError> {
     let (caller, signer) = (Caller::new(format!("http://{address}")), Box::new(signer()));
     answers(&caller, "/healthz", &[]).await?;
@@ -374,7 +374,7 @@ async fn answers(caller: &Caller, path: &str, headers: &[(&str, String)]) -> Res
     }
 }
 
-/// Starts processes and waits for them, for a while: how long each took.
+/// Spawns processes and waits for them, for a while. Returns the time of each.
 async fn spawned(at_a_time: usize, window: Duration) -> Result<Vec<Duration>, SandboxBenchError> {
     let began = Instant::now();
     let loops = (0..at_a_time).map(|_| {
@@ -397,7 +397,7 @@ async fn spawned(at_a_time: usize, window: Duration) -> Result<Vec<Duration>, Sa
     Ok(all)
 }
 
-/// swe-rex's server, as it comes.
+/// swe-rex's server, unchanged.
 struct Swerex {
     execute: Server,
     in_session: Server,

@@ -1,5 +1,4 @@
-//! Figures 3 and 4: leases a second that are durable before they are granted, and what each costs the API server in
-//! writes.
+//! Figures 3 and 4: leases per second that are durable before they are granted, and the API server writes for each.
 
 mod bare;
 mod churn;
@@ -28,21 +27,22 @@ use grpo_testing::control_plane::{
     audit::{Audit, Request},
 };
 
-/// Leases that are asked for at one moment.
+/// Leases that are requested at the same moment.
 const AT_ONCE: usize = 300;
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub sandboxes: usize,
-    /// Callers that ask again as soon as they are answered.
+    /// Callers that request the next lease as soon as they have an answer.
     pub callers: usize,
-    /// Rounds of as many callers, and of these.
+    /// Rounds with `callers` callers, and with these.
     pub rounds: usize,
     pub fewer_callers: &'static [usize],
     /// Leases taken one at a time, with no concurrent lease.
     pub alone: usize,
-    /// How long leases are taken and given back without a pause, in windows beside which the bare client is measured.
+    /// The time for which leases are taken and released without a pause, in windows beside which the bare client is
+    /// measured.
     pub churn: Duration,
     pub windows: usize,
 }
@@ -68,14 +68,14 @@ impl Scale {
     };
 }
 
-/// One round of the gateway, and of the client beside it.
+/// One round of the gateway, and of the bare client beside it.
 struct Round {
     leases: f64,
     bare: f64,
     wait: Option<f64>,
     slowest: Option<f64>,
     writes_per_lease: f64,
-    /// Of the gateway, milliseconds a lease.
+    /// The gateway's processor time, in milliseconds per lease.
     processor: Option<f64>,
 }
 
@@ -183,7 +183,7 @@ fn name(round: &str, number: usize) -> String {
     format!("{RUN}-{round}-{number}")
 }
 
-/// Every fourth is a grader: agents leave them a quarter of the pool.
+/// Every fourth lease is a grader's: agents leave graders a quarter of the pool.
 fn priority(number: usize) -> Priority {
     match number % 4 {
         0 => Priority::Grader,
@@ -191,7 +191,7 @@ fn priority(number: usize) -> Priority {
     }
 }
 
-/// Milliseconds until the last of [`AT_ONCE`] leases is there, several times.
+/// Milliseconds until the last of [`AT_ONCE`] leases is granted, several times.
 async fn all_at_once(gateway: &mut Gateway, scale: Scale) -> Result<Vec<f64>, SandboxBenchError> {
     let count = AT_ONCE.min(scale.sandboxes / 2);
     let mut took = Vec::new();
@@ -223,7 +223,7 @@ async fn release(caller: &Caller, names: &[String]) -> Result<(), SandboxBenchEr
         .await
 }
 
-/// All sandboxes are leased as fast as that goes, and then given back.
+/// Leases all sandboxes as fast as possible, then releases them.
 async fn round(
     rig: &Rig,
     gateway: &Gateway,
@@ -265,7 +265,7 @@ async fn round(
     })
 }
 
-/// Requests of the gateway that changed something of a kind.
+/// The gateway's requests that changed an object of this kind.
 fn writes(requests: &[Request], resource: &str) -> usize {
     let own = requests
         .iter()
@@ -273,7 +273,7 @@ fn writes(requests: &[Request], resource: &str) -> usize {
     own.filter(|request| request.resource == resource).count()
 }
 
-/// Waits until nothing is in the ledger any more.
+/// Waits until the ledger is empty.
 async fn emptied(rig: &Rig) -> Result<(), SandboxBenchError> {
     let maps = rig.maps(&rig.admin);
     loop {
@@ -290,7 +290,7 @@ async fn emptied(rig: &Rig) -> Result<(), SandboxBenchError> {
     }
 }
 
-/// Waits until there are no more pods than there should be: deletions are ordered again as long as a pod is there.
+/// Waits until no surplus pod is left: deletions are requested again as long as a pod exists.
 async fn gone(rig: &Rig, sandboxes: usize) -> Result<(), SandboxBenchError> {
     let pods = rig.pods(&rig.admin);
     while pods
@@ -311,7 +311,7 @@ struct Alone {
     pods: f64,
 }
 
-/// Leases one after the other, each given back and forgotten before the next is asked for.
+/// Takes leases one after another; each is released and forgotten before the next is requested.
 async fn alone(rig: &Rig, gateway: &Gateway, audit: &mut Audit, count: usize) -> Result<Alone, SandboxBenchError> {
     let (mut ledger, mut pods) = (0, 0);
     for number in 0..count {

@@ -1,4 +1,4 @@
-//! What a lease costs, how fast a pool fills, what a gateway's end costs, and how fast commands run: figures of
+//! Cost of a lease, speed of filling a pool, cost of a gateway's end, and speed of commands: figures of
 //! `make bench-sandbox`.
 //!
 //! ```text
@@ -54,13 +54,13 @@ pub enum SandboxBenchError {
     Wrong(String),
 }
 
-/// The value in the middle.
+/// The middle value.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// The value that so many of a hundred are below, in milliseconds.
+/// The value that this percentage of the waits are below, in milliseconds.
 pub fn percentile(waits: &mut [Duration], percent: f64) -> Option<f64> {
     waits.sort();
     let at = ((waits.len().checked_sub(1)?) as f64 * percent / 100.0).round() as usize;

@@ -1,4 +1,4 @@
-//! Sandboxds that are played: many pods share one address, and nothing runs there. A bind is checked as sandboxd does.
+//! Simulated sandboxes: many pods share one address, and nothing runs there. Binds are checked as sandboxd checks them.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -25,7 +25,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::SandboxBenchError;
 
-/// Answers at all of a control plane's addresses until it is dropped.
+/// Serves all addresses of a control plane until it is dropped.
 pub struct Played {
     tasks: Vec<JoinHandle<()>>,
     binds: Arc<Binds>,
@@ -52,23 +52,23 @@ impl Played {
             let router = Router::new()
                 .route("/healthz", get(async || "ok"))
                 .route("/bind", post(bind))
-                // Nothing is reached, so the gateway need not try again.
+                // Reports that nothing was reached, so the gateway does not probe again.
                 .route(
                     "/probe",
                     post(async || Json(json!({"reached": [], "limits": {"userNamespace": true}}))),
                 )
-                // What is asked next is a container that restarted at once.
+                // The next request finds a container that restarted at once.
                 .route("/reset", post(async || StatusCode::NO_CONTENT))
                 .with_state(binds.clone());
             tasks.push(tokio::spawn(async move {
-                // Ends only by being dropped.
+                // Ends only when dropped.
                 let _ = axum::serve(listener, router).await;
             }));
         }
         Ok(Self { tasks, binds })
     }
 
-    /// Binds that were believed, and that were not.
+    /// The numbers of accepted and of rejected binds.
     pub fn binds(&self) -> (u64, u64) {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (count(&self.binds.taken), count(&self.binds.refused))

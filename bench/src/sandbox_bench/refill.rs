@@ -1,4 +1,4 @@
-//! Figure 5: pods a second that a gateway makes when it is to fill its pool, beside a client that only makes pods.
+//! Figure 5: pods per second that a gateway creates to fill its pool, beside a client that only creates pods.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
 use grpo_testing::control_plane::{BARE, GATEWAY, audit::Request};
 
-/// Pods that the bare client asks for at a time, as many as the gateway does.
+/// Concurrent pod creations of the bare client, as many as the gateway has.
 const AT_A_TIME: usize = 32;
 const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const BARE_POOL: &str = "bare";
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub rounds: usize,
@@ -37,7 +37,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     gateway.serves().await?;
     let (mut filled, mut bare, mut ready) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..scale.rounds {
-        // Each is first as often as the other.
+        // Each is first equally often.
         for is_gateway in [round % 2 == 0, round % 2 == 1] {
             quiet(&rig).await?;
             audit.fresh()?;
@@ -80,7 +80,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, SandboxBenchError> {
     ])
 }
 
-/// Creations a second, from when the first was received until the last was answered.
+/// Creations per second, from the receipt of the first until the answer to the last.
 fn rate(requests: &[Request], by: &str) -> Option<f64> {
     let created = |request: &&Request| {
         request.by == by
@@ -95,7 +95,7 @@ fn rate(requests: &[Request], by: &str) -> Option<f64> {
     Some(created.len() as f64 / last.duration_since(first).as_secs_f64())
 }
 
-/// A pod as the gateway makes them, for the bare client; none before it made one.
+/// A pod of the gateway as a template for the bare client; `None` before the gateway created one.
 async fn model(rig: &Rig) -> Result<Option<Pod>, SandboxBenchError> {
     let one = ListParams::default().limit(1).labels("grpo.dev/role=sandbox");
     let found = rig.pods(&rig.admin).list(&one).await.map_err(api("listing", "pods"))?;
@@ -133,8 +133,8 @@ async fn create(rig: &Rig, model: &Pod, round: usize, count: usize) -> Result<()
         .await
 }
 
-/// Waits until every pod runs: what the round before left to do is done. The bare client's pods stay: the next round of
-/// both has as many beside it.
+/// Waits until every pod runs, so that the previous round has no work left. The bare client's pods stay: the next round
+/// of both has the same number beside it.
 async fn quiet(rig: &Rig) -> Result<(), SandboxBenchError> {
     let pods = rig.pods(&rig.admin);
     let pending = ListParams::default().fields("status.phase=Pending").limit(1);

@@ -1,4 +1,4 @@
-//! Figure 7: a gateway with a large pool, killed and started again at once: how long until the next lease, and its
+//! Figure 7: a gateway with a large pool is killed and restarted at once: the time until the next lease, and its
 //! memory.
 
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use super::{
 };
 use grpo_bench_report::Row;
 
-/// Longest that the next lease is waited for.
+/// Deadline for the next lease.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub sandboxes: usize,
-    /// Of them leased.
+    /// The number of leased sandboxes.
     pub leased: usize,
     pub kills: usize,
 }
@@ -118,7 +118,7 @@ async fn lease(gateway: &Gateway, count: usize) -> Result<(), SandboxBenchError>
         .await
 }
 
-/// Asks until there is an answer: at first no process listens on the port.
+/// Calls until there is an answer: at first no process listens on the port.
 async fn next_lease(gateway: &Gateway, kill: usize, began: Instant) -> Result<(), SandboxBenchError> {
     loop {
         match gateway.caller.lease(&format!("next-{kill}"), Priority::Agent).await {
@@ -129,7 +129,7 @@ async fn next_lease(gateway: &Gateway, kill: usize, began: Instant) -> Result<()
     }
 }
 
-/// What was leased before is leased still.
+/// Checks that every earlier lease is still held.
 async fn still_held(gateway: &Gateway, count: usize) -> Result<(), SandboxBenchError> {
     for number in (0..count).step_by((count / 50).max(1)) {
         gateway

@@ -1,4 +1,4 @@
-//! A control plane, nodes and sandboxds that are played, and a gateway that is real.
+//! A control plane with simulated nodes and sandboxds, and a real gateway.
 
 use grpo_auth::{LocalIssuer, ServiceAccount as Account};
 use grpo_contracts::access::{Service, account};
@@ -31,27 +31,27 @@ pub const NAMESPACE: &str = "sandboxes";
 const POOL: &str = "pool";
 const ISSUER: &str = "issuer.json";
 const SEED: [u8; 32] = [7; 32];
-/// Where the tests' own libraries lie, in which every process started here would look for its own. A sandbox has no
-/// such thing.
+/// Clears the path of the tests' own libraries, where every process started here would look for its own. A sandbox has
+/// no such variable.
 pub const OURS: (&str, &str) = ("LD_LIBRARY_PATH", "");
 
-/// The control plane and what is played in it.
+/// The control plane and its simulated sandboxes.
 pub struct Rig {
-    // What listens at its addresses ends first.
+    // Dropped first: it listens at the control plane's addresses.
     sandboxes: Sandboxes,
     pub plane: ControlPlane,
     pub admin: Client,
-    /// What the gateway is measured beside; the API server tells the two apart.
+    /// The client that the gateway is compared with; the API server tells the two apart.
     pub bare: Client,
     max: usize,
-    /// A token of the pool's client account, and the file with the keys that the gateway checks it with.
+    /// A token of the pool's client account; the gateway checks it with the keys in `issuer.json`.
     token: String,
 }
 
-/// Who is asked for at the pods' addresses.
+/// The servers at the pods' addresses.
 enum Sandboxes {
     Played(Played),
-    /// One, at the address that all pods have.
+    /// One sandboxd, at the address that all pods have.
     Real {
         _part: Box<Part>,
     },
@@ -64,14 +64,14 @@ pub struct Gateway {
 }
 
 impl Rig {
-    /// Everything but a gateway, for a pool of so many sandboxes that are played.
+    /// Starts everything except a gateway, for a pool of this many simulated sandboxes.
     pub async fn start(max: usize) -> Result<Self, SandboxBenchError> {
         let plane = ControlPlane::start(options(true)).await?;
         let played = Played::serve(&plane.pod_ips(), &signer().public_key()).await?;
         Self::of(plane, Sandboxes::Played(played), max).await
     }
 
-    /// Everything but a gateway, for a pool of one sandbox, whose sandboxd is real.
+    /// Starts everything except a gateway, for a pool of one sandbox with a real sandboxd.
     pub async fn with_a_sandboxd() -> Result<Self, SandboxBenchError> {
         let plane = ControlPlane::start(options(false)).await?;
         let address = SocketAddr::from((plane.pod_ip(), SANDBOXD_PORT));
@@ -88,7 +88,7 @@ impl Rig {
         for number in 0..max.div_ceil(1000).max(2) {
             let name = format!("node-{number}");
             node(&admin, &name, 0, &json!({}), &json!([])).await?;
-            // Without it the scheduler leaves pods alone whose containers may restart.
+            // Without this the scheduler ignores pods whose containers may restart.
             let features = json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}});
             Api::<Node>::all(admin.clone())
                 .patch_status(&name, &PatchParams::default(), &Patch::Merge(features))
@@ -116,7 +116,7 @@ impl Rig {
         Ok(rig)
     }
 
-    /// Leaves a report as an earlier gateway would: a probe would take the one sandboxd, which obeys its first lease
+    /// Writes a report as an earlier gateway would. A probe would use up the only sandboxd, which obeys its first lease
     /// only.
     async fn say_probed(&self) -> Result<(), SandboxBenchError> {
         let report = PoolReport {
@@ -140,7 +140,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The pool's spec for the next gateway: as small as can be, with what is given.
+    /// Writes the pool's spec for the next gateway: minimal, plus `more`.
     pub fn write_spec(&self, more: &Value) -> Result<(), SandboxBenchError> {
         let mut spec = json!({"max": self.max, "allowUnenforced": true});
         if let (Some(spec), Some(more)) = (spec.as_object_mut(), more.as_object()) {
@@ -153,7 +153,7 @@ impl Rig {
         self.plane.folder().join(name)
     }
 
-    /// Binds that were believed, and that were not.
+    /// The numbers of accepted and of rejected binds.
     pub fn binds(&self) -> (u64, u64) {
         match &self.sandboxes {
             Sandboxes::Played(played) => played.binds(),
@@ -169,7 +169,7 @@ impl Rig {
         Api::namespaced(client.clone(), NAMESPACE)
     }
 
-    /// Makes empty ConfigMaps.
+    /// Creates empty ConfigMaps.
     pub async fn make_maps(&self, names: &[String]) -> Result<(), SandboxBenchError> {
         let maps = self.maps(&self.admin);
         stream::iter(names)
@@ -188,12 +188,12 @@ impl Rig {
         Ok(())
     }
 
-    /// Starts the gateway. It listens when [`Gateway::serves`] says so.
+    /// Starts the gateway. [`Gateway::serves`] waits until it listens.
     pub fn gateway(&self) -> Result<Gateway, SandboxBenchError> {
         self.gateway_with(&self.plane.user(GATEWAY)?.kubeconfig, free_port()?)
     }
 
-    /// The same, with its own way to the API server.
+    /// The same, with its own access to the API server.
     pub fn gateway_with(&self, kubeconfig: &Path, port: u16) -> Result<Gateway, SandboxBenchError> {
         let mut flags = vec![
             format!("--pool-file={}", self.file("pool.json").display()),
@@ -226,7 +226,7 @@ impl Rig {
 }
 
 impl Gateway {
-    /// Waits until it takes calls.
+    /// Waits until it accepts calls.
     pub async fn serves(&mut self) -> Result<(), SandboxBenchError> {
         loop {
             if let Ok((status, _)) = self
@@ -266,12 +266,12 @@ fn options(many_addresses: bool) -> Options {
     }
 }
 
-/// Who signs what sandboxds are told.
+/// The signer of requests to sandboxds.
 pub fn signer() -> Signer {
     Signer::from_seed(&SEED)
 }
 
-/// A sandboxd that serves this machine.
+/// A sandboxd process on this machine.
 pub fn sandboxd(at: SocketAddr, folder: &Path) -> Result<Part, SandboxBenchError> {
     let environment = vec![
         (KEY_ENV.to_owned(), signer().public_key()),
@@ -288,7 +288,7 @@ pub fn sandboxd(at: SocketAddr, folder: &Path) -> Result<Part, SandboxBenchError
     )?)
 }
 
-/// A program of this workspace that was built beside this one.
+/// The path of a program of this workspace that was built beside this one.
 fn built(name: &str) -> Result<PathBuf, SandboxBenchError> {
     grpo_testing::program(name).ok_or_else(|| SandboxBenchError::NoProgram { name: name.to_owned() })
 }
@@ -300,7 +300,7 @@ pub fn shards(prefix: &str, max: usize) -> Vec<String> {
         .collect()
 }
 
-/// The namespace, and the rights that the operator gives a gateway.
+/// Creates the namespace, and the rights that the operator gives a gateway.
 async fn prepare(admin: &Client) -> Result<(), SandboxBenchError> {
     let namespaces: Api<Namespace> = Api::all(admin.clone());
     let namespace = parsed(json!({"metadata": {"name": NAMESPACE}}));
@@ -309,7 +309,7 @@ async fn prepare(admin: &Client) -> Result<(), SandboxBenchError> {
         .await
         .map_err(api("creating namespace", NAMESPACE))?;
     let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
-    // There are no controllers, which would make it.
+    // No controller runs here that would create it.
     let account = parsed(json!({"metadata": {"name": "default"}}));
     accounts
         .create(&PostParams::default(), &account)

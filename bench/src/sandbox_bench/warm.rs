@@ -1,4 +1,5 @@
-//! Figure 1: from asking for a lease to the first output of a command in it, on a real kubelet, when a sandbox is warm.
+//! Figure 1: from the request for a lease to the first output of a command in it, on a real kubelet, with a warm
+//! sandbox.
 
 use std::time::{Duration, Instant};
 
@@ -25,17 +26,17 @@ use grpo_testing::cluster::{api, connect, token::service_token};
 const NAMESPACE: &str = "bench-sandbox";
 const POOL: &str = "warm";
 
-/// How much is measured.
+/// The size of the measurement.
 #[derive(Clone, Debug)]
 pub struct Scale {
     pub leases: usize,
-    /// Sandboxes that are kept warm.
+    /// The number of warm sandboxes.
     pub warm: u32,
     /// An image that the cluster has, or can pull.
     pub image: String,
 }
 
-/// Needs a cluster in which the operator runs, and whose services this machine reaches: `make cluster`.
+/// Needs a cluster with the operator running, whose services this machine can reach: `make cluster`.
 pub async fn measure(scale: &Scale) -> Result<Vec<Row>, SandboxBenchError> {
     let client = connect().await?;
     let measured = in_a_pool(&client, scale).await;
@@ -105,8 +106,8 @@ async fn in_a_pool(client: &Client, scale: &Scale) -> Result<Vec<Row>, SandboxBe
     ])
 }
 
-/// Waits until the kubelet has nothing to do for the pool: pods that start and end take this machine's processors from
-/// the lease that is measured.
+/// Waits until the kubelet has no work for the pool: pods that start and end take processor time from the measured
+/// lease.
 async fn quiet(client: &Client, scale: &Scale) -> Result<(), SandboxBenchError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let sandboxes = ListParams::default().labels("grpo.dev/role=sandbox");
@@ -118,7 +119,7 @@ async fn quiet(client: &Client, scale: &Scale) -> Result<(), SandboxBenchError> 
     loop {
         let all = pods.list(&sandboxes).await.map_err(api("listing", "pods"))?;
         if all.items.len() == scale.warm as usize && all.items.iter().all(is_ready) {
-            // What follows from the last event.
+            // Gives the consequences of the last event time to finish.
             tokio::time::sleep(Duration::from_millis(200)).await;
             return Ok(());
         }
@@ -155,7 +156,7 @@ fn echo() -> ExecRequest {
     }
 }
 
-/// A pool of the bench's own, warm. The operator makes its gateway.
+/// The pool of this bench, warm. The operator creates its gateway.
 async fn gateway(client: &Client, scale: &Scale) -> Result<Caller, SandboxBenchError> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = parsed(json!({"metadata": {"name": NAMESPACE}}));

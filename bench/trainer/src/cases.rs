@@ -23,13 +23,13 @@ pub enum Case {
     Trimmed,
 }
 
-/// A row, as every trainer reads it.
+/// A row in the format that every trainer reads.
 #[derive(Serialize, Deserialize)]
 pub struct BenchRow {
     pub tokens: Vec<u32>,
     /// Tokens before the first trained one; all others are trained.
     pub prompt: usize,
-    /// Of the trained tokens.
+    /// Logprobs of the trained tokens.
     pub old: Vec<f32>,
     pub advantage: f32,
 }
@@ -41,7 +41,7 @@ pub struct Step {
     pub clip: [f64; 2],
 }
 
-/// Geometry B: 23.2 million parameters. The cases of turns have a smaller one, because the trainers beside ours take a
+/// Geometry B: 23.2 million parameters. The cases with turns have a smaller model, because the other trainers take one
 /// row at a time.
 pub fn geometry(case: Case, tiny: bool) -> serde_json::Value {
     let (vocabulary, hidden, layers, wide, heads, groups, d) = match (case, tiny) {
@@ -73,7 +73,7 @@ fn bench_rows(case: Case, vocabulary: u32, tiny: bool) -> Vec<BenchRow> {
     match case {
         Case::Group => {
             let prompt = words(small(1536));
-            // A long one, and a tail of short ones: 1,512 tokens.
+            // One long completion and a tail of short ones: 1,512 tokens.
             for (at, length) in [512, 320, 208, 144, 112, 88, 72, 56].into_iter().enumerate() {
                 push(&prompt, &words(small(length)), [1.2, -0.7, 0.4, -1.1][at % 4]);
             }
@@ -81,7 +81,7 @@ fn bench_rows(case: Case, vocabulary: u32, tiny: bool) -> Vec<BenchRow> {
         Case::Turns | Case::Trimmed => {
             let prompt = words(small(128));
             for episode in 0..2usize {
-                // An action of 12 tokens and an output of 20; of a trimmed output, 2 stay.
+                // An action has 12 tokens and an output 20; a trimmed output keeps 2.
                 let turns: Vec<(Vec<u32>, Vec<u32>)> = (0..30)
                     .map(|_| (words(small(12).max(2)), words(small(20).max(4))))
                     .collect();
@@ -101,7 +101,7 @@ fn bench_rows(case: Case, vocabulary: u32, tiny: bool) -> Vec<BenchRow> {
             }
         }
     }
-    // Near what a random model says, so that ratios are on both sides of the bounds.
+    // Near a random model's logprobs, so that ratios are on both sides of the bounds.
     let flat = -(vocabulary as f32).ln();
     for row in &mut rows {
         for old in &mut row.old {

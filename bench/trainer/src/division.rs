@@ -1,4 +1,4 @@
-//! Figures of several ranks: 5, that they compute what one does, and 9, what sharding costs them.
+//! Figures of several ranks: 5, that they compute the same as one rank, and 9, the cost of sharding.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::cases::{Case, geometry, prepare_model};
 use crate::median::median;
 use crate::ranks::{How, Said, distances, run};
 
-/// Data parallel, sequence parallel, ranks that share the state.
+/// Data parallel ranks, sequence parallel ranks, ranks that share the state.
 const DIVISIONS: [(u32, u32, Option<u32>); 6] = [
     (2, 1, None),
     (1, 2, None),
@@ -27,7 +27,7 @@ fn how(data: u32, sequence: u32, node: Option<u32>) -> How {
         node,
         double: false,
         keep: 2048,
-        // Packs that every rank has some of.
+        // Small enough that every rank has packs.
         budget: 90,
         steps: 1,
         without_collectives: false,
@@ -36,14 +36,14 @@ fn how(data: u32, sequence: u32, node: Option<u32>) -> How {
     }
 }
 
-/// Models of every family, and one whose ranks have copies of its one group of keys and values.
+/// Models of every family, and one whose ranks copy its only group of keys and values.
 fn families() -> Vec<(&'static str, Value)> {
     let with = |changes: Value| {
         let mut model = geometry(Case::Trimmed, true);
         for (field, value) in changes.as_object().into_iter().flatten() {
             model[field] = value.clone();
         }
-        // Far from where everything is nearly linear.
+        // Far from the nearly linear range.
         model["initializer_range"] = json!(0.2);
         model
     };
@@ -67,8 +67,8 @@ fn families() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Figure 5: gradients of every division beside those of one rank, over packed turns of all families. In small, three
-/// divisions, and each family in one of the schedules.
+/// Figure 5: gradients of every division beside those of one rank, over packed turns of all families. The short variant
+/// has three divisions, and each family in one of the schedules.
 pub fn equivalence(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     let divisions = if short { &DIVISIONS[1..4] } else { &DIVISIONS[..] };
@@ -113,11 +113,11 @@ pub fn equivalence(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Figure 6: the bytes of every rank's tensors at a step's fullest moment, estimated and counted.
+/// Figure 6: peak bytes of every rank's tensors in a step, estimated and counted.
 pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
     let at = folder.join("6-memory");
     let mut model = geometry(Case::Group, short);
-    // Two ranks cannot divide the three that it has.
+    // Two ranks cannot divide the model's three groups.
     model["num_key_value_heads"] = json!(2);
     prepare_model(&at, &model, Case::Group, short)?;
     let mut rows = Vec::new();
@@ -125,7 +125,7 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
         for (schedule, keep) in [("kept", 1 << 20), ("streamed", 0)] {
             let how = How {
                 keep,
-                // More than one micro-batch for each.
+                // More than one micro-batch for each rank.
                 budget: if short { 40 } else { 800 },
                 memory: true,
                 ..how(data, sequence, node)
@@ -157,7 +157,7 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
                 )
                 .beside("counted by the allocator", mib(worst.peak_bytes)),
             );
-            // In small, the parts that are left out of the estimate are most of it.
+            // In the short variant, most bytes are in parts that the estimate leaves out.
             let bar = (!short).then_some("<= 15");
             rows.push(Row::significant(
                 format!("{name}, off by"),
@@ -170,7 +170,7 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
     Ok(rows)
 }
 
-/// Figure 9: two ranks beside the same two that send nothing.
+/// Figure 9: two ranks beside the same two ranks without communication.
 pub fn cost(folder: &Path, short: bool, rounds: usize) -> Result<Vec<Row>, Failure> {
     let at = folder.join("9-sharding");
     prepare_model(&at, &geometry(Case::Group, short), Case::Group, short)?;
@@ -178,7 +178,7 @@ pub fn cost(folder: &Path, short: bool, rounds: usize) -> Result<Vec<Row>, Failu
     for (schedule, keep) in [("kept", 2048), ("streamed", 0)] {
         let mut seconds: [Vec<f64>; 2] = Default::default();
         for round in 0..rounds {
-            // Who goes first changes.
+            // The two take turns in going first.
             for at_ in [round % 2, (round + 1) % 2] {
                 let how = How {
                     keep,
@@ -198,7 +198,7 @@ pub fn cost(folder: &Path, short: bool, rounds: usize) -> Result<Vec<Row>, Failu
             Row::significant(format!("9: {what}, activations {schedule}"), value, unit, bar)
         };
         rows.push(row("a step of two ranks", sharded, "s", None).beside("sending nothing", alone));
-        // In small, a step is all latency.
+        // In the short variant, a step is all latency.
         let bar = (!short).then_some("<= 10");
         rows.push(row("cost of sharding", (sharded / alone - 1.0) * 100.0, "%", bar));
     }

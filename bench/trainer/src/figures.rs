@@ -1,4 +1,4 @@
-//! Who steps on what, how often, and what is made of it.
+//! The trainers of each case, the number of their rounds, and the figures from their steps.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -46,10 +46,10 @@ pub struct Flags {
 #[derive(Clone, Debug, PartialEq)]
 enum Trainer {
     Ours,
-    /// Ours, every row alone.
+    /// Our trainer, every row alone.
     Unshared,
     Plain,
-    /// `old_pass`: it computes the old logprobs itself, as it does with vLLM, instead of being given them.
+    /// `old_pass`: TRL computes the old logprobs itself, as it does with vLLM, instead of reading them.
     Trl {
         rows_at_once: usize,
         old_pass: bool,
@@ -62,7 +62,7 @@ struct TrainerBench<'a> {
     folder: PathBuf,
 }
 
-/// Whether every bar is met. Figures that are not measured now stay as they were written.
+/// Returns whether every bar is met. Figures that this call does not measure stay unchanged.
 pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     let cache = std::env::var_os("GRPO_CACHE").map(PathBuf::from);
     let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache/grpo-operator")));
@@ -104,7 +104,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
     Ok(met)
 }
 
-/// Prints a figure, with a mark where it misses its bar.
+/// Prints a figure, and marks it if it misses its bar.
 pub fn show(row: &Row) {
     println!(
         "{} {:<86} {:>10} {:<10} {:<10} {}",
@@ -121,7 +121,7 @@ pub fn show(row: &Row) {
 }
 
 impl TrainerBench<'_> {
-    /// One step in its own process.
+    /// Runs one step in a process of its own.
     fn run(&self, trainer: &Trainer, folder: &Path, gradients: Option<&Path>) -> Result<Said, Failure> {
         let mut command = match trainer {
             Trainer::Ours | Trainer::Unshared => {
@@ -134,7 +134,7 @@ impl TrainerBench<'_> {
             }
             Trainer::Plain | Trainer::Trl { .. } => {
                 let mut command = Command::new(&self.python);
-                // Its own libtorch, not the one that we are linked against.
+                // TRL uses its own libtorch, not the one that we link against.
                 command
                     .env_remove("LD_LIBRARY_PATH")
                     .env("CUDA_VISIBLE_DEVICES", "")
@@ -172,7 +172,7 @@ impl TrainerBench<'_> {
         Ok(said)
     }
 
-    /// Everything about one case.
+    /// Measures all figures of one case.
     fn figure(&self, name: &str, case: Case) -> Result<Vec<Row>, Failure> {
         let folder = self.folder.join(name.replace([':', ',', ' '], "-"));
         prepare(&folder, case, self.flags.short)?;
@@ -181,7 +181,7 @@ impl TrainerBench<'_> {
         let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
             Row::significant(format!("{name}: {what}"), value, unit, bar)
         };
-        // The same loss and gradients, before anything is compared.
+        // Loss and gradients must be equal before times are compared.
         let ours = folder.join("ours.safetensors");
         let reference = self.run(&Trainer::Ours, &folder, Some(&ours))?;
         let mut apart = [0.0f64; 2];
@@ -197,7 +197,7 @@ impl TrainerBench<'_> {
             others.push(Trainer::Unshared);
         }
         if !self.flags.short {
-            // The fastest setting by one step each is the one that is measured; all of them are held against ours.
+            // One step of each setting selects the fastest, which is measured; all settings are compared with ours.
             let mut fastest: Option<(f64, usize)> = None;
             for rows_at_once in self.flags.trl_rows.iter().copied() {
                 let trl = Trainer::Trl {

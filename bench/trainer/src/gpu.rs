@@ -1,8 +1,9 @@
-//! Steps of published geometries on a GPU, in bf16: seconds of a step, tokens a second and the share of the GPU's peak.
-//! One warm-up step, then medians.
+//! Steps of published geometries on a GPU, in bf16: seconds per step, tokens per second and the share of the GPU's
+//! peak. One warm-up step, then medians.
 //!
-//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights are of one short table of
-//! random numbers: what is computed does not depend on them, and 8 billion would take longer to draw than to train.
+//! Two cases: one row of many tokens, and a group whose samples share their prompt. Weights come from one short table
+//! of random numbers: the computation does not depend on their values, and drawing 8 billion would take longer than
+//! training.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -62,7 +63,7 @@ enum Keep {
     Offloaded,
 }
 
-/// Of an adapter beside every linear layer, or a mixture's attention.
+/// Of an adapter on every linear layer, or on a mixture's attention.
 const RANK: usize = 32;
 
 #[derive(Args)]
@@ -86,7 +87,8 @@ pub struct Flags {
     deterministic: bool,
     #[arg(long, value_enum, default_value = "activations")]
     keep: Keep,
-    /// Print what `kubectl grpo plan` would say of all geometries on a GPU of this name, such as H200, and measure nothing.
+    /// Print the estimates of `kubectl grpo plan` for all geometries on a GPU of this name, such as H200, and measure
+    /// nothing.
     #[arg(long)]
     estimate: Option<String>,
     #[arg(long, default_value = "bench/results/trainer-gpu.json")]
@@ -103,7 +105,7 @@ impl Model {
         }
     }
 
-    /// The bar of tokens a second, on an H200.
+    /// The bar in tokens per second, on an H200.
     fn tokens_per_second(self) -> Option<&'static str> {
         match self {
             Self::Full06B => Some(">= 24000"),
@@ -113,7 +115,8 @@ impl Model {
     }
 
     fn config(self, layers: Option<usize>, positions: usize) -> Result<Config, Failure> {
-        // Hidden, intermediate, layers, heads, groups of keys and values, whether the head is the embedding.
+        // Hidden size, intermediate size, layers, heads, groups of keys and values, whether head and embedding are
+        // tied.
         let (hidden, intermediate, own, heads, groups, tied) = match self {
             Self::Full06B => (1024, 3072, 28, 16, 8, true),
             Self::Lora4B => (2560, 9728, 36, 32, 8, true),
@@ -171,7 +174,7 @@ impl Model {
     }
 }
 
-/// Numbers of a standard deviation of 0.02, a prime number of them.
+/// Numbers with a standard deviation of 0.02; their count is a prime number.
 fn table() -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {
@@ -187,7 +190,7 @@ fn table() -> Vec<f32> {
         .collect()
 }
 
-/// Norms scale by one; anything else is from the table, from another place for each tensor.
+/// Norms scale by one; other values come from the table, from another offset for each tensor.
 fn values(table: &[f32], name: &str, range: Range<usize>) -> Vec<f32> {
     if name.contains("norm") {
         return vec![1.0; range.len()];
@@ -205,7 +208,7 @@ fn values(table: &[f32], name: &str, range: Range<usize>) -> Vec<f32> {
     values
 }
 
-/// A row whose first `prompt` tokens are those of every row, and whose others, all trained, are its own.
+/// A row whose first `prompt` tokens are the same in every row, and whose other tokens, all trained, are its own.
 fn row(at: usize, prompt: usize, completion: usize) -> TrainRow {
     let token = |seed: usize, i: usize| ((seed + 1) * 7919 + i * 104_729 + i * i % 977) as u32 % 150_000;
     let shared = (0..prompt).map(|i| token(0, i));
@@ -221,7 +224,7 @@ fn row(at: usize, prompt: usize, completion: usize) -> TrainRow {
 
 const ONE_ROW: &str = "one row";
 
-/// A case's rows: their unique tokens are `tokens`.
+/// A case's rows, with `tokens` unique tokens.
 fn cases(tokens: usize) -> [(&'static str, Vec<TrainRow>); 2] {
     let completion = tokens / 16;
     [
@@ -233,7 +236,7 @@ fn cases(tokens: usize) -> [(&'static str, Vec<TrainRow>); 2] {
     ]
 }
 
-/// What a step took.
+/// Time and memory of a step.
 struct Took {
     seconds: f64,
     work: Work,
@@ -241,7 +244,7 @@ struct Took {
     kept: bool,
 }
 
-/// A step, from packed rows to changed parameters. The norm is a number on the host, so the step is over.
+/// One step, from packed rows to changed parameters. Reading the norm on the host waits for the end of the step.
 fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Failure> {
     let began = Instant::now();
     let packing = pack(rows, budget, 1, &Cost::of(&model.config));
@@ -268,7 +271,7 @@ fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Fa
     })
 }
 
-/// Seconds that the arithmetic of `kubectl grpo plan` gives such a step.
+/// The step's seconds by the arithmetic of `kubectl grpo plan`.
 fn estimated(config: &Config, deterministic: bool, work: &Work, schedule: Schedule, gpu: &Gpu) -> f64 {
     let mut facts = Facts::of(geometry(config), ParallelDims::DATA_PARALLEL, 1);
     facts.deterministic = deterministic;
@@ -280,7 +283,7 @@ fn estimated(config: &Config, deterministic: bool, work: &Work, schedule: Schedu
     facts.step_time(&work, schedule, gpu).total()
 }
 
-/// What a machine without a GPU can say of one.
+/// The estimate for a GPU that this machine does not have.
 fn estimate(flags: &Flags, name: &str) -> Result<bool, Failure> {
     let gpu = Gpu::named(name).ok_or_else(|| format!("--estimate: no peaks of a GPU named {name:?} are known"))?;
     println!("No GPU was measured: an estimate for one {name}, by libs/memory/src/step_time.rs");
@@ -294,7 +297,10 @@ fn estimate(flags: &Flags, name: &str) -> Result<bool, Failure> {
             let work = pack(&rows, flags.tokens, 1, &Cost::of(&config)).work();
             let seconds = estimated(&config, flags.deterministic, &work, Schedule::Kept, &gpu);
             let speed = work.tokens / seconds;
-            println!("  {}, {case}: {seconds:.3} s, {speed:.0} unique tokens a second", model.name());
+            println!(
+                "  {}, {case}: {seconds:.3} s, {speed:.0} unique tokens a second",
+                model.name()
+            );
         }
     }
     Ok(true)
@@ -346,7 +352,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
         let row = |what: &str, value: f64, unit: &str, bar: Option<&str>| {
             let model = flags.model.name();
             let figure = format!("{model}, {layers} layers, on {name}, {bits}{activations}, {case}, {what}");
-            // A bar is for one long row of the whole model, as fast as it goes.
+            // The bar applies to one long row of the whole model, at full speed.
             let whole = flags.layers.is_none() && !flags.deterministic && case == ONE_ROW && took.kept;
             Row::significant(figure, value, unit, bar.filter(|_| whole))
         };

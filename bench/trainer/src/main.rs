@@ -1,7 +1,7 @@
-//! `grpo-bench-trainer`: one GRPO step of ours beside TRL's and a plain packed PyTorch one's. Writes
+//! `grpo-bench-trainer`: one GRPO step of our trainer beside TRL's and that of a plain packed PyTorch trainer. Writes
 //! bench/results/trainer.json.
 //!
-//! Every step runs in a process of its own, so that its peak memory is its own; trainers take turns, and medians are
+//! Every step runs in a process of its own, which gives each its own peak memory. Trainers alternate, and medians are
 //! compared. The other trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
 
 mod cases;

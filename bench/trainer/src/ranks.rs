@@ -81,21 +81,21 @@ impl How {
     }
 }
 
-/// What a rank says.
+/// The report of a rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Said {
-    /// Of each timed step: loss, gradients and update.
+    /// Seconds of each timed step: loss, gradients and update.
     pub seconds: Vec<f64>,
-    /// Of all ranks' micro-batches.
+    /// The loss of all ranks' micro-batches.
     pub loss: f64,
-    /// Most bytes that tensors held, and how many were estimated.
+    /// Peak bytes of tensors, counted and estimated.
     pub peak_bytes: u64,
     pub estimated_bytes: u64,
-    /// The estimate, part by part.
+    /// The estimate of each part.
     pub estimate: String,
 }
 
-/// Runs all ranks, and answers what each said.
+/// Runs all ranks, and returns their reports.
 pub fn run(folder: &Path, how: &How) -> Result<Vec<Said>, Failure> {
     let free = std::net::TcpListener::bind("127.0.0.1:0")?;
     let port = free.local_addr()?.port().to_string();
@@ -122,7 +122,7 @@ pub fn run(folder: &Path, how: &How) -> Result<Vec<Said>, Failure> {
     Ok(said)
 }
 
-/// One rank, as its environment says which.
+/// Runs the rank that the environment names.
 pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
     let number = |name: &str| Ok::<_, Failure>(std::env::var(name)?.parse::<u16>()?);
     tch::set_num_threads(1);
@@ -184,7 +184,7 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
     Ok(said)
 }
 
-/// What the step was estimated to take.
+/// The estimated memory of the step.
 fn estimate(model: &Sharded, dims: ParallelDims, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
     let (groups, own) = model.data_parallel();
     let packing = pack(rows, how.budget, groups, &Cost::of(&model.config));
@@ -219,7 +219,7 @@ fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Fa
     Ok(model.sum(&[loss])?[0])
 }
 
-/// Of the policy gradient, summed over tokens, from rows to this rank's parts.
+/// Gradients of the policy loss, summed over tokens, from the rows to this rank's parts.
 fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<Tensor>, f64), Failure> {
     let (groups, own) = model.data_parallel();
     let packing = pack(rows, budget, groups, &Cost::of(&model.config));
@@ -234,7 +234,7 @@ fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<T
     })?)
 }
 
-/// Name, shape and values of every gradient, whole, in double precision, as JSON lines: a header and little-endian
+/// Writes name, shape and values of every whole gradient in double precision as JSON lines. A header and little-endian
 /// bytes would be smaller, but these models are tiny.
 fn write(model: &Sharded, gradients: &[Tensor], path: &Path) -> Result<(), Failure> {
     let mut named: Vec<(String, Vec<f64>)> = Vec::new();
@@ -270,7 +270,7 @@ pub fn distances(ours: &Path, theirs: &Path) -> Result<Vec<(String, f64)>, Failu
         .map(|((name, a), (_, b))| {
             let apart: f64 = a.iter().zip(&b).map(|(a, b)| (a - b).powi(2)).sum();
             let size: f64 = b.iter().map(|b| b * b).sum();
-            // Of an expert without tokens both are zero.
+            // Both are zero for an expert without tokens.
             (name, (apart / size.max(1e-300)).sqrt())
         })
         .collect())

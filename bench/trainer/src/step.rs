@@ -1,4 +1,4 @@
-//! Our step, in a process of its own, and how far apart two trainers' gradients are.
+//! A step of our trainer in a process of its own, and the distance between two trainers' gradients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,13 +21,13 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::cases::{BenchRow, Step};
 
-/// What a process says of its step. Other trainers do not say how many tokens they have computed.
+/// A process's report of its step. Other trainers do not report the number of computed tokens.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Said {
     pub seconds: f64,
     pub loss: f64,
-    /// Of the gradient, before clipping.
+    /// The gradient's norm before clipping.
     pub norm: f64,
     pub peak_bytes: u64,
     pub row_tokens: usize,
@@ -36,10 +36,10 @@ pub struct Said {
     pub packs: usize,
 }
 
-/// How our step is taken.
+/// The settings of our step.
 #[derive(Clone, Copy)]
 pub struct How {
-    /// Every row alone, nothing shared.
+    /// Compute every row alone, without sharing.
     pub unshared: bool,
     /// Unique tokens of one micro-batch.
     pub budget: usize,
@@ -69,14 +69,14 @@ fn settings(folder: &Path) -> Result<Step, Failure> {
     Ok(serde_json::from_slice(&std::fs::read(folder.join("step.json"))?)?)
 }
 
-/// The folder's rows, ready for the model.
+/// Reads the folder's rows, ready for the model.
 pub fn read_rows(folder: &Path) -> Result<Vec<TrainRow>, Failure> {
     let lines = std::fs::read_to_string(folder.join("rows.jsonl"))?;
     let rows: Vec<BenchRow> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
     Ok(train_rows(&rows, settings(folder)?.temperature))
 }
 
-/// From rows to changed parameters: packing is part of it. Answers loss and norm.
+/// One step from rows to changed parameters, including packing. Returns loss and norm.
 fn one(
     model: &mut Sharded,
     rows: &[TrainRow],
@@ -138,8 +138,8 @@ fn one(
     Ok((loss, norm, packing))
 }
 
-/// Warms up, takes one step, says what it took. Where gradients are asked for, they are those of the folder's weights:
-/// there is no warming up.
+/// Warms up, takes one step and reports it. With `gradients` it writes the gradients of the folder's weights, without
+/// warm-up.
 pub fn step(folder: &Path, how: How, gradients: Option<&Path>) -> Result<Said, Failure> {
     let config = Config::read(folder)?;
     let group = Group::join(&Rendezvous::alone())?;
@@ -180,7 +180,7 @@ pub fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     }
 }
 
-/// Most memory that this process has held.
+/// Peak memory of this process.
 fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -190,7 +190,7 @@ fn peak_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// Distance of two files' gradients, |a - b| / |b|: the largest of any tensor, and of all together.
+/// Distance of two files' gradients, |a - b| / |b|: the largest of any tensor, and over all tensors.
 pub fn compare(ours: &Path, theirs: &Path) -> Result<[f64; 2], Failure> {
     let (ours, theirs) = (std::fs::read(ours)?, std::fs::read(theirs)?);
     let values = |bytes: &[u8]| -> Result<BTreeMap<String, Vec<f32>>, Failure> {

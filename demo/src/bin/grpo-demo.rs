@@ -1,4 +1,4 @@
-//! `grpo-demo`: follow a run, report on it, verify it, look at its episodes.
+//! `grpo-demo`: follows a run, reports on it, verifies its report and shows its episodes.
 
 use clap::{Args, Parser, Subcommand};
 use grpo_crds::GrpoRun;
@@ -179,7 +179,7 @@ async fn act(what: What) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A report that was written before.
+/// Reads an existing report.
 fn written(path: &Path) -> Result<Report, Box<dyn Error>> {
     let unread = |why: &dyn Error| format!("{} is no report: {why}; `grpo-demo report` writes one", path.display());
     let bytes = std::fs::read(path).map_err(|error| unread(&error))?;

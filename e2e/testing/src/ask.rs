@@ -1,4 +1,4 @@
-//! One manifest put to an API server as kubectl puts it: strict about unknown fields, with the answer in the server's
+//! Sends one manifest to an API server as kubectl does: strict about unknown fields, with the answer in the server's
 //! own words.
 
 use kube::{
@@ -8,26 +8,26 @@ use kube::{
 };
 use serde_json::Value;
 
-/// What is to be done with a manifest.
+/// The operation on a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Create,
-    /// Puts it in the place of what is there.
+    /// Replaces the existing object.
     Replace,
-    /// Server-side apply, as kubectl apply --server-side does.
+    /// Server-side apply, as with `kubectl apply --server-side`.
     Apply,
-    /// Merges it into the status of what is there, as a foreign writer would.
+    /// Merges into the status of the existing object, as a foreign writer would.
     PatchStatus,
     Delete,
-    /// Only looks at what is there.
+    /// Only reads the existing object.
     Get,
 }
 
-/// Why a manifest was not taken.
+/// Why the API server refused a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Refusal {
-    /// 422 where the object is judged wrong, 400 where it could not be read; 0 where there was no answer.
+    /// 422 for an invalid object, 400 for an unreadable one, 0 without an answer.
     pub code: u16,
     pub message: String,
 }
@@ -54,7 +54,7 @@ impl Refusal {
     }
 }
 
-/// Asks; with `dry_run` everything is judged and nothing is kept.
+/// Sends the request; with `dry_run` the server checks everything and stores nothing.
 pub async fn ask(client: &Client, verb: Verb, manifest: &Value, dry_run: bool) -> Result<Value, Refusal> {
     let path = path_of(manifest)?;
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
@@ -87,7 +87,7 @@ pub async fn ask(client: &Client, verb: Verb, manifest: &Value, dry_run: bool) -
     client.request(request).await.map_err(Refusal::of)
 }
 
-/// Sends a body that may be no manifest at all to where objects of this kind are made.
+/// Sends a body that may not be a manifest to the path for creating objects of this kind.
 pub async fn ask_raw(client: &Client, like: &Value, content: &str, body: Vec<u8>) -> Result<Value, Refusal> {
     let request = http::Request::post(format!("{}?fieldValidation=Strict", path_of(like)?))
         .header("content-type", content)
@@ -96,7 +96,7 @@ pub async fn ask_raw(client: &Client, like: &Value, content: &str, body: Vec<u8>
     client.request(request).await.map_err(Refusal::of)
 }
 
-/// Where objects of a manifest's kind and namespace are.
+/// The path of objects of a manifest's kind and namespace.
 fn path_of(manifest: &Value) -> Result<String, Refusal> {
     let of = |field: &str| manifest[field].as_str().unwrap_or_default().to_owned();
     let types = TypeMeta {

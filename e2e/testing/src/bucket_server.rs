@@ -1,6 +1,6 @@
 //! Servers of buckets, for tests of stores: one of S3 ([`crate::s3`]), and emulators of two clouds.
 //!
-//! [`BucketServer`] starts a program at a free port and waits until it listens. It ends with the value.
+//! [`BucketServer`] starts a program on a free port and waits until it listens. Dropping the value ends the program.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use tokio::net::TcpStream;
 use crate::cluster::cache;
 use crate::control_plane::{Part, PartError};
 
-/// Azurite has to load a thousand files first.
+/// Azurite must load a thousand files first.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// No connection begins at one of these, so that none takes a server's port while it is away.
+/// Outside of the ports of outgoing connections, so that none takes a server's port while the server is down.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
-/// Another server may have the port.
+/// Another server may have taken the port.
 const TRIES: u32 = 5;
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -32,19 +32,19 @@ pub enum BucketServerError {
     Bucket { at: String, answer: String },
 }
 
-/// What is started, and how.
+/// The program, and how to start it.
 pub(crate) struct Program<'a> {
     pub name: &'a str,
     /// Below the cache.
     pub path: &'a str,
-    /// What puts it there.
+    /// The script that installs it there.
     pub installer: &'static str,
     /// For its log.
     pub folder: &'a Path,
     pub environment: Vec<(String, String)>,
 }
 
-/// A server at a port of its own.
+/// A server on a port of its own.
 pub(crate) struct BucketServer {
     part: Part,
     /// Address and port.
@@ -52,7 +52,7 @@ pub(crate) struct BucketServer {
 }
 
 impl BucketServer {
-    /// `arguments` makes them of a port.
+    /// `arguments` builds the arguments from a port.
     pub async fn start(
         program: &Program<'_>,
         address: &str,
@@ -82,7 +82,7 @@ impl BucketServer {
         let mut part = Part::start_with(program.name, &path, arguments, environment, program.folder)?;
         let started = tokio::time::Instant::now();
         loop {
-            // What answers at a port that ours did not get is another's; ours has ended then.
+            // If ours did not get the port, it has ended, and another program's server answers.
             let listens = TcpStream::connect(&at).await.is_ok();
             part.runs()?;
             if listens {
@@ -95,7 +95,7 @@ impl BucketServer {
         }
     }
 
-    /// Ends it without a word.
+    /// Kills it without notice.
     pub async fn kill(&mut self) -> Result<(), BucketServerError> {
         Ok(self.part.kill().await?)
     }

@@ -1,4 +1,4 @@
-//! The Helm chart: rendered by helm itself, and what of it a control plane without nodes can hold, applied.
+//! The Helm chart: rendered by helm itself, and applied as far as a control plane without nodes can hold it.
 
 use std::{io, path::PathBuf, process::Command, time::Duration};
 
@@ -12,17 +12,17 @@ use crate::{
     cluster::{cache, wait},
 };
 
-/// Where the operator is installed, and its service account's name.
+/// The namespace of the operator, and the name of its service account.
 pub const SYSTEM: &str = "grpo-system";
 pub const OPERATOR: &str = "grpo-operator";
-/// A CRD is served a moment after it was applied.
+/// A CRD is served a moment after it is applied.
 const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChartError {
     #[error("starting {helm}: {source}; `make setup` builds it")]
     Start { helm: PathBuf, source: io::Error },
-    /// Helm's own words.
+    /// Helm's own message.
     #[error("helm template: {0}")]
     Refused(String),
     #[error("reading what helm rendered: {0}")]
@@ -37,7 +37,7 @@ pub fn folder() -> PathBuf {
     crate::repository().join("charts/grpo-operator")
 }
 
-/// What `helm template` makes of the chart with these values laid over its own, CRDs included.
+/// The output of `helm template` for the chart with these values over its own, including CRDs.
 pub fn render(values: &Value) -> Result<Vec<Value>, ChartError> {
     render_in(SYSTEM, values)
 }
@@ -69,7 +69,7 @@ pub fn render_in(namespace: &str, values: &Value) -> Result<Vec<Value>, ChartErr
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// Applies the chart, all but its Deployment: CRDs, rights and accounts. Returns when the CRDs are served.
+/// Applies the chart without its Deployment: CRDs, rights and accounts. Returns when the CRDs are served.
 pub async fn install(client: &Client) -> Result<(), ChartError> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}});
     apply(client, &namespace).await?;

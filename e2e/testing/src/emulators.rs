@@ -1,7 +1,7 @@
-//! Emulators of Google's and Azure's object stores, for tests of what speaks to either.
+//! Emulators of Google's and Azure's object stores, for tests of their clients.
 //!
 //! [`Azurite`] is Microsoft's. [`FakeGcs`] is fake-gcs-server, which answers reads of the XML API that `object_store`
-//! speaks, and refuses its writes: its objects are given to it when it starts, or by [`FakeGcs::put`].
+//! uses, and refuses its writes: its objects are given at its start, or by [`FakeGcs::put`].
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::bucket_server::{BucketServer, BucketServerError, Program};
 pub const BUCKET: &str = "runs";
 /// Azurite's account.
 pub const ACCOUNT: &str = "team";
-/// Of 32 bytes, in base64.
+/// 32 bytes in base64.
 pub const ACCOUNT_KEY: &str = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 
 const HOST: &str = "127.0.0.1";
@@ -25,12 +25,12 @@ const INSTALLER: &str = "e2e/setup/emulators.sh";
 /// A server of Azure's blobs, with one container.
 pub struct Azurite {
     server: BucketServer,
-    /// With the account, as a manifest names it.
+    /// Includes the account, as in a manifest.
     pub endpoint: String,
 }
 
 impl Azurite {
-    /// Keeps what it has in `folder`.
+    /// Keeps its data in `folder`.
     pub async fn start(folder: &Path) -> Result<Self, BucketServerError> {
         let data = folder.join("azurite");
         std::fs::create_dir_all(&data)?;
@@ -76,7 +76,7 @@ impl Azurite {
         Ok(Self { server, endpoint })
     }
 
-    /// Ends it without a word.
+    /// Kills it without notice.
     pub async fn kill(&mut self) -> Result<(), BucketServerError> {
         self.server.kill().await
     }
@@ -131,13 +131,13 @@ impl FakeGcs {
         })
     }
 
-    /// A new version of an object, by the JSON API.
+    /// Writes a new version of an object, by the JSON API.
     pub async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketServerError> {
         let path = format!("/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}");
         ask(&self.server, "POST", &path, "", bytes).await
     }
 
-    /// A service account's key that asks for no token: the server wants none.
+    /// A service account's key without a request for a token: the server needs none.
     pub fn key() -> String {
         let key =
             serde_json::json!({"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": true});
@@ -145,7 +145,7 @@ impl FakeGcs {
     }
 }
 
-/// One request, which has to succeed. `head` are lines.
+/// Sends one request, which must succeed. `head` has header lines.
 async fn ask(
     server: &BucketServer,
     method: &str,

@@ -1,8 +1,8 @@
-//! Rigs of the tests that cross processes: a Kubernetes to talk to, and one without nodes to start.
+//! Rigs of the tests that cross processes: a connection to a Kubernetes cluster, and a cluster without nodes to start.
 //!
 //! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`]
-//! starts a Kubernetes without nodes for tests of what the API server decides and of the operator at scale; [`ask`]
-//! puts manifests to it, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage, and
+//! starts a Kubernetes without nodes, for tests of the API server's decisions and of the operator at scale; [`ask`]
+//! sends it manifests, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage, and
 //! [`emulators`] those of two clouds.
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub fn repository() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// A program of this workspace that was built into the folder of the running one, or none.
+/// The path of a workspace program in the folder of the running one, if it was built.
 pub fn program(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let mut folders = own.ancestors().skip(1).take(2);

@@ -9,7 +9,7 @@ pub const SECRET_KEY: &str = "test-secret";
 /// The bucket that every server has.
 pub const BUCKET: &str = "runs";
 
-/// A server that ends with the value.
+/// A server that ends when the value is dropped.
 pub struct S3Server {
     server: BucketServer,
     pub endpoint: String,
@@ -17,7 +17,7 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts one at a free port of this address, with its objects as files below `folder`.
+    /// Starts one on a free port of this address, with its objects as files below `folder`.
     pub async fn start(address: &str, folder: &Path) -> Result<Self, BucketServerError> {
         let buckets = folder.join("buckets");
         std::fs::create_dir_all(buckets.join(BUCKET))?;
@@ -48,7 +48,7 @@ impl S3Server {
         self.folder.join(BUCKET)
     }
 
-    /// Ends it without a word.
+    /// Kills it without notice.
     pub async fn kill(&mut self) -> Result<(), BucketServerError> {
         self.server.kill().await
     }

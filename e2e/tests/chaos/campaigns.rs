@@ -1,19 +1,19 @@
-//! What campaigns of random kills came to: `bench/results/campaigns.jsonl`, one line for each campaign.
+//! Results of campaigns of random kills: `bench/results/campaigns.jsonl`, one line for each campaign.
 //!
-//! The file is committed, so ten long campaigns may be run one at a time, on several machines. One that succeeded is
-//! not run again while [`BEHAVIOUR`] is the same; `GRPO_CHAOS_AGAIN=1` runs it all the same.
+//! The file is committed, so that ten long campaigns can run one at a time, on several machines. A campaign that
+//! succeeded is not repeated while [`BEHAVIOUR`] is the same; `GRPO_CHAOS_AGAIN=1` repeats it anyway.
 
 use crate::support::{Result, repository};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, io::Write, path::PathBuf, process::Command};
 
-/// Raised when the parts that recover are changed so much that earlier campaigns say nothing about them: the journal,
-/// leases, checkpoints, how pods are made anew.
+/// Raised when the parts that recover have changed so much that earlier campaigns no longer count: the journal, leases,
+/// checkpoints, the recreation of pods.
 const BEHAVIOUR: u32 = 1;
 const FILE: &str = "bench/results/campaigns.jsonl";
 pub const SUCCEEDED: &str = "Succeeded";
 
-/// What is asked of a campaign. The same plan kills the same processes in the same order.
+/// The parameters of a campaign. The same plan kills the same processes in the same order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -22,32 +22,32 @@ pub struct Plan {
     /// The run's store is in a bucket.
     #[serde(default)]
     pub bucket: bool,
-    /// A judge, rows of turns, dynamic sampling and rollouts beside steps are on.
+    /// Turns on a judge, rows of turns, dynamic sampling, and rollouts beside steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub everything: bool,
-    /// How long the API server is away, and then images.
+    /// How long the API server is down, and later the images.
     #[serde(default)]
     pub outage_seconds: u64,
 }
 
-/// What was counted in a campaign that succeeded.
+/// Counts of a campaign that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Kills by process; absent where it was not noted.
+    /// Kills by process; absent if not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub killed: Option<BTreeMap<String, u32>>,
-    /// Kills that met no process.
+    /// Kills that found no process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<u32>,
     pub iterations: u32,
     /// Episodes with a verdict, each with one.
     pub verdicts: usize,
-    /// Tries that ended by a fault of the infrastructure, each tried again.
+    /// Attempts that ended by a fault of the infrastructure, each repeated.
     pub voids: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated_tries: Option<u32>,
-    /// Claims that were recomputed from the run's records and hold.
+    /// Claims that were recomputed from the run's records and are true.
     pub checks: usize,
 }
 
@@ -58,14 +58,14 @@ pub struct Campaign {
     #[serde(flatten)]
     pub plan: Plan,
     pub behaviour: u32,
-    /// With `+` behind it when files were changed.
+    /// With a trailing `+` if files were changed.
     pub commit: String,
-    /// [`SUCCEEDED`], or what failed.
+    /// [`SUCCEEDED`], or the failure.
     pub outcome: String,
     #[serde(flatten)]
     pub counts: Option<Counts>,
     pub seconds: u64,
-    /// Where a line comes from that no campaign wrote itself.
+    /// The source of a line that no campaign wrote itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_from: Option<String>,
 }
@@ -88,7 +88,7 @@ impl Campaign {
     }
 }
 
-/// The campaign of this plan that succeeded with the behaviour of today, if one did.
+/// The succeeded campaign with this plan and today's behaviour, if there is one.
 pub fn done(plan: &Plan) -> Result<Option<Campaign>> {
     let text = std::fs::read_to_string(file())?;
     Ok(succeeded(&text, plan)?)
@@ -112,7 +112,7 @@ fn succeeded(text: &str, plan: &Plan) -> serde_json::Result<Option<Campaign>> {
     Ok(read(text)?.into_iter().find(is_done))
 }
 
-/// The file itself changes with each campaign.
+/// The commit without the file itself, which changes with each campaign.
 fn commit() -> Result<String> {
     let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(repository()).output();
     let head = git(&["rev-parse", "--short", "HEAD"])?;

@@ -1,11 +1,11 @@
-//! A campaign: which process is killed, and when, comes from a seed; the run succeeds all the same.
+//! A campaign: a seed determines which process is killed, and when; the run must still succeed.
 //!
-//! `GRPO_CHAOS_KILLS` says how many kills there are, `GRPO_CHAOS_SEED` from which seed they come. With
-//! `GRPO_CHAOS_BUCKET=1` the run's store is in a bucket, its rows and model come from a hub, and the bucket's server is
-//! killed too. With `GRPO_CHAOS_EVERYTHING=1` turns are judged by another pool and trained one by one, groups without
-//! signal are replaced, and rollouts continue beside steps. With `GRPO_CHAOS_OUTAGE_SECONDS` the API server is away for
-//! so long after a third of the kills, and after two thirds no image can be pulled for so long. With
-//! `GRPO_CHAOS_RECORD=1` the campaign is recorded ([`campaigns`]), and not run when it is recorded already.
+//! `GRPO_CHAOS_KILLS` is the number of kills, `GRPO_CHAOS_SEED` their seed. With `GRPO_CHAOS_BUCKET=1` the run's store
+//! is in a bucket, its rows and model come from a hub, and the bucket's server is killed too. With
+//! `GRPO_CHAOS_EVERYTHING=1` another pool judges the turns, which are trained one by one, groups without signal are
+//! replaced, and rollouts continue beside steps. With `GRPO_CHAOS_OUTAGE_SECONDS` the API server is down for this time
+//! after a third of the kills, and after two thirds no image can be pulled for this time. With `GRPO_CHAOS_RECORD=1`
+//! the campaign is recorded ([`campaigns`]), and skipped if it is recorded already.
 
 use super::campaigns::{self, Campaign, Counts, Plan};
 use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
@@ -28,16 +28,16 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 const RUN: &str = "random";
-/// More than a campaign gets to; the last kill lowers it.
+/// More iterations than a campaign reaches; the last kill lowers it.
 const WITHOUT_END: u32 = 10_000;
-/// Without a word of the driver for so long, the next process is killed all the same.
+/// After this long without news from the driver, the next process is killed anyway.
 const SILENCE: Duration = Duration::from_secs(60);
-/// How long a process is looked for, and waited for to be gone.
+/// Deadline for finding a process, and for its end.
 const MOMENT: Duration = Duration::from_secs(30);
 /// From the last kill to the end of the run.
 const LAST_ITERATIONS: Duration = Duration::from_secs(15 * 60);
 const SANDBOXES: u32 = 6;
-/// How long a bucket's server stays away.
+/// How long a bucket's server stays down.
 const STORE_AWAY: Duration = Duration::from_secs(5);
 /// The kubelet waits for up to 5 min before it pulls an image again; the last iterations come after that.
 const PULLED_AGAIN: Duration = Duration::from_secs(6 * 60);
@@ -136,7 +136,7 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         .with("/rollout/iterations", json!(WITHOUT_END))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));
-    // The hub serves as long as this lives.
+    // The hub serves while this lives.
     let (mut bucket, _hub, manifest) = match plan.bucket {
         true => {
             let (bucket, hub) = (Bucket::new(scene).await?, Hub::new(scene).await?);
@@ -168,7 +168,7 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         };
         match tokio::time::timeout(MOMENT, kill).await {
             Ok(Ok(())) => *killed.entry(*process).or_default() += 1,
-            // It was being started, or the leased sandbox was given back.
+            // The process was just starting, or the leased sandbox was released.
             missing => {
                 missed += 1;
                 let why = missing.map_or_else(|_| "it is not there".to_owned(), |ended| format!("{:?}", ended.err()));
@@ -207,7 +207,7 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
     })
 }
 
-/// What the cluster is without for a while, at fixed counts of kills: the seed's order of kills stays as it is.
+/// Temporary outages of the cluster at fixed counts of kills, so that the seed's order of kills stays the same.
 struct Outages {
     length: Duration,
     api_server_at: Option<u32>,
@@ -229,7 +229,7 @@ impl Outages {
         })
     }
 
-    /// Processes are killed while images are hidden, but not while the API server is away: it names them.
+    /// Processes are killed while images are hidden, but not while the API server is down, because it names them.
     async fn after(&mut self, kills: u32, scene: &Scene) -> Result<()> {
         if self.api_server_at.take_if(|at| kills >= *at).is_some() {
             scene.say(&format!("the API server is away for {:?}", self.length));
@@ -260,7 +260,7 @@ impl Outages {
     }
 }
 
-/// Waits until the driver says something new, but not for ever: it may be the one that was killed.
+/// Waits until the driver reports something new, but with a deadline: it may be the killed process.
 async fn next_word(scene: &Scene, heard: Option<Time>) -> Result<Option<Time>> {
     let said = |run: &GrpoRun| {
         if follow::has_ended(run) {

@@ -1,7 +1,7 @@
-//! Azurite 3.35: what a store in Azure keeps, and why no trainer may have one.
+//! Azurite 3.35: the guarantees of a store in Azure, and why no trainer may use one.
 //!
-//! The emulator acknowledges a write seconds before it is on its disk. So its server is not killed here: the tests on
-//! S3 do that.
+//! The emulator acknowledges a write seconds before it is on disk. So these tests do not kill its server: the tests on
+//! S3 do.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// Every guarantee but those of claims.
+/// Every guarantee except those of claims.
 macro_rules! in_a_container {
     ($($guarantee:ident),* $(,)?) => {
         $(in_a_container!(@ $guarantee);)*
@@ -150,8 +150,8 @@ async fn nothing_is_staged_under_a_claim() -> Result<()> {
     Ok(())
 }
 
-/// Why `az://` is refused as a trainer's store. Where this fails, look again whether there is a fence: the client can
-/// abort then, or a commit of blocks can have a condition.
+/// Why `az://` is refused as a trainer's store. If this fails, check again for a fence: the client may be able to abort
+/// then, or a commit of blocks may accept a condition.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an emulator: make check-stores"]
 async fn an_upload_that_was_aborted_is_completed_all_the_same() -> Result<()> {

@@ -1,8 +1,8 @@
 //! fake-gcs-server 1.56: reading from Google.
 //!
-//! `object_store` speaks Google's XML API. This emulator answers its reads and listings only, ignores conditions of
-//! reads, and answers 500 for a bucket that is not there. So neither a store's guarantees nor uploads in parts can be
-//! tried on it: a `gs://` store was never written.
+//! `object_store` uses Google's XML API. This emulator answers only its reads and listings, ignores conditions of
+//! reads, and answers 500 for a missing bucket. So it can test neither a store's guarantees nor multipart uploads: no
+//! test has written to a `gs://` store.
 
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_object_storage::read_store;
@@ -49,7 +49,7 @@ async fn a_model_and_rows_arrive_as_they_were_listed_and_a_store_is_read() -> Re
     .await
 }
 
-/// Why nothing else is tried here. Where this fails, the emulator has learnt it: run the guarantees of a store on it.
+/// Why nothing else is tested here. If this fails, the emulator has learnt it: run the guarantees of a store on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an emulator: make check-stores"]
 async fn this_emulator_takes_no_write_of_the_xml_api() -> Result<()> {

@@ -1,10 +1,10 @@
-//! A trainer of two ranks under every fault that a cluster has for it, on a control plane without nodes: how long until
-//! all ranks of the next attempt run once there is room for them, what is counted, and what is left of the attempt
-//! before.
+//! A trainer of two ranks under every fault that a cluster can cause, on a control plane without nodes. It measures the
+//! time from the moment when all ranks have room until all ranks of the next attempt run, the counted failures, and the
+//! remains of the previous attempt.
 //!
-//! The operator, API server, scheduler with its preemption, and Eviction API are real; nodes and pods are KWOK's, so
-//! what is measured is what the operator adds to the start of a pod. What kubelets, the node controller and taint
-//! eviction write is written by the test. One run goes through all of it, one fault after the other.
+//! The operator, API server, scheduler with its preemption, and Eviction API are real; KWOK simulates nodes and pods,
+//! so the figure is the operator's share of a pod's start. The test itself writes what kubelets, the node controller
+//! and taint eviction would write. One run goes through all faults, one after another.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: `make test-operator`.
 
@@ -64,7 +64,7 @@ async fn after_every_fault_all_ranks_run_within_ten_seconds_of_room_and_only_the
     Ok(())
 }
 
-/// Each takes the run from one attempt to the next.
+/// Each function takes the run from one attempt to the next.
 impl World {
     async fn a_pod_is_killed(&mut self) -> Result<()> {
         let victim = self.rank(1, 1).await?;
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Acts as node controller and taint eviction: the node is not ready and tainted; its pods are not ready, then
-    /// marked and deleted. No kubelet reports that they have ended, so they stay.
+    /// marked and deleted. No kubelet reports their end, so they stay.
     async fn a_node_is_lost(&mut self) -> Result<()> {
         let stuck = self.rank(2, 0).await?;
         let (node, name) = (node_of(&stuck), stuck.name_any());
@@ -105,7 +105,8 @@ impl World {
         self.ended_for(&name, TAINT_EVICTION).await?;
         let disrupted = condition(&stuck, "DisruptionTarget").unwrap();
         assert_eq!(disrupted.reason.as_deref(), Some(TAINT_EVICTION));
-        // What it would write carries an attempt that the store fences off, and the name where its attempt met is gone.
+        // Its writes would carry an attempt that the store fences off, and the name of its attempt's rendezvous is
+        // gone.
         assert_eq!(variable(&stuck, "GRPO_ATTEMPT").as_deref(), Some("2"));
         Ok(())
     }
@@ -148,7 +149,7 @@ impl World {
         self.back("image cannot be pulled, then comes", since, 5, 0).await
     }
 
-    /// The scheduler itself makes room for a pod of a higher priority.
+    /// The scheduler itself makes room for a pod with a higher priority.
     async fn a_pod_is_preempted(&mut self) -> Result<()> {
         let ranks = [self.rank(5, 0).await?.name_any(), self.rank(5, 1).await?.name_any()];
         for pod in &ranks {
@@ -177,7 +178,7 @@ impl World {
             Ok(is_ready(&pod).then_some(()).ok_or_else(|| format!("{:?}", pod.status)))
         })
         .await?;
-        // Room elsewhere than where it was taken.
+        // Room on another node than the one that was taken.
         self.gpu_node("gpu-3").await?;
         self.back("pod preempted by the scheduler", Instant::now(), 6, 0).await
     }
@@ -206,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    /// Something was finished before: the count begins anew, and the node of the rank that hung is used again.
+    /// After finished work the count starts at zero, and the node of the hung rank is used again.
     async fn a_rank_loses_its_peer(&mut self) -> Result<()> {
         self.finishes("l1-v1").await?;
         let pod = self.rank(7, 0).await?.name_any();
@@ -222,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// The second failure in a row: there is a pause of 5 s.
+    /// After the second failure in a row, a pause of 5 s.
     async fn a_rank_fails_again(&mut self) -> Result<()> {
         let pod = self.rank(8, 1).await?.name_any();
         let since = Instant::now();

@@ -1,4 +1,4 @@
-//! The run, its ranks and the cluster they are in: what is looked at, and what is done to them.
+//! The run, its ranks and their cluster: observations and faults.
 
 use std::time::{Duration, Instant};
 
@@ -30,15 +30,15 @@ pub type Result<T> = std::result::Result<T, RigError>;
 const TEAM: &str = "team";
 pub const NAME: &str = "ranks";
 const RANKS: usize = 2;
-/// So many failures in a row end the run.
+/// This many failures in a row end the run.
 pub const LIMIT: u32 = 3;
-/// A fault that is not over by then is a failure of the test.
+/// Deadline for the recovery from a fault.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-/// What KWOK leaves alone.
+/// KWOK ignores objects with this annotation.
 const SILENT: &str = "grpo.dev/silent";
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// What one fault led to.
+/// The result of one fault.
 #[derive(Debug)]
 pub struct Row {
     pub fault: &'static str,
@@ -60,7 +60,7 @@ pub struct World {
 }
 
 impl World {
-    /// A run of two ranks that runs, on the only two GPUs there are.
+    /// Starts a running run of two ranks, on the only two GPUs.
     pub async fn start() -> Result<Self> {
         let rig = Rig::start().await?;
         let operator = rig.operator(0)?.part;
@@ -96,9 +96,9 @@ impl World {
     }
 }
 
-/// Looking and waiting.
+/// Observing and waiting.
 impl World {
-    /// Waits until all ranks of an attempt run, and judges what is counted and what is left of the attempts before.
+    /// Waits until all ranks of an attempt run, and checks the counts and the remains of the previous attempts.
     pub async fn back(&mut self, fault: &'static str, since: Instant, attempt: u32, counted: u32) -> Result<()> {
         let seconds = self.at_work(attempt, since).await?;
         let run = self.seen().await?;
@@ -146,7 +146,7 @@ impl World {
         Ok(())
     }
 
-    /// Seconds until the operator says that the run runs, and all ranks of this attempt do.
+    /// Seconds until the operator reports the run as running, and all ranks of this attempt run.
     async fn at_work(&self, attempt: u32, since: Instant) -> Result<f64> {
         until(PATIENCE, &format!("attempt {attempt} to run"), async || {
             let run = self.seen().await?;
@@ -167,7 +167,7 @@ impl World {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// Until the pods of the next attempt are made; there is no room for all of them.
+    /// Waits until the pods of the next attempt exist; not all of them have room.
     pub async fn waits_for_room(&self, attempt: u32) -> Result<()> {
         until(PATIENCE, &format!("attempt {attempt} to be made"), async || {
             let made = self.ranks(attempt).await?;
@@ -182,7 +182,7 @@ impl World {
         .await
     }
 
-    /// The status says that the last attempt ended for this pod, and why the cluster took it.
+    /// Checks that the status names this pod as the end of the last attempt, with the cluster's reason.
     pub async fn ended_for(&self, pod: &str, reason: &str) -> Result<()> {
         let said = attempts(&self.seen().await?).last_failure.unwrap_or_default();
         assert!(said.contains(pod) && said.contains(reason), "{said}");
@@ -225,7 +225,7 @@ impl World {
     }
 }
 
-/// Causing.
+/// Causing faults.
 impl World {
     pub async fn gpu_node(&self, name: &str) -> Result<()> {
         let taints = json!([{"key": GPU, "effect": "NoSchedule"}]);
@@ -301,7 +301,7 @@ impl World {
         Ok(())
     }
 
-    /// The driver says that further weights are published.
+    /// The driver reports that new weights are published.
     pub async fn finishes(&self, weights: &str) -> Result<()> {
         let uid = self.seen().await?.uid();
         let progress = json!({
@@ -339,7 +339,7 @@ pub fn is_ready(pod: &Pod) -> bool {
     ready && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// It takes a GPU, as far as the operator can help it.
+/// Whether the pod takes a GPU, as far as the operator can tell.
 pub fn holds(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && phase != Some("Failed")
@@ -350,7 +350,7 @@ pub fn condition(pod: &Pod, type_: &str) -> Option<PodCondition> {
     conditions.find(|condition| condition.type_ == type_).cloned()
 }
 
-/// What the environment of a rank says.
+/// The value of a variable in a rank's environment.
 pub fn variable(pod: &Pod, name: &str) -> Option<String> {
     let container = pod.spec.as_ref()?.containers.first()?;
     let found = container.env.iter().flatten().find(|variable| variable.name == name)?;

@@ -1,5 +1,5 @@
-//! Wrong manifests, put to a real API server beside which the real operator runs: each is refused in words that help,
-//! or accepted and explained in a condition, and none of them keeps a good run waiting.
+//! Wrong manifests, sent to a real API server with the real operator: each is refused with a helpful message, or
+//! accepted and explained in a condition, and none of them delays a good run.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. Without them this test does not
 //! run.
@@ -26,13 +26,13 @@ use kube::{
 use serde_json::{Value, json};
 use table::{Entry, NAMESPACE, RefusedBy, entries};
 
-/// What is explained is explained soon, on two cores that do other things too.
+/// Deadline of an explanation, on two busy cores.
 const SOON: Duration = Duration::from_secs(30);
-/// For so long it is counted what failing objects cost. With pauses of 0.5 s, doubled each time, seven tries fit into
-/// it; what happens to the object itself adds a few.
+/// The time for which the requests for failing objects are counted. With pauses of 0.5 s, doubled each time, it has
+/// room for seven tries; events of the object itself add a few.
 const QUIET: Duration = Duration::from_secs(25);
 const MOST_TRIES: usize = 12;
-/// A change that meets a newer version of the object is made again so often.
+/// Tries of a change that meets a newer version of the object.
 const TRIES: usize = 5;
 
 #[tokio::test]
@@ -126,8 +126,8 @@ async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> R
     println!(
         "a good run has its objects after {usual:?}; right behind all wrong ones {behind:?}; while they are tried again {beside:?}"
     );
-    // Behind so many at once it waits its turn, as behind good ones: how long that is the machine decides, and
-    // `good_run` has an end for it.
+    // Behind so many at once it waits its turn, as behind good ones. The machine decides how long that takes, and
+    // `good_run` has a deadline for it.
     assert!(
         beside < usual * 3 + Duration::from_secs(1),
         "a good run took {beside:?} beside wrong ones, usually {usual:?}"
@@ -145,7 +145,7 @@ async fn wrong_manifests_are_refused_or_explained_and_hold_nobody_else_up() -> R
 
 const SYSTEM_LOG: &str = "warn";
 
-/// The CRDs of somebody who knew nothing about the fields; returns ours.
+/// Installs CRDs that accept any fields; returns ours.
 async fn accept_anything(client: &Client) -> Result<Vec<CustomResourceDefinition>> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut ours = Vec::new();
@@ -175,7 +175,7 @@ fn merged_name(manifest: &Value) -> Value {
     crate::manifests::merged(manifest, &json!({"metadata": {"name": "not-yet-there"}}))
 }
 
-/// Puts an entry's manifest where it belongs; an error when the API server does not say what it should.
+/// Sends an entry's manifest; an error if the API server does not answer as expected.
 async fn put(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
     let done = put_there(client, number, entry).await;
     done.map_err(|what| format!("{}: {what}", entry.what))
@@ -238,8 +238,8 @@ async fn verdict(client: &Client, number: usize, entry: &Entry) -> std::result::
     }
     for left in (0..TRIES).rev() {
         let Some(changed) = entry.changed(&there) else { break };
-        // The operator writes the status meanwhile, and what is changed is then an older version: that is not what the
-        // entry is about.
+        // The operator writes the status meanwhile, so the changed object may be an older version, which is not the
+        // entry's subject.
         match ask(client, Verb::Replace, &changed, false).await {
             Err(refusal) if refusal.code == 409 && left > 0 => there = get(client, &manifest).await?,
             other => return other.map(drop),
@@ -256,7 +256,7 @@ fn says(entry: &Entry, message: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Waits until the condition says what it should.
+/// Waits until the condition has the expected text.
 async fn explained(client: &Client, number: usize, entry: &Entry) -> std::result::Result<(), String> {
     let done = explained_there(client, number, entry).await;
     done.map_err(|what| format!("{}: {what}", entry.what))
@@ -282,7 +282,7 @@ async fn explained_there(client: &Client, number: usize, entry: &Entry) -> std::
     explained.await.map_err(|error| error.to_string())
 }
 
-/// Waits until an event says what it should.
+/// Waits until an event has the expected text.
 async fn told(client: &Client, manifest: &Value, reason: &str, entry: &Entry) -> std::result::Result<(), String> {
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
     let about = |event: &Event| {
@@ -306,7 +306,7 @@ async fn told(client: &Client, manifest: &Value, reason: &str, entry: &Entry) ->
     told.await.map_err(|error| error.to_string())
 }
 
-/// How long it takes until a good run has everything that it is made of.
+/// The time until a good run has all of its objects.
 async fn good_run(client: &Client, namespace: &str) -> Result<Duration> {
     let mut run = crate::manifests::bases()["train"].clone();
     run["metadata"]["namespace"] = json!(namespace);
@@ -332,7 +332,7 @@ async fn good_run(client: &Client, namespace: &str) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// How often the operator was refused which object in the namespace of the wrong ones.
+/// The operator's refused requests in the namespace of the wrong manifests, by object.
 fn refused_requests(plane: &ControlPlane) -> Result<BTreeMap<String, usize>> {
     let mut refused = BTreeMap::new();
     for request in plane.audit().fresh()? {

@@ -1,4 +1,4 @@
-//! The operator on a control plane without nodes: what it costs, what outages do to it, whether it places runs whole.
+//! The operator on a control plane without nodes: its costs, its behavior in outages, and whether it places runs whole.
 //! The short variants of `make bench-operator`.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: `make test-operator`.
@@ -6,7 +6,7 @@
 use crate::support::bars::judge;
 use grpo_bench::operator_bench::{RigError, capacity, outages, rest};
 
-/// Memory and requests mean the same on a busy machine.
+/// Memory and requests do not depend on how busy the machine is.
 fn counts(unit: &str) -> bool {
     !matches!(unit, "ms" | "events/s")
 }

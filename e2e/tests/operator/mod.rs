@@ -1,5 +1,4 @@
-//! The operator as a process; what its tests share: the operator as a process beside a control plane without nodes, and
-//! waiting.
+//! The operator as a process beside a control plane without nodes, and waits, shared by its tests.
 
 mod bad_input;
 mod bench;
@@ -59,7 +58,7 @@ impl Operator {
         Ok(operator)
     }
 
-    /// A value that it serves, by name and labels.
+    /// The value of one of its metrics, by name and labels.
     pub async fn metric(&self, name: &str) -> Result<Option<f64>> {
         let text = self.metrics().await?;
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -75,7 +74,7 @@ impl Operator {
     }
 }
 
-/// Asks again and again until there is an answer; the error says what was there last.
+/// Repeats a question until it has an answer; the error contains the last observation.
 pub async fn until<T>(
     limit: Duration,
     what: &str,
@@ -94,12 +93,12 @@ pub async fn until<T>(
     }
 }
 
-/// What is there under a manifest's name.
+/// The object with a manifest's name.
 pub async fn get(client: &Client, manifest: &Value) -> std::result::Result<Value, Refusal> {
     ask(client, Verb::Get, manifest, false).await
 }
 
-/// A namespace in which pods may be made.
+/// A namespace for pods.
 pub async fn namespace(client: &Client, name: &str, labels: Value) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
     ask(client, Verb::Create, &namespace, false).await?;
@@ -121,7 +120,7 @@ pub fn run_called(name: &str, namespace: &str) -> Value {
     run
 }
 
-/// Waits until a condition of an object is not true for this reason, in words that contain these.
+/// Waits until a condition of an object is not true for this reason, with a message that contains these words.
 pub async fn told(
     client: &Client,
     manifest: &Value,

@@ -1,5 +1,5 @@
-//! Objects of other people that have the names of a run's: the operator never touches them, says what is in the way,
-//! and continues when it is gone.
+//! Foreign objects with the names of a run's objects: the operator never touches them, reports the conflict, and
+//! continues when they are gone.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`.
 
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 const TEAM: &str = "team";
 const SOON: Duration = Duration::from_secs(30);
-/// The garbage collector learns of our kinds in rounds of half a minute, and begins again after each.
+/// The garbage collector discovers our kinds in rounds of half a minute, and starts again after each.
 const COLLECTED: Duration = Duration::from_secs(150);
-/// What a run waits for is noticed within half a minute.
+/// The end of a run's wait is noticed within half a minute.
 const NOTICED: Duration = Duration::from_secs(35);
 
 async fn start() -> Result<(ControlPlane, Client, Operator)> {
@@ -42,7 +42,7 @@ fn volume(name: &str) -> Value {
     merged(&object("v1", "PersistentVolumeClaim", name), &json!({"spec": spec}))
 }
 
-/// Objects of a user, each under a name that a run of its own needs.
+/// Objects of a user, each with a name that a run needs for its own.
 fn foreign() -> Vec<(&'static str, Value)> {
     let of = |version: &str, kind: &str, name: &str, body: Value| merged(&object(version, kind, name), &body);
     let engines =
@@ -73,7 +73,7 @@ fn foreign() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What only its user may change.
+/// The content that only its user may change.
 fn content(object: &Value) -> Value {
     let metadata = &object["metadata"];
     json!({
@@ -154,7 +154,8 @@ async fn a_run_goes_on_when_what_has_its_name_is_deleted() -> Result<()> {
     .await
 }
 
-/// A user makes a volume while the operator makes the run's: one of the two has the name, and the other is told so.
+/// A user creates a volume while the operator creates the run's: one of the two gets the name, and the other gets an
+/// error.
 #[tokio::test]
 #[ignore = "needs etcd and kube-apiserver: make test-operator"]
 async fn an_object_that_comes_while_the_runs_is_made_is_not_touched_either() -> Result<()> {
@@ -186,7 +187,7 @@ async fn an_object_that_comes_while_the_runs_is_made_is_not_touched_either() -> 
     Ok(())
 }
 
-/// What was created is applied later: what is taken out of the spec then goes.
+/// Created objects are applied again later: fields removed from the spec then disappear.
 #[tokio::test]
 #[ignore = "needs etcd and kube-apiserver: make test-operator"]
 async fn what_is_taken_out_of_a_pools_spec_is_taken_out_of_what_was_made_of_it() -> Result<()> {
@@ -228,7 +229,7 @@ async fn what_is_taken_out_of_a_pools_spec_is_taken_out_of_what_was_made_of_it()
         (with(json!([{"name": "SECOND", "value": "2"}])), &["SECOND"][..]),
         (with(json!([])), &[][..]),
     ] {
-        // The operator writes the status meanwhile: what is read may be an older version when it is written.
+        // The operator writes the status meanwhile, so the version that was read may be outdated at the write.
         until(SOON, "the pool to be changed", async || {
             let mut changed = get(&client, &pool).await.map_err(|refusal| refusal.to_string())?;
             changed["spec"] = manifest["spec"].clone();

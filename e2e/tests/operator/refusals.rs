@@ -1,5 +1,5 @@
-//! Fields that the API has and this version does not execute, put to a real API server beside which the real operator
-//! runs: each is refused, how soon is printed, and nothing is made for the run.
+//! Fields that the API has and this version does not execute, sent to a real API server with the real operator: each is
+//! refused, the delay is printed, and no object is created for the run.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`.
 
@@ -31,7 +31,7 @@ const CASES: &str = include_str!("../../../libs/contracts/tests/unsupported.yaml
 struct Case {
     what: String,
     base: String,
-    /// Who refuses it. Left out: the operator.
+    /// The component that refuses it; by default the operator.
     by: Option<String>,
     patch: Value,
     finds: Vec<(String, Option<String>)>,

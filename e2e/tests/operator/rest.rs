@@ -1,4 +1,5 @@
-//! The operator at rest, as a process: hardly any processor time, no list, and no write but those that keep its lease.
+//! The operator at rest, as a process: hardly any processor time, no list, and no write except the renewal of its
+//! lease.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`. The bench at full scale is
 //! `make bench-operator`.
@@ -12,7 +13,7 @@ use grpo_testing::chart;
 use grpo_testing::control_plane::{ControlPlane, OPERATORS, Options};
 use serde_json::json;
 
-/// How long it is left alone, after it has settled for a while.
+/// The time without events, after it has settled for a while.
 const IDLE: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_secs(5);
 const MOST_MILLICORES: f64 = 5.0;
@@ -61,7 +62,7 @@ async fn an_operator_that_has_nothing_to_do_neither_lists_nor_writes_and_hardly_
     Ok(())
 }
 
-/// As it says itself.
+/// From the operator's own metrics.
 async fn processor_seconds(operator: &Operator) -> Result<f64> {
     let used = operator.metric("process_cpu_seconds_total").await?;
     Ok(used.ok_or("the operator does not say what it uses")?)

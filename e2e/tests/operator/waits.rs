@@ -1,5 +1,5 @@
-//! What runs wait for, on a control plane without nodes: they continue when it comes, Kueue is given no pods before, a
-//! quota that holds one of two runs is not shared, and a foreign pod delays no run.
+//! The waits of runs, on a control plane without nodes: they continue when the cause ends, Kueue gets no pods before
+//! that, a quota for one of two runs is not shared, and a foreign pod delays no run.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`.
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 const TEAM: &str = "team";
 const SOON: Duration = Duration::from_secs(30);
-/// What a run waits for is noticed within half a minute.
+/// The end of a run's wait is noticed within half a minute.
 const NOTICED: Duration = Duration::from_secs(35);
 /// Two runs take turns, with pauses of 10 s and more.
 const TURNS: Duration = Duration::from_secs(180);
@@ -29,7 +29,7 @@ async fn start() -> Result<(ControlPlane, Client, Operator)> {
     start_with(&[]).await
 }
 
-/// The same with an operator with these flags.
+/// The same with these flags for the operator.
 async fn start_with(flags: &[&str]) -> Result<(ControlPlane, Client, Operator)> {
     let plane = ControlPlane::start(Options {
         controller_manager: true,
@@ -52,7 +52,7 @@ fn engines(name: &str) -> Value {
     json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name, "namespace": TEAM}, "spec": spec})
 }
 
-/// Waits until the run waits for this no more.
+/// Waits until the run no longer waits for this reason.
 async fn goes_on(client: &Client, run: &Value, reason: &str) -> Result<()> {
     until(NOTICED, &format!("{reason} to be over"), async || {
         let there = get(client, run).await.map_err(|refusal| refusal.to_string())?;
@@ -206,7 +206,7 @@ async fn kueue_is_given_no_pods_of_a_run_whose_preconditions_are_unmet() -> Resu
     Ok(())
 }
 
-/// Of two runs of three pods and a gateway each, the quota holds one with both gateways.
+/// Of two runs with three pods and a gateway each, the quota has room for one and both gateways.
 #[tokio::test]
 #[ignore = "needs etcd and kube-apiserver: make test-operator"]
 async fn of_two_runs_that_a_quota_holds_alone_one_gets_all_of_its_pods_and_then_the_other() -> Result<()> {
@@ -266,7 +266,7 @@ async fn a_foreign_pod_that_claims_to_belong_to_a_run_keeps_nobody_waiting_and_i
     let ready = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     ask(&client, Verb::PatchStatus, &ready, false).await?;
-    // It never fits, so that it is not placed itself.
+    // It never fits, so it is not placed itself.
     let victim = run(
         "victim",
         json!({"driver": {"resources": {"requests": {"cpu": "2000"}}}}),
@@ -285,7 +285,7 @@ async fn a_foreign_pod_that_claims_to_belong_to_a_run_keeps_nobody_waiting_and_i
     let good = run("good", json!({}));
     ask(&client, Verb::Create, &good, false).await?;
     let driver: Api<Pod> = Api::namespaced(client.clone(), TEAM);
-    // Shorter than lifted pods are given to be bound.
+    // Shorter than the deadline for binding admitted pods.
     until(Duration::from_secs(20), "the good run to be admitted", async || {
         let pod = driver.get("good-driver-1-0").await.map_err(|error| error.to_string())?;
         let gates = pod.spec.and_then(|spec| spec.scheduling_gates).unwrap_or_default();
@@ -305,8 +305,7 @@ async fn a_foreign_pod_that_claims_to_belong_to_a_run_keeps_nobody_waiting_and_i
     Ok(())
 }
 
-/// Pods of a run that are on no node, as the scheduler would see them: none has a gate or a node that was chosen for
-/// it.
+/// Pods of a run without a node, as the scheduler would see them: none has a gate or a selected node.
 async fn pending(client: &Client, run: &str) -> std::result::Result<Vec<String>, String> {
     let labels = ListParams::default().labels(&format!("grpo.dev/run={run},grpo.dev/role in (driver,trainer,engine)"));
     let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM);
@@ -356,7 +355,7 @@ async fn where_nodes_are_added_a_run_that_fits_on_none_is_let_go_and_runs_on_the
         }
     })
     .await?;
-    // The autoscaler's part, and the scheduler's.
+    // In place of the autoscaler and the scheduler.
     rig::node(&client, "new", 8, &json!({}), &json!([])).await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM);
     for name in waiting {

@@ -1,12 +1,11 @@
-//! A gateway at work under every fault that befalls leased sandboxes: each holder hears the right cause, and no pod is
-//! left over.
+//! A working gateway under every fault of leased sandboxes: each holder gets the right cause, and no pod is left over.
 //!
-//! The API server is real, and so is the gateway, which runs in this process. Kubelet, controllers and sandboxd are
-//! played: statuses are those in `sandbox-image/gateway/src/cause/faults.yaml`, as clusters write them.
-//! `GRPO_FAULT_ROUNDS` says how often each fault is injected, and `GRPO_OUTAGE_SECONDS` how long the API server is
-//! away.
+//! The API server is real, and so is the gateway, which runs in this process. The test simulates kubelet, controllers
+//! and sandboxd: the statuses are those in `sandbox-image/gateway/src/cause/faults.yaml`, as clusters write them.
+//! `GRPO_FAULT_ROUNDS` is the number of rounds of each fault, and `GRPO_OUTAGE_SECONDS` the time for which the API
+//! server is down.
 //!
-//! Needs the programs that `make setup` builds: `make test-operator`, at length `make test-sandbox-faults`.
+//! Needs the programs that `make setup` builds: `make test-operator`, and with more rounds `make test-sandbox-faults`.
 
 mod played;
 
@@ -29,7 +28,7 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "faults";
 const MAX: usize = 24;
 const AT_ONCE: usize = 8;
-/// What befalls a sandbox is known after so long.
+/// Deadline until a sandbox's fault is known.
 const TOLD_WITHIN: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -45,7 +44,7 @@ fn faults() -> Vec<Value> {
     serde_yaml_ng::from_str(&std::fs::read_to_string(file).unwrap()).unwrap()
 }
 
-/// A gateway, as its holders reach it.
+/// A gateway as its lease holders reach it.
 struct World {
     pods: Api<Pod>,
     url: String,
@@ -109,7 +108,7 @@ impl World {
         Ok(Self { pods, url, http })
     }
 
-    /// Leases a sandbox; answers its pod.
+    /// Leases a sandbox; returns its pod.
     async fn lease(&self, id: &str, image: &str) -> Result<std::result::Result<String, ErrorBody>> {
         let request =
             json!({"id": id, "run": "r", "image": image, "ttlSeconds": 600, "waitSeconds": 300, "priority": "Agent"});
@@ -131,7 +130,7 @@ impl World {
         Ok(())
     }
 
-    /// Why a lease is no more, as soon as it is.
+    /// Waits for the loss of a lease; returns the cause.
     async fn lost(&self, id: &str) -> Result<ErrorBody> {
         let until = Instant::now() + TOLD_WITHIN;
         while Instant::now() < until {
@@ -144,7 +143,7 @@ impl World {
         Err(format!("lease {id} still stands after {TOLD_WITHIN:?}").into())
     }
 
-    /// Takes one step of a fault. That the gateway was quicker and has deleted the pod already is as good.
+    /// Takes one step of a fault. It also succeeds if the gateway has already deleted the pod.
     async fn step(&self, pod: &str, step: &Value) -> Result<()> {
         let done = if let Some(status) = step.get("status") {
             let patch = Patch::Merge(json!({"status": status}));
@@ -171,7 +170,7 @@ impl World {
         }
     }
 
-    /// Injects a fault; answers what the holder hears instead of what it should, if so.
+    /// Injects a fault; returns the holder's wrong answer, if it is wrong.
     async fn inject(&self, id: &str, fault: &Value) -> Result<Option<String>> {
         let pod = self.lease(id, "x").await??;
         for step in fault["steps"].as_array().unwrap() {
@@ -183,7 +182,7 @@ impl World {
         Ok((!is_right).then(|| format!("{}: {heard:?}", fault["fault"])))
     }
 
-    /// Faults for which there is no status of a sandbox that ran.
+    /// Faults without a status of a sandbox that ran.
     async fn others(&self, round: u64) -> Result<Vec<Option<String>>> {
         let named = |what: &str, is_right: bool, heard: String| (!is_right).then(|| format!("{what}: {heard}"));
         let missing = self

@@ -1,4 +1,4 @@
-//! A node that is played: pods run as soon as they are made, and at their addresses something answers as sandboxd does.
+//! A simulated node: pods run as soon as they are created, and a server at their addresses answers as sandboxd does.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::Result;
 
-/// Images that begin so cannot be pulled.
+/// Images with this prefix cannot be pulled.
 pub const MISSING: &str = "missing/";
-/// The first pod of an image that begins so is refused by the kubelet.
+/// The kubelet refuses the first pod of an image with this prefix.
 pub const REJECTED: &str = "rejected/";
-/// Commands in pods of this image meet a network that is cut.
+/// For commands in pods of this image, the network is cut.
 pub const CUT: &str = "cut";
 
 const ADDRESSES: u8 = 32;
@@ -44,7 +44,7 @@ impl Node {
     }
 }
 
-/// Takes every lease, and hangs up on commands.
+/// Accepts every lease, and closes the connection of commands.
 async fn sandboxd(listener: TcpListener) {
     while let Ok((mut stream, _)) = listener.accept().await {
         tokio::spawn(async move {
@@ -62,7 +62,7 @@ async fn sandboxd(listener: TcpListener) {
             let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
             let _ = stream.write_all(answer).await;
             let _ = stream.shutdown().await;
-            // What is still to come of a body; closing earlier would take the answer back.
+            // Read the rest of a body; closing earlier would discard the answer.
             while stream.read(&mut part).await.is_ok_and(|length| length > 0) {}
         });
     }
@@ -87,7 +87,7 @@ async fn kubelet(pods: Api<Pod>) {
             }
             Ok(Some(_)) => {}
             Ok(None) => return,
-            // The API server is away.
+            // The API server is down.
             Err(_) => {}
         }
     }

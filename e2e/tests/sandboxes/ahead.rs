@@ -1,5 +1,5 @@
-//! Images of sandboxes that the pool has no room for: a node has them before, no more than the pool says, and lets them
-//! go.
+//! Images of sandboxes that the pool has no room for: a node pulls them in advance, at most as many as the pool allows,
+//! and releases them.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ async fn a_node_has_the_image_of_what_comes_next_before_the_pool_has_room_for_it
         .and_then(|pod| pod.spec.as_ref()?.containers.first()?.image.clone());
     let next = next.ok_or("the gateway's pod has no image")?;
 
-    // One that cannot be had is known before anybody needs it, and makes room for one that can.
+    // An image that cannot be pulled is known before a lease needs it, and makes room for one that can.
     gateway.demand(vec![one(NOWHERE), one(&next)]).await?;
     let what = "the image of what comes next to be held";
     let began = Instant::now();

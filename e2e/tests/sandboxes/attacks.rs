@@ -1,4 +1,4 @@
-//! Everything in `attacks.yaml` is tried as root, through the gateway, and is contained or reported.
+//! Tries every row of `attacks.yaml` as root, through the gateway: each attack is contained or reported.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,9 +24,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 const ROWS: &str = include_str!("attacks.yaml");
-/// Rows that are tried at the same time.
+/// Concurrent rows.
 const AT_ONCE: usize = 8;
-/// How often a sandbox is asked whether it works again, and the pause in between.
+/// How often a sandbox is asked whether it works again, and the pause between.
 const ALIVE_TRIES: u32 = 20;
 const ALIVE_AGAIN: Duration = Duration::from_secs(1);
 const TESTBED: &str = "/testbed";
@@ -99,14 +99,14 @@ fn read() -> Vec<Row> {
     serde_yaml_ng::from_str(ROWS).unwrap()
 }
 
-/// `None`, or what is not as the row says.
+/// `None`, or the difference from the row's pattern.
 fn unlike(what: &str, pattern: &str, text: &str) -> Option<String> {
     let shown: String = text.chars().take(600).collect();
     (!Regex::new(pattern).unwrap().is_match(text)).then(|| format!("{what} does not match {pattern:?}: {shown:?}"))
 }
 
 impl Row {
-    /// What is not as the row says of its command's end.
+    /// The difference between the command's end and the row's.
     fn wrong_end(&self, ended: &std::result::Result<ExecResult, SandboxCause>) -> Option<String> {
         let ends = &self.ends;
         let is_as_said = match ended {
@@ -127,12 +127,12 @@ impl Row {
     }
 }
 
-/// What the rows are tried on.
+/// The pool, grader and task that the rows are tried on.
 struct Range {
     pool: Pool,
     grader: Grader,
     task: Task,
-    /// What stands for the names in braces.
+    /// Replacements of the names in braces.
     names: BTreeMap<&'static str, String>,
 }
 
@@ -206,7 +206,7 @@ impl Range {
         Ok(pod.status.and_then(|status| status.pod_ip).ok_or("no address")?)
     }
 
-    /// Tries a row; answers what was not as it says.
+    /// Tries a row; returns the differences from its expectations.
     async fn attempt(&self, number: usize, row: &Row) -> Result<Vec<String>> {
         let sandbox = self.lease(&format!("row-{number}")).await?;
         let (id, own) = (sandbox.id().to_owned(), self.address_of(&sandbox).await?);
@@ -258,14 +258,14 @@ impl Range {
         Ok(wrong)
     }
 
-    /// What is wrong with a sandbox, once what the row has left there has ended.
+    /// The fault of a sandbox, after the row's leftovers have ended.
     async fn is_well(&self, id: &str) -> Result<Option<String>> {
         let mut last = String::new();
         for number in 0..ALIVE_TRIES {
-            // No shell: it may be another program by now.
+            // No shell: by now it may be another program.
             let alive = command(&format!("alive-{number}"), &["cat", "/proc/1/comm"], 10);
             last = match self.pool.exec(id, &alive).await? {
-                // Or sandboxd says that there is no room for it.
+                // Otherwise sandboxd may report that it has no room for a command.
                 Ok(result) if result.output.contains("sandboxd") => return Ok(None),
                 Ok(result) => result.output,
                 Err(cause) => return Ok(Some(format!("afterwards its sandbox is gone: {cause:?}"))),
@@ -366,7 +366,7 @@ async fn whatever_a_policy_tries_in_its_sandbox_is_contained_or_reported() -> Re
     range.pool.scene.clear().await
 }
 
-/// The page of the book shows these rows. `UPDATE_BOOK=1 cargo test -p grpo-e2e sandboxes::attacks` writes it anew.
+/// The book's page shows these rows. `UPDATE_BOOK=1 cargo test -p grpo-e2e sandboxes::attacks` rewrites it.
 #[test]
 fn the_books_table_of_attacks_is_what_is_tried() {
     let page = repository().join("docs/src/sandbox-attacks.md");

@@ -1,5 +1,5 @@
-//! Sandboxes that are taken from their holders, for real: each hears why. `sandbox_faults.rs` has the faults that
-//! cannot be made here.
+//! Sandboxes that are really taken from their holders: each holder gets the cause. `sandbox_faults` has the faults that
+//! cannot be caused here.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use super::pool::{Pool, SANDBOXES, command, shell, task};
 use crate::support::{Result, SOON};
 
-/// What is done to the sandbox, by its name.
+/// The faults by name, with their causes.
 const FAULTS: [(&str, SandboxCause); 7] = [
     ("deleted", SandboxCause::Deleted),
     ("force-deleted", SandboxCause::Deleted),
@@ -29,7 +29,7 @@ fn rounds() -> usize {
     rounds.and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Brings a fault about; answers what the holder of the lease then hears.
+/// Causes a fault; returns the cause that the holder of the lease gets.
 async fn cause_of(pool: &Pool, fault: &str, id: &str) -> Result<Option<SandboxCause>> {
     let image = task()?["image"].as_str().unwrap_or_default().to_owned();
     let sandbox = pool.gateway()?.lease(id, &image, Priority::Agent, SOON).await?;
@@ -68,7 +68,7 @@ async fn cause_of(pool: &Pool, fault: &str, id: &str) -> Result<Option<SandboxCa
     Ok(pool.exec(id, &waits).await?.err())
 }
 
-/// Figure 8, as far as a node can be made to bring it about.
+/// Figure 8, for the faults that can be caused on a node.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs a cluster: make test-sandboxes"]
 async fn whoever_loses_a_sandbox_hears_why_and_none_is_left_over() -> Result<()> {
@@ -105,7 +105,7 @@ async fn whoever_loses_a_sandbox_hears_why_and_none_is_left_over() -> Result<()>
     }
     println!("{heard:?}");
     assert!(wrong.is_empty(), "{wrong:?}");
-    // A sandbox that is well, to see that the pool is.
+    // A healthy sandbox, to show that the pool works.
     let image = task()?["image"].as_str().unwrap_or_default().to_owned();
     let well = pool.gateway()?.lease("well", &image, Priority::Agent, SOON).await?;
     assert_eq!(well.exec(&command("true", &["true"], 10)).await?.exit_code, Some(0));

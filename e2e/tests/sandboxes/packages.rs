@@ -1,7 +1,7 @@
-//! A package index in the cluster: graders reach it and nothing else, agents do not, and a grader's pod is deleted
-//! though the pool resets.
+//! A package index in the cluster: graders reach it and nothing else, agents do not reach it, and a grader's pod is
+//! deleted although the pool resets.
 //!
-//! On a cluster that does not enforce NetworkPolicies, what sandboxes must not reach is not tried.
+//! A cluster that does not enforce NetworkPolicies skips the checks of what sandboxes must not reach.
 
 use grpo_crds::SandboxPool;
 use grpo_sandbox_protocol::Priority;
@@ -17,7 +17,7 @@ use crate::support::{Result, SOON};
 const INDEX: &str = "pypi";
 /// Behind the Service's port 80.
 const PORT: u16 = 8080;
-/// Asks an address for its page.
+/// Fetches the page of an address.
 const FETCH: &str = r#"python3 -c "
 import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1], timeout=5).status)" "#;

@@ -27,7 +27,7 @@ pub struct Pool {
     pub url: String,
     /// Sends the token with every call.
     pub http: reqwest::Client,
-    /// The folder with it.
+    /// The folder with the token.
     tokens: tempfile::TempDir,
 }
 
@@ -75,7 +75,7 @@ impl Pool {
         Ok(Gateway::new(&self.url, "hostile", PATIENCE, Duration::from_secs(300))?.with_token(token))
     }
 
-    /// Runs a command under a lease, and asks until it is known what became of it.
+    /// Runs a command under a lease, and repeats the call until its result is known.
     pub async fn exec(
         &self,
         lease: &str,
@@ -92,7 +92,7 @@ impl Pool {
             let error: Option<ErrorBody> = serde_json::from_str(&answer).ok();
             match error {
                 Some(ErrorBody { cause: Some(cause), .. }) => return Ok(Err(cause)),
-                // Its pod is there, or was a moment ago: what became of it is about to be told.
+                // Its pod exists, or did a moment ago: the cause will be known soon.
                 None
                 | Some(ErrorBody {
                     code: ErrorCode::SandboxUnreachable,

@@ -1,7 +1,7 @@
-//! Sandboxes that are used again: a hostile workload leaves something wherever root in a sandbox can. The next holder
-//! of the sandbox must find the same state as in a sandbox that was never used.
+//! Reused sandboxes: a hostile workload leaves something everywhere that root in a sandbox can write. The next holder
+//! of the sandbox must find the same state as in an unused sandbox.
 //!
-//! `GRPO_RESET_CYCLES` says how often.
+//! `GRPO_RESET_CYCLES` is the number of cycles.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ const AT_ONCE: usize = 4;
 /// Figure 9.
 const BAR: Duration = Duration::from_millis(1500);
 
-/// Everything that a holder can see of earlier ones: every file with its mode, owner and length, those that matter with
-/// their content, what the pod shares between containers, processes, sockets, System V objects.
+/// Everything that a holder can see of earlier holders: every file with its mode, owner and length, important ones with
+/// their content, the pod's state that containers share, processes, sockets, System V objects.
 const LOOK: &str = r#"export LC_ALL=C; {
 find / -xdev \( -path /proc -o -path /sys \) -prune -o -printf '%p %m %U %G %s %l\n' | grep -vE '^/(etc/(hosts|hostname|resolv.conf))? ' | sort
 find /etc /root /testbed /opt /usr/local /tmp -xdev -type f -not -path /etc/hosts -not -path /etc/hostname -not -path /etc/resolv.conf -exec sha256sum {} + | sort
@@ -64,12 +64,12 @@ fn cycles() -> usize {
 struct ResetTally {
     leases: usize,
     pods: BTreeSet<String>,
-    /// From giving a sandbox back to having it again, where it was the same caller's.
+    /// From the release of a sandbox to its next lease, where both were the same caller's.
     resets: Vec<Duration>,
     contaminated: Vec<String>,
 }
 
-/// What one line of the look has that the other has not.
+/// Lines of one look that the other does not have.
 fn differences(clean: &str, seen: &str) -> String {
     let (clean, seen): (BTreeSet<&str>, BTreeSet<&str>) = (clean.lines().collect(), seen.lines().collect());
     let all: Vec<&&str> = clean.symmetric_difference(&seen).take(12).collect();
@@ -146,7 +146,7 @@ async fn after_a_reset_nothing_of_a_hostile_workload_is_left() -> Result<()> {
     );
     assert!(at(0.5).is_some_and(|took| *took <= BAR), "{:?}", at(0.5));
 
-    // What cannot be put back is refused: the pod is replaced.
+    // A state that cannot be restored prevents the reset: the pod is replaced.
     let system_v = unused.exec(&shell("leave", "ipcmk -M 4096", 10)).await?;
     assert_eq!(system_v.exit_code, Some(0), "{system_v:?}");
     let pod = unused.lease.sandbox.clone();

@@ -2,8 +2,8 @@
 
 use grpo_bench_report::Row;
 
-/// Prints every figure and fails on one that misses its bar. Only units that `counts` accepts are judged: time on a
-/// busy machine says nothing, so only the benchmark itself has bars for it.
+/// Prints every figure and fails on one that misses its bar. Only units that `counts` accepts are judged: times on a
+/// busy machine mean nothing, so only the benchmark itself has bars for them.
 pub fn judge<E>(rows: std::result::Result<Vec<Row>, E>, counts: impl Fn(&str) -> bool) -> std::result::Result<(), E> {
     let rows = rows?;
     for row in &rows {

@@ -1,5 +1,5 @@
-//! A pool's gateway, called with a token of the pool's client account through the API server's port-forward: nothing of
-//! the cluster's network has to be reachable from here, and no NetworkPolicy is in the way.
+//! A pool's gateway, called with a token of the pool's client account through the API server's port-forward: it needs
+//! no route into the cluster's network, and no NetworkPolicy blocks it.
 
 use super::{Result, SOON, Scene};
 use grpo_contracts::access::{Service, account};
@@ -17,7 +17,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Of a pool whose gateway serves.
+    /// The gateway of a pool, once it serves.
     pub async fn of(scene: &Scene, pool: &str) -> Result<Self> {
         let token = client_token(scene, pool).await?;
         let http = reqwest::Client::builder()
@@ -29,7 +29,7 @@ impl Gateway {
         Ok(Self { url, http })
     }
 
-    /// Status and body of the answer.
+    /// Returns status and body of the answer.
     pub async fn post(&self, path: &str, body: &Value) -> Result<(u16, Value)> {
         let answer = self
             .http
@@ -43,7 +43,7 @@ impl Gateway {
     }
 }
 
-/// A token that lets people use a pool.
+/// A token for clients of a pool.
 pub async fn client_token(scene: &Scene, pool: &str) -> Result<String> {
     let account = account::sandbox_client(pool);
     Ok(service_token(&scene.client, &scene.namespace, &account, Service::Gateway).await?)
@@ -55,7 +55,7 @@ pub fn bearer(token: &str) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// A door on loopback to the gateway's port, through the API server, so that it is there on every kind of cluster.
+/// A forwarded port on loopback to the gateway, through the API server, which works on every kind of cluster.
 pub async fn door(scene: &Scene, pool: &str) -> Result<String> {
     let pods = scene.pods();
     let gateways = ListParams::default().labels(&format!("grpo.dev/role=gateway,grpo.dev/sandbox-pool={pool}"));

@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 pub const DATASET: &str = "demo/tasks";
 pub const MODEL: &str = "demo/model";
 const TOKEN: &str = "a-token";
-/// Of the Secret with the hub's token.
+/// The Secret with the hub's token.
 const SECRET: &str = "hub";
-/// Of the volume that driver, trainer and engine keep the model on.
+/// The volume on which driver, trainer and engine keep the model.
 const CACHE: &str = "models";
 
 /// The hub outside the cluster; in the scene's namespace a Secret with its token and a volume for models.

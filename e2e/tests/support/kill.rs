@@ -1,7 +1,7 @@
-//! `kill -9` of a process in a pod, as a crash or the kernel would do it: nothing is asked, nothing is told.
+//! `kill -9` of a process in a pod, as a crash or the kernel would do it, without warning.
 //!
-//! A process cannot be killed that way from inside its own container when it is the first one there, so the container
-//! runtime of the node is told to.
+//! The first process of a container cannot be killed that way from inside the container, so the test calls the node's
+//! container runtime.
 
 use super::{Result, SOON, Scene, repository};
 use grpo_testing::cluster::wait;
@@ -11,7 +11,7 @@ use kube::api::Api;
 use kube::runtime::watcher;
 use std::process::Command;
 
-/// One container that runs.
+/// A running container.
 #[derive(Clone, Debug)]
 pub struct Victim {
     pub pod: String,
@@ -22,7 +22,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// The container of that name in a pod, if it runs; the first one where no name is given.
+    /// The container with that name in a pod, if it runs; without a name the first one.
     fn of(pod: &Pod, container: Option<&str>) -> Option<Self> {
         let mut statuses = pod.status.as_ref()?.container_statuses.as_ref()?.iter();
         let status = statuses.find(|c| container.is_none_or(|name| c.name == name))?;
@@ -68,8 +68,8 @@ impl Victim {
 }
 
 impl Scene {
-    /// Kills a container of the first of these pods that runs it, and waits until that process is gone for certain: its
-    /// pod is gone or over, or the container is another one now.
+    /// Kills a container of the first of these pods that runs it, and waits until that process is certainly gone: its
+    /// pod is deleted or has ended, or the container was replaced.
     pub async fn kill(
         &self,
         what: &str,

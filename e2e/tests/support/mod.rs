@@ -1,8 +1,7 @@
-//! What the end-to-end tests share: a namespace of their own, small runs, states to wait for, and ways to take things
-//! away.
+//! Shared parts of the end-to-end tests: a namespace for each, small runs, waits for states, and outages.
 //!
-//! Nothing here sleeps: every wait is on a watch, has a deadline, and says what was there when time ran out. A test
-//! that fails leaves its namespace to be looked at; the next run of the same test clears it away.
+//! Nothing here sleeps: every wait is on a watch, has a deadline, and reports the last observation. A failed test
+//! leaves its namespace for inspection; the next run of the same test deletes it.
 
 pub mod bars;
 pub mod bucket;
@@ -34,9 +33,9 @@ use std::time::{Duration, Instant};
 
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Deleting a namespace, pulling images, starting pods.
+/// Deadline for deleting a namespace, pulling images or starting pods.
 pub const SOON: Duration = Duration::from_secs(120);
-/// A small run from beginning to end, on two cores that do other things too.
+/// Deadline of a whole small run, on two busy cores.
 pub const RUN_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// A namespace of the test's own.
@@ -47,7 +46,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// An empty namespace `e2e-<name>`; what an earlier test left in it is removed.
+    /// An empty namespace `e2e-<name>`; deletes the remains of an earlier test.
     pub async fn new(name: &str) -> Result<Self> {
         let scene = Self {
             client: cluster::connect().await?,
@@ -99,12 +98,12 @@ impl Scene {
         Ok(run)
     }
 
-    /// Follows a run to its end; a run that fails is an error in the run's own words.
+    /// Follows a run to its end; a failed run is an error in the run's own words.
     pub async fn follow(&self, name: &str) -> std::result::Result<Ended, FollowError> {
         follow::follow(&self.runs(), name, RUN_LIMIT).await
     }
 
-    /// The words in which a run fails; that it does not fail is the error.
+    /// The message of a run's failure; an error if the run does not fail.
     pub async fn failure_of(&self, name: &str, limit: Duration) -> Result<String> {
         match follow::follow(&self.runs(), name, limit).await {
             Err(FollowError::Failed { message, .. }) => {
@@ -116,7 +115,7 @@ impl Scene {
         }
     }
 
-    /// Waits until a run's status is as wanted.
+    /// Waits for a state of a run's status.
     pub async fn until_run<T>(
         &self,
         name: &str,
@@ -128,7 +127,7 @@ impl Scene {
         Ok(wait::until(self.runs(), wait::named(name), limit, what, of).await?)
     }
 
-    /// Waits until the pods with these labels are as wanted.
+    /// Waits for a state of the pods with these labels.
     pub async fn until_pods<T>(
         &self,
         labels: &str,
@@ -177,7 +176,7 @@ pub fn rows() -> PathBuf {
     cluster::cache().join("demo/rows")
 }
 
-/// Episodes that have a verdict, of any attempt; two of one episode are the error.
+/// Episodes with a verdict, of any attempt; an error if one episode has two.
 pub fn verdicts(folder: &RunFolder) -> Result<BTreeSet<String>> {
     let mut once = BTreeSet::new();
     for entry in &folder.journal {
@@ -190,7 +189,7 @@ pub fn verdicts(folder: &RunFolder) -> Result<BTreeSet<String>> {
     Ok(once)
 }
 
-/// The folder of an episode's first attempt, from that of any.
+/// The folder of an episode's first attempt, from that of any attempt.
 fn without_attempt(folder: &str) -> &str {
     let is_number = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
     match folder.rsplit_once("__t") {
@@ -199,7 +198,7 @@ fn without_attempt(folder: &str) -> &str {
     }
 }
 
-/// Recomputes a store's claims; what does not agree is the error.
+/// Recomputes a store's claims; an error if one does not agree.
 pub fn verified(folder: &RunFolder) -> Result<Vec<Check>> {
     let sources = Sources {
         tasks: TaskRows::read(&rows())?,

@@ -1,16 +1,16 @@
-//! What a cluster can be without for a while: its API server, and the images that its node would pull.
+//! Temporary outages of a cluster: its API server, and the images that its node would pull.
 //!
-//! Only on the local cluster that needs no container engine: its scripts stop parts of it.
+//! Only on the local cluster without a container engine, because its scripts stop parts of it.
 
 use super::{Result, repository};
 use std::process::Command;
 use std::time::Duration;
 
-/// Images have this before their names while they cannot be pulled. They stay in the node's store: no registry has
-/// them.
+/// Prefix of image names while they cannot be pulled. The images stay in the node's store, and no registry has this
+/// name.
 const HIDDEN: &str = "hidden.invalid/";
-/// Each image of the node gets another name; `$1` is what stands before it. The image that every pod needs for its own
-/// sake stays, and so do the names that the container runtime gives.
+/// Renames each image of the node; `$1` is the prefix. The image that every pod needs for itself stays, and so do the
+/// container runtime's own names.
 const HIDE: &str = r#"
 for image in $(ctr --namespace k8s.io images ls -q | grep -v -e "^$1" -e '^sha256:' -e '/pause'); do
   ctr --namespace k8s.io images tag --force "$image" "$1$image"
@@ -22,18 +22,18 @@ for image in $(ctr --namespace k8s.io images ls -q | grep "^$1"); do
   ctr --namespace k8s.io images rm "$image"
 done"#;
 
-/// The API server ends, and begins again after a while.
+/// Stops the API server, and starts it again after a while.
 pub async fn of_api_server(length: Duration) -> Result<()> {
     script("part.sh", &["stop", "apiserver"])?;
     tokio::time::sleep(length).await;
     script("part.sh", &["start", "apiserver"]).map(drop)
 }
 
-/// As long as this lives, every image that a new container needs has to be pulled, and no registry has it.
+/// While this lives, every image that a new container needs must be pulled, and no registry has it.
 pub struct HiddenImages(());
 
 impl HiddenImages {
-    /// Also hides what has come meanwhile.
+    /// Also hides images that have arrived since.
     pub fn hide() -> Result<Self> {
         let hidden = Self(());
         script("enter.sh", &["bash", "-ec", HIDE, "hide", HIDDEN])?;
@@ -44,7 +44,7 @@ impl HiddenImages {
         }
     }
 
-    /// Gives images their names back; also those that a test which was killed has left hidden.
+    /// Restores the names of images, also those that a killed test left hidden.
     pub fn show() -> Result<()> {
         script("enter.sh", &["bash", "-ec", SHOW, "show", HIDDEN]).map(drop)
     }

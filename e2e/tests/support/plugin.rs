@@ -1,5 +1,4 @@
-//! `kubectl grpo` on the runs that tests make anyway: through the driver while it runs, through a reader pod
-//! afterwards.
+//! `kubectl grpo` on runs of other tests: through the driver while the run is running, through a reader pod afterwards.
 
 use super::{Result, SOON, Scene};
 use grpo_crds::GrpoRun;
@@ -25,7 +24,7 @@ fn cluster(scene: &Scene) -> Cluster {
     }
 }
 
-/// Waits for the first finished episode of a running run, then looks for it through its driver.
+/// Waits for the first finished episode of a running run, then finds it through the run's driver.
 pub async fn looks_into_a_running_run(scene: &Scene, run: &str) -> Result<()> {
     let done = |run: &GrpoRun| {
         let progress = run.status.as_ref()?.progress.as_ref()?;
@@ -51,7 +50,7 @@ pub async fn looks_into_a_running_run(scene: &Scene, run: &str) -> Result<()> {
     Ok(())
 }
 
-/// The records of a run that is over, by a reader pod, are those of its store; and the pod is gone afterwards.
+/// The records of an ended run, by a reader pod, equal those of its store; and the pod is gone afterwards.
 pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) -> Result<()> {
     let mut opened = records::of_run(&cluster(scene), run, &RecordsOptions::default()).await?;
     let found = episodes(&mut opened.source).await?;
@@ -83,7 +82,7 @@ pub async fn reads_an_ended_run(scene: &Scene, run: &str, folder: &RunFolder) ->
     Ok(())
 }
 
-/// What `kubectl grpo validated RUN` prints for a run with one set.
+/// The output of `kubectl grpo validated RUN` for a run with one set.
 pub async fn validated(scene: &Scene, run: &GrpoRun) -> Result<String> {
     let (name, set) = (run.name_any(), validated::set_of_run(run, None)?);
     let mut opened = records::of_run(&cluster(scene), &name, &RecordsOptions::default()).await?;

@@ -1,5 +1,4 @@
-//! Records every version of a run's status that a watch shows, and when: what somebody with `kubectl get grporuns -w`
-//! sees.
+//! Records every version of a run's status that a watch shows, with its time, like `kubectl get grporuns -w`.
 
 use super::{Result, Scene};
 use futures::TryStreamExt;
@@ -21,7 +20,7 @@ pub struct Recorder {
 }
 
 impl Scene {
-    /// Begins to record a run's status.
+    /// Starts to record a run's status.
     pub fn record(&self, name: &str) -> Recorder {
         let seen = RecordedStatuses::default();
         let (runs, into, config) = (self.runs(), seen.clone(), wait::named(name));
@@ -44,7 +43,7 @@ fn seconds() -> f64 {
 }
 
 impl Recorder {
-    /// Ends recording.
+    /// Ends the recording.
     pub fn stop(self) -> Vec<(f64, GrpoRun)> {
         self.task.abort();
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +51,7 @@ impl Recorder {
     }
 }
 
-/// What is worth a write at once: everything but counts.
+/// Everything but counts: its changes are written at once.
 fn milestone(run: &GrpoRun) -> Value {
     let status = serde_json::to_value(&run.status).unwrap_or_default();
     let progress = &status["progress"];
@@ -69,8 +68,8 @@ fn milestone(run: &GrpoRun) -> Value {
     ])
 }
 
-/// The shortest time between two writes of the driver of which the second only counted on; nothing when there were
-/// none. The operator writes in between when it has something to say, and the last word may be written twice.
+/// The shortest time between two writes of the driver of which the second changed only counts; `None` without such a
+/// pair. The operator may write in between, and the last write may come twice.
 pub fn shortest_pause(seen: &[(f64, GrpoRun)]) -> Option<f64> {
     let progress = |run: &GrpoRun| run.status.as_ref().and_then(|status| status.progress.clone());
     let mut drivers = seen.to_vec();
@@ -85,7 +84,7 @@ pub fn shortest_pause(seen: &[(f64, GrpoRun)]) -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// How long after an iteration was decided on (the journal has whole seconds) the watch showed it, at worst.
+/// The longest time from an iteration's decision (the journal has whole seconds) until the watch showed it.
 pub fn slowest_showing(seen: &[(f64, GrpoRun)], journal: &[JournalEntry]) -> Result<f64> {
     let mut slowest: f64 = 0.0;
     for entry in journal {

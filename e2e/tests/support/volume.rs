@@ -1,4 +1,4 @@
-//! A volume with files that a test wrote: wrong rows, wrong models.
+//! A volume with a test's files: wrong rows, wrong models.
 
 use super::{Result, SOON, Scene};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 impl Scene {
-    /// Makes a PersistentVolumeClaim that holds these files in its root.
+    /// Creates a PersistentVolumeClaim with these files in its root.
     pub async fn volume_with_files(&self, name: &str, files: &[(&str, &str)]) -> Result<()> {
         let data: BTreeMap<&str, &str> = files.iter().copied().collect();
         let metadata = json!({"name": name});

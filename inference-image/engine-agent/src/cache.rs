@@ -1,11 +1,11 @@
-//! Versions on local disk: one folder each. What serves, what comes next and what is still sampled from is kept;
-//! everything else goes before the next version is pulled, so that no third one needs space.
+//! Versions on local disk: one folder each. The serving version, the next one and those from which rows are still
+//! sampled are kept; all others are removed before the next version is pulled, so that no third one needs space.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Ends the name of what is not yet whole.
+/// Suffix of an incomplete file.
 pub const PARTIAL: &str = ".partial";
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct Cache {
 #[error("{0:?} is not a name: letters, digits, '.', '_' and '-' only, not beginning with '.', at most 200 characters")]
 pub struct BadName(pub String);
 
-/// Lets through what is safe as a name of a file.
+/// Accepts only safe file names.
 pub fn checked_name(name: &str) -> Result<&str, BadName> {
     let plain = name
         .bytes()
@@ -34,7 +34,7 @@ impl Cache {
         Self { root }
     }
 
-    /// Where a version lies, or will.
+    /// The folder of a version, which may not exist yet.
     pub fn folder(&self, version: &str) -> Result<PathBuf, BadName> {
         Ok(self.root.join(checked_name(version)?))
     }

@@ -1,16 +1,16 @@
-//! What the agent needs from an engine, whichever it guards.
+//! The interface between the agent and an engine of any kind.
 //!
-//! The rest of the agent (orders, pulling, status, HTTP) is the same for every engine. What differs is here, a
-//! module each: how an engine is asked what it serves, how it is given a version, and how a request to sample is put to
-//! it. A conversation in text ([`chat`]) is put to all of them alike.
+//! The rest of the agent (orders, pulling, status, HTTP) is the same for every engine. The differences are here, one
+//! module per kind: how to ask for the served version, how to load a version, and how to send a request for tokens. A
+//! conversation in text ([`chat`]) is sent to all kinds alike.
 //!
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
 //! | [`embedded`] | folders | the checksum of the tensors in its memory |
-//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; the label, and that the weights' checksums changed |
+//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; the label, and changed checksums |
 //! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with |
 //! | [`openai`] | none: frozen | a probe |
-//! | [`remote`] | orders, passed on | what the other agent says |
+//! | [`remote`] | orders, passed on | the other agent's status |
 
 pub mod adapters;
 pub mod chat;
@@ -35,27 +35,27 @@ use wire::Answered;
 /// The name under which the operator has vLLM and SGLang serve the model they booted with.
 pub const SERVED_NAME: &str = "policy";
 
-/// What an engine says it serves.
+/// The served weights, as reported by an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
     pub version: String,
-    /// Checksum of the tensors it serves, where that is known.
+    /// Checksum of the served tensors, if known.
     pub sha256: Option<String>,
 }
 
-/// A version that an engine is to serve.
+/// A version to load.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
     pub order: &'a WeightsOrder,
-    /// The folder with its files; of no meaning to engines that do not read folders.
+    /// The folder with its files; ignored by engines that do not read folders.
     pub dir: &'a Path,
-    /// What its manifest says of its tensors.
+    /// Checksum of its tensors, from its manifest.
     pub sha256: &'a str,
-    /// The files are an adapter to the model the engine booted with.
+    /// Whether the files are an adapter to the model with which the engine booted.
     pub adapter: bool,
 }
 
-/// Why an engine did not do what it was asked to.
+/// Why a request to an engine failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EngineFault {
     #[error("the engine at {url} does not answer: {cause}; if this lasts, look at the engine container's log")]
@@ -71,7 +71,7 @@ pub enum EngineFault {
 }
 
 impl EngineFault {
-    /// As an answer to somebody who wanted to sample.
+    /// The fault as an answer to a sampling request.
     pub fn refusal(self) -> ErrorBody {
         let code = match &self {
             Self::Misunderstood { .. } => ErrorCode::EngineMisbehaved,
@@ -91,15 +91,16 @@ pub trait Engine: Clone + Send + Sync + 'static {
         true
     }
 
-    /// Versions whose files it may read again although another serves, because rows are still sampled from them.
+    /// Versions whose files it may read again although another version serves, because rows are still sampled from
+    /// them.
     fn in_use(&self) -> BTreeSet<String> {
         BTreeSet::new()
     }
 
-    /// What it serves right now.
+    /// The version that it serves now.
     fn serving(&self) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
-    /// Makes it serve these weights; returns what it says it holds then. Where an engine can check before it switches,
+    /// Loads these weights, and returns the engine's report afterwards. If an engine can check before it switches,
     /// wrong weights leave the earlier version serving.
     fn load(
         &self,
@@ -107,13 +108,13 @@ pub trait Engine: Clone + Send + Sync + 'static {
         deadline: Duration,
     ) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
-    /// Samples from `version`. The answer says for itself and for each row which version it was sampled from.
+    /// Samples from `version`. The answer and each of its rows name the version from which they were sampled.
     fn complete(&self, body: Bytes, version: Option<&str>) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
-    /// Answers a conversation, from the weights that serve.
+    /// Answers a conversation with the served weights.
     fn chat(&self, request: ChatRequest) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
-    /// One of the engine's own pages, as it is.
+    /// One of the engine's own pages, unchanged.
     fn page(&self, page: Page) -> impl Future<Output = Result<Answered, EngineFault>> + Send;
 }
 
@@ -145,7 +146,7 @@ pub enum EngineBackend {
     Remote(remote::Remote),
 }
 
-/// The same call on whichever engine it is.
+/// Calls the same method on an engine of any kind.
 macro_rules! on_each {
     ($backend:expr, $engine:ident => $call:expr) => {
         match $backend {

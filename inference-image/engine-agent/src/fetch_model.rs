@@ -1,8 +1,8 @@
-//! Brings a model of the hub or of a bucket to a pod before its engine or trainer starts: asks which files, downloads
-//! what the cache lacks, and links the path that the process was told to the files.
+//! Downloads a model from the hub or a bucket before a pod's engine or trainer starts: gets the list of files,
+//! downloads those that the cache lacks, and links the process's model path to them.
 //!
-//! A server or a driver that is away is waited for. The pod's log says what for; the run's driver says it in the run's
-//! status, and ends the run where waiting cannot help.
+//! Waits for a server or a driver that does not answer. The pod's log names the cause; the run's driver reports it in
+//! the run's status, and ends the run if waiting cannot help.
 
 use clap::Args;
 use grpo_auth::TokenFile;
@@ -16,10 +16,10 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Between two questions, the first and the longest: a driver starts within seconds, a hub comes back after minutes.
+/// First and longest pause between two requests: a driver starts within seconds, a hub comes back after minutes.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 const ASK_WITHIN: Duration = Duration::from_secs(30);
-/// How often a download says how far it is.
+/// Interval between progress messages of a download.
 const SAY: Duration = Duration::from_secs(10);
 
 /// Bring a model of the hub or of a bucket into a cache.
@@ -80,7 +80,7 @@ impl FetchError {
     }
 }
 
-/// Answers the folder of the files, to which the link leads now.
+/// Returns the folder of the files, to which the link now points.
 pub async fn fetch(flags: &Flags) -> Result<PathBuf, FetchError> {
     let mut pause = PAUSES.0;
     loop {
@@ -119,7 +119,7 @@ async fn fetch_once(flags: &Flags) -> Result<PathBuf, FetchError> {
     take(flags, &files, async { files.pin().await.map_err(HubError::from) }).await
 }
 
-/// Brings the files that the driver or the cache says, or those that `now` answers.
+/// Downloads the files that the driver or the cache pins, else those that `now` returns.
 async fn take(
     flags: &Flags,
     files: &impl FileSource,
@@ -146,7 +146,7 @@ async fn take(
     Ok(folder)
 }
 
-/// What the driver of the run takes.
+/// The pin of the run's driver.
 async fn told(url: &Url, tokens: &Path) -> Result<Pin, FetchError> {
     let failed = |cause: String| FetchError::Pin {
         url: url.clone(),

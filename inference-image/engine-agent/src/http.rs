@@ -1,11 +1,11 @@
 //! The HTTP API of an engine pod: orders and status for the driver, sampling for clients, health for the kubelet.
 //!
-//! Sampling passes through, in whichever words the engine understands. A request that names a version gets an answer
-//! sampled from that version or a 409, checked before the engine is asked and again on what it answered.
+//! Sampling requests are forwarded in the engine's own protocol. A request that names a version gets an answer sampled
+//! from that version or a 409; the version is checked before the request and again in the answer.
 //!
 //! The kubelet asks here too, since it cannot reach the engine: whether the replica serves (`/readyz`), whether the
-//! engine's process answers (`/engine/healthz`), and, before it ends a replica, that requests in progress come to their
-//! end first (`/agent/v1/drain`).
+//! engine's process answers (`/engine/healthz`), and, before it ends a replica, to finish running requests first
+//! (`/agent/v1/drain`).
 
 use crate::engine::{Engine, EngineBackend, Page};
 use crate::metrics::Metrics;
@@ -31,19 +31,19 @@ pub struct HttpState {
     pub engine: EngineBackend,
     pub orders: watch::Sender<Orders>,
     pub status: watch::Receiver<AgentStatus>,
-    /// Requests at the engine at one time.
+    /// Permits for concurrent requests at the engine.
     pub places: Semaphore,
-    /// How many places there are.
+    /// Number of permits.
     pub max_inflight: u32,
-    /// No new requests are let in.
+    /// Whether new requests are refused.
     pub draining: Arc<AtomicBool>,
-    /// Comes with the kubelet's order to drain.
+    /// Key that the kubelet sends with its drain request.
     pub drain_key: Option<String>,
     pub limits: Limits,
     pub metrics: Metrics,
 }
 
-/// Sizes beyond which a body is refused.
+/// Largest sizes of bodies.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     pub request_bytes: usize,
@@ -53,7 +53,7 @@ pub struct Limits {
 /// Carries the kubelet's key: a hook of a container can send a fixed header, and no token.
 pub const DRAIN_KEY_HEADER: &str = "grpo-drain-key";
 
-/// Everything that is served, to callers with a token for engine agents. What the kubelet asks for needs none.
+/// All routes, for callers with a token for engine agents. The kubelet's routes need no token.
 pub fn guarded(state: Arc<HttpState>, guard: Guard) -> Router {
     let guard = guard.open_at("/engine/healthz").open_at("/engine/metrics");
     guard.open_at("/agent/v1/drain").before(router(state))
@@ -84,7 +84,7 @@ fn refusal(error: ErrorBody) -> Response {
     (status, Json(error)).into_response()
 }
 
-/// What is read of an answer.
+/// The parts of an answer that are read.
 #[derive(Deserialize)]
 struct SampledFrom {
     weights_version: String,
@@ -163,7 +163,7 @@ async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrd
             tracing::info!(version = order.version, source = order.source, "new order");
             orders.wanted = Some(order);
         }
-        // A repetition does not disturb the attempt under way.
+        // A repeated order does not disturb the current attempt.
         another
     });
     StatusCode::ACCEPTED.into_response()
@@ -265,7 +265,7 @@ impl HttpState {
         Ok(answer.into_response())
     }
 
-    /// A conversation is answered from whichever weights serve.
+    /// Answers a conversation with the served weights.
     async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
         let request: ChatRequest = serde_json::from_slice(&self.whole(body)?)
             .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
@@ -287,7 +287,7 @@ impl HttpState {
         })
     }
 
-    /// A place at the engine, until it is dropped.
+    /// A permit for one request at the engine, until it is dropped.
     fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ends());
@@ -300,14 +300,14 @@ impl HttpState {
         })
     }
 
-    /// Our own engines decide themselves which version a request that names none is sampled from, at the moment they
-    /// begin with it.
+    /// Whether the agent names the version in a request. For a request without a version, our own engines choose it
+    /// themselves, when they begin the request.
     fn names_versions(&self, wanted: &Option<String>) -> bool {
         wanted.is_some() || !matches!(self.engine, EngineBackend::Embedded(_) | EngineBackend::Remote(_))
     }
 }
 
-/// Lets an answer through if all of it was sampled from `wanted`.
+/// Accepts an answer only if all of it was sampled from `wanted`.
 fn sampled_from(answer: &[u8], wanted: &str) -> Result<(), ErrorBody> {
     let from: SampledFrom = serde_json::from_slice(answer).map_err(|error| {
         ErrorBody::new(

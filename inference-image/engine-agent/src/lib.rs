@@ -1,11 +1,12 @@
-//! The engine agent: every engine pod is reached only through it.
+//! The engine agent: the only way to reach an engine pod.
 //!
-//! Two flows. Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the
-//! [`engine`]'s admin API → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the
-//! engine on loopback → checked again → answer. The agent decides nothing: which version, which replica and what to do
-//! about a failure are the driver's business.
+//! Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the [`engine`]'s admin API
+//! → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback →
+//! checked again → answer. The agent makes no decisions: the driver decides on versions, replicas and the handling of
+//! failures.
 //!
-//! Before an engine or a trainer starts, the same program brings it a model of the hub ([`fetch_model`]).
+//! Before an engine or a trainer starts, the same program downloads its model from the hub or a bucket
+//! ([`fetch_model`]).
 
 pub mod cache;
 pub mod engine;
@@ -39,38 +40,37 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use worker::{Orders, Pace, Worker};
 
-/// What an agent is started with.
+/// Options of an agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The engine's address: on loopback, unless it is somebody else's.
+    /// The engine's address: on loopback, unless it is an external engine.
     pub engine: Url,
     pub kind: Kind,
-    /// What is sent to it as `Authorization: Bearer`.
+    /// Sent to the engine as `Authorization: Bearer`.
     pub api_key: Option<String>,
-    /// Where versions are pulled to. The engine must see it under the same path.
+    /// Folder of pulled versions. The engine must see it under the same path.
     pub cache_dir: PathBuf,
-    /// Requests at the engine at one time; more are refused with 429.
+    /// Most concurrent requests at the engine; more are refused with 429.
     pub max_inflight: u32,
     pub limits: Limits,
-    /// For one completion, from first byte to last.
+    /// Deadline of one completion, from first byte to last.
     pub request_deadline: Duration,
-    /// Told apart from every other process that served at this address.
+    /// Unique among all processes that served at this address.
     pub instance: String,
     pub pace: Pace,
     /// The folder with this pod's tokens.
     pub tokens: PathBuf,
     /// Whether the engine is another agent of this cluster, to which this pod's own token is sent.
     pub own_token: bool,
-    /// What the kubelet sends with its order to drain, since it has no token; without one none is taken.
+    /// Key that the kubelet sends with its drain request, since it has no token; `None`: drain requests are refused.
     pub drain_key: Option<String>,
 }
 
-/// Which engine it is, and what is particular to it.
+/// Kind of an engine, with its own options.
 #[derive(Clone, Debug)]
 pub enum Kind {
     Embedded,
-    /// `no_folders` says why versions cannot be loaded from this pod's disk, if they cannot; `cpu` that it is the CPU
-    /// build.
+    /// `no_folders`: why versions cannot be loaded from this pod's disk, if so; `cpu`: whether it is the CPU build.
     Vllm {
         no_folders: Option<String>,
         cpu: bool,
@@ -100,13 +100,13 @@ pub enum AgentError {
     WorkerEnded,
 }
 
-/// A name for this process: the pod's, and when it began.
+/// A name for this process: the pod's name and the start time.
 pub fn new_instance(pod: &str) -> String {
     let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("{pod}-{:x}", began.as_micros())
 }
 
-/// Guards the engine until `shutdown`; callers are let in by `guard`.
+/// Serves the engine's API until `shutdown`; `guard` authenticates callers.
 pub async fn serve(
     listener: TcpListener,
     options: Options,
@@ -161,7 +161,7 @@ pub async fn serve(
     outcome
 }
 
-/// The engine with a client of its own, which alone carries the key.
+/// The engine with its own client, the only one that carries the key.
 fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &options.api_key {

@@ -1,4 +1,4 @@
-//! What `/metrics` tells about the agent.
+//! The agent's `/metrics`.
 
 use grpo_engine_protocol::{AgentState, AgentStatus, ErrorBody};
 use prometheus_client::encoding::text::encode;
@@ -12,7 +12,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Counts a completion that was passed on, or refused.
+    /// Counts a forwarded or refused completion.
     pub fn count(&self, refused: Option<&ErrorBody>) {
         match refused {
             None => self.passed.inc(),
@@ -23,7 +23,7 @@ impl Metrics {
         };
     }
 
-    /// The metrics as Prometheus text, with the status of this moment.
+    /// The metrics as Prometheus text, with the current status.
     pub fn text(&self, status: &AgentStatus) -> Result<String, std::fmt::Error> {
         let serves: Gauge = Gauge::default();
         serves.set(i64::from(status.serving.is_some()));

@@ -1,4 +1,4 @@
-//! Pulls one version to local disk: the manifest, then each file it names, checked byte by byte.
+//! Pulls one version to local disk: the manifest, then each of its files, with checksums.
 //!
 //! A file grows under a `.partial` name and is renamed when its length and checksum are right, so every file without
 //! this suffix is complete. After an interruption or a restart of the agent, the pull resumes where the partial file
@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const MANIFEST: &str = "manifest.json";
 
-/// A manifest names a handful of files.
+/// Largest manifest: it names only a few files.
 const MAX_MANIFEST_BYTES: usize = 4 << 20;
 
 /// A pull gives up on a source that sends nothing for this long; the next attempt resumes where this one ended.
@@ -70,14 +70,14 @@ pub enum PullError {
     Disk { path: String, cause: io::Error },
 }
 
-/// A version that is whole on local disk.
+/// A complete version on local disk.
 #[derive(Debug)]
 pub struct Pulled {
     pub folder: PathBuf,
     pub manifest: WeightsManifest,
 }
 
-/// Brings what `order` describes to local disk. Dropping the future is safe: the next pull resumes.
+/// Pulls the ordered version to local disk. Dropping the future is safe: the next pull resumes.
 pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> Result<Pulled, PullError> {
     let folder = cache.folder(&order.version)?;
     fs::create_dir_all(&folder).await.map_err(disk(&folder))?;
@@ -90,7 +90,7 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
         }
         fetch(client, &folder, &format!("{source}/{name}"), file).await?;
     }
-    // Last, as in the store: a folder with a manifest is whole.
+    // Last, as in the store: a folder with a manifest is complete.
     let path = folder.join(MANIFEST);
     fs::write(&path, &bytes).await.map_err(disk(&path))?;
     Ok(Pulled { folder, manifest })
@@ -134,7 +134,7 @@ async fn manifest(
     Ok((bytes, manifest))
 }
 
-/// Brings one file, from wherever its partial copy ends.
+/// Fetches one file, from the end of its partial copy.
 async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile) -> Result<(), PullError> {
     let expected = file.sha256.to_ascii_lowercase();
     let whole = folder.join(&file.name);
@@ -210,7 +210,7 @@ async fn receive(
         let piece = piece.map_err(unreachable(url))?;
         received += piece.len() as u64;
         if received > room {
-            // What came may be another file altogether.
+            // The data may belong to another file.
             out.set_len(0).await.map_err(disk(path))?;
             return Err(PullError::Long {
                 url: url.to_owned(),
@@ -262,7 +262,7 @@ async fn small_body(mut answer: Response, url: &str) -> Result<Bytes, PullError>
     Ok(body.into())
 }
 
-/// Length of a file and the checksum so far; nothing if there is no such file.
+/// Length of a file and the checksum so far; `None` if there is no such file.
 async fn digest_of(path: &Path) -> io::Result<Option<(u64, Sha256)>> {
     let mut file = match File::open(path).await {
         Ok(file) => file,

@@ -1,9 +1,9 @@
-//! Making true what was ordered: a level-triggered loop.
+//! Carries out the last order: a level-triggered reconcile loop.
 //!
-//! Each turn compares what the engine says it serves with the last order, and brings the engine a step nearer: pull,
-//! load, verify. What was reached earlier is never assumed: an engine that restarted says `base` again, which is simply
-//! behind, and the same turn of the loop mends it. Failures are retried with growing pauses a bounded number of times;
-//! a repeated order begins anew.
+//! Each iteration compares the version that the engine reports with the last order, and brings the engine a step
+//! closer: pull, load, verify. It never assumes that an earlier result still holds: an engine that restarted reports
+//! `base` again, is simply behind, and the same iteration repairs it. Failures are retried a bounded number of times
+//! with back-off; a repeated order starts over.
 
 use crate::cache::{BadName, Cache};
 use crate::engine::{Engine, EngineFault, Serving, Weights};
@@ -16,30 +16,30 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A version with this file is an adapter to the model the engine booted with.
+/// A version with this file is an adapter to the model with which the engine booted.
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 
-/// Attempts for one order before a person, or the next order, is waited for.
+/// Attempts for one order; after them the agent waits for a person or the next order.
 const ATTEMPTS: u32 = 10;
 
-/// What was ordered, and how often: a repetition of the same order after the attempts are used up is a new start.
+/// The last order, and the number of orders: a repetition after the attempts are used up starts over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
     pub wanted: Option<WeightsOrder>,
     pub received: u64,
-    /// What is brought to disk while what is wanted serves.
+    /// The version to pull to disk while the wanted one serves.
     pub prefetch: Option<WeightsOrder>,
 }
 
-/// How the loop paces itself.
+/// Intervals and deadlines of the loop.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Between two looks at the engine.
+    /// Interval between two checks of the engine.
     pub look: Duration,
-    /// Before the second attempt; doubles up to `longest_pause`.
+    /// Back-off before the second attempt; doubles up to `longest_pause`.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// For one load.
+    /// Deadline of one load.
     pub load_deadline: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Default for Pace {
     }
 }
 
-/// Why an order was not fulfilled in one attempt.
+/// Why one attempt at an order failed.
 #[derive(Debug, thiserror::Error)]
 enum Setback {
     #[error(transparent)]
@@ -84,12 +84,12 @@ pub struct Worker<E> {
     pub client: PullClient,
     pub orders: watch::Receiver<Orders>,
     pub status: watch::Sender<AgentStatus>,
-    /// The replica is being taken away, or its engine restarted: no new requests.
+    /// No new requests: the replica is being deleted, or its engine is restarting.
     pub draining: Arc<AtomicBool>,
     pub pace: Pace,
 }
 
-/// Attempts at the present order.
+/// Attempts at the current order.
 struct Attempts {
     order: Orders,
     made: u32,
@@ -113,7 +113,7 @@ impl<E: Engine> Worker<E> {
     pub async fn run(mut self) {
         let mut attempts = Attempts::new(self.orders.borrow_and_update().clone());
         loop {
-            // A new order interrupts the current turn; a pull resumes where it was.
+            // A new order interrupts the current iteration; a pull resumes where it stopped.
             let mut orders = self.orders.clone();
             tokio::select! {
                 () = self.turn(&mut attempts) => {}
@@ -133,12 +133,12 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// One look at the engine, and one attempt if it is behind and the time has come.
+    /// One check of the engine, and one attempt if it is behind and the back-off is over.
     async fn turn(&self, attempts: &mut Attempts) {
         let serving = match self.engine.serving().await {
             Ok(serving) => serving,
             Err(fault) => {
-                // What was drained for is over: the engine that comes next takes requests.
+                // The drained engine is gone: its successor takes requests.
                 self.draining.store(false, Ordering::Relaxed);
                 return self.say(AgentState::Booting, None, Some(fault.to_string()));
             }
@@ -181,14 +181,14 @@ impl<E: Engine> Worker<E> {
                 );
                 tracing::warn!("{message}");
                 attempts.last_setback = Some(message.clone());
-                // The engine may have been what failed.
+                // The engine itself may have failed.
                 let serving = self.engine.serving().await.ok();
                 self.say(AgentState::Failed, serving.as_ref(), Some(message));
             }
         }
     }
 
-    /// Brings what comes next to disk, for as long as nothing changes at the engine. A new order ends it too.
+    /// Pulls the next version to disk until the engine changes or a new order comes.
     async fn prefetch(&self, serving: &Serving) {
         let order = self.orders.borrow().prefetch.clone();
         let Some(order) = order.filter(|order| self.status.borrow().pulled.as_ref() != Some(&order.version)) else {
@@ -210,7 +210,7 @@ impl<E: Engine> Worker<E> {
         self.status.send_modify(|status| status.pulled = Some(order.version));
     }
 
-    /// Ends when the engine serves something else, or does not answer.
+    /// Returns when the engine serves another version, or does not answer.
     async fn serves_no_more(&self, serving: &Serving) {
         loop {
             tokio::time::sleep(self.pace.look).await;
@@ -221,7 +221,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Before a pull: no more versions lie on disk than these, and those that rows are still sampled from.
+    /// Before a pull: removes all versions from disk except these and those from which rows are still sampled.
     fn make_room(&self, versions: &[&str]) {
         let mut kept = self.engine.in_use();
         kept.extend(versions.iter().map(|version| (*version).to_owned()));
@@ -230,7 +230,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Pull, load, verify. Also says whether the tensors differ from those that served before.
+    /// Pull, load, verify. Also returns whether the tensors differ from the previously served ones.
     async fn fulfil(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
         if !self.engine.reads_folders() {
             self.loading(order, before);
@@ -276,7 +276,7 @@ impl<E: Engine> Worker<E> {
         self.say(AgentState::Loading, Some(before), Some(message));
     }
 
-    /// What an answer to `load` says is a promise; what the engine says it serves is the fact.
+    /// An answer to `load` is only a promise; the version that the engine reports is the fact.
     async fn verified(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
         let serving = self.engine.serving().await?;
         if serving.version != order.version {

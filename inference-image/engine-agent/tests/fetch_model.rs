@@ -1,4 +1,4 @@
-//! The program as an init container: the commit that the driver says, whole files only, a killed one continued.
+//! The program as an init container: the driver's commit, complete files only, a killed download continued.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -37,7 +37,7 @@ fn push(played: &PlayedHub, seed: u8) {
     played.push(&repository(), "main", files.into());
 }
 
-/// A pod's folders, and what its init container is started with.
+/// A pod's folders, and the arguments of its init container.
 struct Pod {
     folder: TempDir,
     endpoint: String,
@@ -93,7 +93,7 @@ async fn a_killed_download_shows_no_partial_file_and_the_next_one_continues_it()
     let played = PlayedHub::start().await.unwrap();
     push(&played, 1);
     let pod = Pod::new(&played, "--pin-name", "pool");
-    // The small file comes whole, the large one stalls: which of the two is asked for first is not known.
+    // The small file is complete, the large one stalls; their order is not known.
     played.spoil_files([Damage::Stall(STALLS_AT), Damage::Stall(STALLS_AT)]);
     let mut killed = pod.start();
     let repository = pod.path("cache/models--owner--name");
@@ -109,7 +109,7 @@ async fn a_killed_download_shows_no_partial_file_and_the_next_one_continues_it()
     let named = files_below(&repository.join("snapshots"));
     assert!(named.iter().all(|file| file.ends_with("config.json")), "{named:?}");
     assert!(!pod.path("current").exists());
-    // It stays with the commit of the first, though the branch has moved.
+    // It keeps the first commit, although the branch has moved.
     push(&played, 2);
     assert!(pod.finishes());
     assert_eq!(pod.linked("model.safetensors"), weights(1));
@@ -206,7 +206,7 @@ async fn a_model_of_a_bucket_comes_with_the_keys_of_a_folder_and_replicas_of_a_p
     assert!(run(ACCESS_KEY).status.success());
     let linked = |name: &str| std::fs::read(folder.path().join("current").join(name)).unwrap();
     assert_eq!(linked("model.safetensors"), weights(1));
-    // The next replica takes what the first one did, from the cache.
+    // The next replica takes the same files from the cache.
     bucket.put("models/small/model.safetensors", weights(2));
     let asked = bucket.requests().len();
     assert!(run(ACCESS_KEY).status.success());

@@ -1,8 +1,7 @@
-//! The agent before vLLM itself, which `e2e/engines/vllm.sh` starts with a tiny random model.
+//! The agent with a real vLLM, which `e2e/engines/vllm.sh` starts with a tiny random model.
 //!
-//! What is asserted here is what the agent answers: ids with logprobs, of which version. Whether the logprobs are those
-//! of that version's weights transformers decides afterwards (`e2e/engines/tiny_qwen3.py compare`), from the rows that
-//! are written down here.
+//! These tests check the agent's answers: ids with logprobs, and their version. Afterwards transformers checks the
+//! logprobs against that version's weights (`e2e/engines/tiny_qwen3.py compare`), from the rows recorded here.
 
 use crate::support::{Agent, Source};
 use grpo_engine_agent::Kind;
@@ -20,11 +19,10 @@ use tokio::task::JoinHandle;
 const ADAPTER: [&str; 2] = ["adapter_config.json", "adapter_model.safetensors"];
 const FULL: [&str; 2] = ["config.json", "model.safetensors"];
 
-/// vLLM compiles parts of its sampler when the first row comes: seconds on an idle machine, more than a minute on a
-/// busy one.
+/// vLLM compiles parts of its sampler at the first row: seconds on an idle machine, more than a minute on a busy one.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// An agent before it, and what is brought to it.
+/// vLLM's agent, and the source of its weights.
 struct RealVllm {
     agent: Agent,
     source: Source,
@@ -52,7 +50,7 @@ impl RealVllm {
         real
     }
 
-    /// Brings the files of a folder of the tiny model's as `version`.
+    /// Loads the files of a folder of the tiny model as `version`.
     async fn bring(&self, folder: &str, names: &[&str], version: &str) {
         let files = names
             .iter()
@@ -74,8 +72,8 @@ impl RealVllm {
         );
     }
 
-    /// Checks what does not need the weights, and writes the rows down for what does. `files` are what the version was
-    /// made of.
+    /// Checks an answer without its weights, and records the rows for the check with them. `files`: the version's
+    /// source.
     fn keep(&self, asked: &CompletionRequest, answer: &CompletionResponse, version: &str, files: &str) {
         let prompts = match &asked.prompt {
             Prompt::Tokens(tokens) => vec![tokens.clone()],
@@ -121,7 +119,7 @@ impl RealVllm {
         }
     }
 
-    /// Begins to sample long rows, and returns when vLLM is about it.
+    /// Begins to sample long rows, and returns when vLLM has started.
     async fn begin(&self, asked: &CompletionRequest, version: &'static str) -> Running {
         let before = self.prompts_read().await;
         let (agent, asked) = (self.agent.clone(), asked.clone());
@@ -133,11 +131,10 @@ impl RealVllm {
         running
     }
 
-    /// Tokens of prompts that vLLM has read so far. How many rows it has would not do: it may still count some that
-    /// have been answered.
+    /// Prompt tokens that vLLM has read so far. The number of its rows would not do: it may still count answered rows.
     async fn prompts_read(&self) -> f64 {
         let metrics = self.agent.get("/engine/metrics").await.text().await.unwrap();
-        // Until the first row came the page may be without them.
+        // Before the first row the page may lack them.
         let line = metrics
             .lines()
             .find(|line| line.starts_with("vllm:prompt_tokens_total{"));
@@ -180,11 +177,11 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         ("a-v2", "adapters/a-v2"),
         ("a-v3", "adapters/a-v3"),
     ] {
-        // On a CPU rows of the base model have to end before the first adapter comes.
+        // On a CPU, rows of the base model must end before the first adapter is loaded.
         let asked = if now.0 == "base" { &brief } else { &asked };
         running.push((real.begin(asked, now.0).await, now.0, now.1));
         real.bring(files, &ADAPTER, version).await;
-        // Those of the version before; and, where loading is quick, of the one before that, which is unloaded.
+        // Rows of the previous version and, if loading is quick, of the one before it, which is unloaded.
         for (age, (row, old, _)) in (1..)
             .zip(running.iter().rev().take(2))
             .filter(|(_, (_, old, _))| *old != "base")
@@ -220,14 +217,14 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         real.keep(asked, &answer, version, files);
     }
     real.sample("a-v3", "adapters/a-v3").await;
-    // What a trainer has published of a model like this one, as it lies in the run's store.
+    // A trainer's published version of such a model, as in the run's store.
     let (version, files) = ("l1-v3", "adapters/l1-v3");
     real.order(&real.source.serve_version(&real.tiny.join(files))).await;
     real.sample(version, files).await;
     let asked = long(400);
     let answer = real.agent.complete(&asked, Some(version)).await.unwrap();
     real.keep(&asked, &answer, version, files);
-    // Together with the prompt it would be shortened to what fits.
+    // vLLM would shorten it to fit with the prompt.
     let refused = real.agent.complete(&endless(5000, 0), Some(version)).await;
     assert_eq!(refused.unwrap_err().code, ErrorCode::ContextTooLong);
 }
@@ -237,7 +234,7 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
 async fn a_real_vllm_ends_its_rows_before_it_takes_full_weights() {
     let real = RealVllm::new().await;
     let mut now = ("base", "model");
-    // The last is what it booted with: nothing of those between may be left.
+    // The last has the boot weights: no trace of the versions in between may remain.
     for (version, files) in [("w-v1", "weights/w-v1"), ("w-v2", "weights/w-v2"), ("w-v3", "model")] {
         real.sample(now.0, now.1).await;
         let asked = long(2000);

@@ -1,4 +1,4 @@
-//! The agent takes orders and samples for callers with a token for it, and for no other.
+//! The agent takes orders and samples only for callers with a token for it.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,7 +1,7 @@
-//! How many tokens a second a running engine samples, over HTTP: `throughput URL [CALLERS] [ROUNDS]`.
+//! Measures tokens per second of a running engine, over HTTP: `throughput URL [CALLERS] [ROUNDS]`.
 //!
 //! The load is that of a GRPO rollout: groups of eight callers share a first prompt, and every further call of a caller
-//! sends its whole conversation again with what was sampled and an observation behind it.
+//! sends its whole conversation again, followed by the sampled tokens and an observation.
 
 use grpo_engine_protocol::{CompletionRequest, CompletionResponse};
 use std::error::Error;

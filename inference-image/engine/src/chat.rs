@@ -1,8 +1,8 @@
-//! Conversations in text: the model's own chat template makes of one a request in token ids, and its tokenizer makes
-//! text of the answer.
+//! Conversations in text: the model's own chat template turns a conversation into a request in token ids, and its
+//! tokenizer turns the answer into text.
 //!
-//! Template and tokenizer are those of the model that the engine booted with. A model without them is served all the
-//! same, and conversations are refused.
+//! Template and tokenizer are those of the model with which the engine booted. A model without them is still served,
+//! but conversations are refused.
 
 use crate::job::AnswerRow;
 use crate::model::Bounds;
@@ -25,7 +25,7 @@ impl Chat {
         }))
     }
 
-    /// The request in token ids. It may take what the context leaves.
+    /// The request in token ids. By default its answer may fill the rest of the context.
     pub fn asked(&self, request: ChatRequest, bounds: Bounds) -> Result<CompletionRequest, ErrorBody> {
         let template = self.template()?;
         if request.messages.is_empty() {
@@ -37,7 +37,7 @@ impl Chat {
             .map(|message| ChatMessage::new(role(message.role), message.content))
             .collect();
         let prompt = template.prompt(&PromptShape::default(), &messages).map_err(refused)?;
-        // A prompt that leaves nothing is refused with the other bounds.
+        // A prompt that fills the context is refused with the other bounds.
         let left = u32::try_from(bounds.max_context.saturating_sub(prompt.len())).unwrap_or(u32::MAX);
         Ok(CompletionRequest {
             model: request.model,

@@ -1,6 +1,6 @@
 //! The engine's HTTP surface: OpenAI's completion, chat and model routes, health, metrics, and the admin API.
 //!
-//! The admin API shares the port: the engine listens on loopback and only its agent is in the same pod.
+//! The admin API shares the port: the engine listens on loopback, and only its agent is in the same pod.
 
 use crate::chat::Chat;
 use crate::inbox::{Inbox, Install};
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
 
-/// Largest body taken: a few thousand prompts of a few thousand ids.
+/// Largest accepted body: a few thousand prompts of a few thousand ids.
 const MAX_BODY_BYTES: usize = 64 << 20;
 
 /// State that the HTTP handlers share with the engine loop.
@@ -37,7 +37,7 @@ pub struct HttpState {
     pub max_rows: usize,
     pub bounds: Bounds,
     pub chat: Arc<Chat>,
-    /// Held while a version loads, so that versions are installed in the order they were asked for.
+    /// Held while a version loads, so that versions are installed in the order of their requests.
     pub loading: tokio::sync::Mutex<()>,
     /// Makes answer ids unique across restarts.
     pub started: u64,
@@ -152,7 +152,7 @@ async fn load(
     body: Result<Json<LoadRequest>, JsonRejection>,
 ) -> Result<Json<LoadResponse>, Refusal> {
     let Json(request) = body?;
-    // In a task of its own: a caller that hangs up must not leave a version half installed.
+    // In a separate task: a caller that hangs up must not leave a version half installed.
     let loaded = tokio::spawn(async move { state.load(request).await }).await;
     match loaded {
         Ok(loaded) => loaded.map(Json).map_err(Refusal),
@@ -217,7 +217,7 @@ impl HttpState {
             .map_err(Refusal)
     }
 
-    /// What the engine loop samples for a request, and how many tokens that took.
+    /// The engine loop's answer to a request, and its token counts.
     async fn sample(&self, request: CompletionRequest, wanted: Option<String>) -> Result<(Answer, Usage), ErrorBody> {
         let (job, reply) = request::job(request, wanted, self.bounds)?;
         let prompt_tokens = job.prompts.iter().map(Vec::len).sum::<usize>() as u64;
@@ -237,7 +237,7 @@ impl HttpState {
         Ok((answer, usage))
     }
 
-    /// Counts a request to sample that was answered, or refused.
+    /// Counts an answered or refused sampling request.
     fn count(&self, answered: bool) {
         let counter = match answered {
             true => &self.metrics.requests,
@@ -281,7 +281,7 @@ impl HttpState {
     }
 }
 
-/// Does work that takes its time beside the event loop.
+/// Runs slow work outside of the event loop.
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
 ) -> Result<T, ErrorBody> {

@@ -1,4 +1,4 @@
-//! What the HTTP side hands to the engine loop: jobs, as many as are allowed to wait, and models to switch to.
+//! The queue from the HTTP side to the engine loop: a bounded number of waiting jobs, and models to switch to.
 
 use crate::job::Job;
 use crate::model::Model;
@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// A model to serve from now on, and whom to tell that it is so.
+/// A model to serve from now on, and a signal for when it serves.
 pub struct Install {
     pub model: Arc<Model>,
     pub done: oneshot::Sender<()>,
 }
 
-/// The loop's letter box. Jobs beyond `capacity` are refused, never stored.
+/// The loop's queue. Jobs beyond `capacity` are refused, never stored.
 pub struct Inbox {
     capacity: usize,
     content: Mutex<Content>,
@@ -27,7 +27,7 @@ struct Content {
     closed: bool,
 }
 
-/// What a visit to the inbox found.
+/// Content taken from the inbox.
 pub struct Arrivals {
     pub jobs: Vec<Job>,
     pub installs: Vec<Install>,
@@ -63,7 +63,7 @@ impl Inbox {
         self.arrived.notify_one();
     }
 
-    /// Ends the loop; what still waits is dropped.
+    /// Ends the loop; drops waiting jobs.
     pub fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_one();
@@ -73,7 +73,7 @@ impl Inbox {
         self.lock().jobs.len()
     }
 
-    /// Takes at most `room` jobs and all installs. With `wait` it sleeps until there is something. Nothing once closed.
+    /// Takes at most `room` jobs and all installs. With `wait` it sleeps until there are any. `None` once closed.
     pub fn take(&self, wait: bool, room: usize) -> Option<Arrivals> {
         let mut content = self.lock();
         while wait && content.jobs.is_empty() && content.installs.is_empty() && !content.closed {

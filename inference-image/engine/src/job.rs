@@ -12,7 +12,7 @@ pub struct Job {
     pub sampling: Sampling,
     pub stop_tokens: Vec<u32>,
     pub ignore_eos: bool,
-    /// The version the answer must come from.
+    /// The version from which the answer must be sampled.
     pub wanted: Option<String>,
     pub reply: oneshot::Sender<Result<Answer, ErrorBody>>,
 }
@@ -31,5 +31,5 @@ pub struct AnswerRow {
     pub stop_token: Option<u32>,
 }
 
-/// A job's answer arrives on it.
+/// Receives a job's answer.
 pub type Reply = oneshot::Receiver<Result<Answer, ErrorBody>>;

@@ -1,13 +1,12 @@
 //! The embedded inference engine: continuous batching on CPU, for clusters without GPUs, continuous integration and
 //! laptops.
 //!
-//! It implements vLLM's completion API, so the driver sees no difference. It makes one promise that vLLM does not make:
-//! an answer is a function of the request, its seed and the weights, bit for bit. Other requests that run at the same
-//! time do not change it.
+//! It implements vLLM's completion API, so the driver sees no difference. Unlike vLLM, it guarantees that an answer is
+//! a function of the request, its seed and the weights, bit for bit. Concurrent requests do not change it.
 //!
-//! A request flows: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop;
-//! [`prefix`] reuse, [`sampling`]) → answer. A conversation in text becomes such a request by [`chat`]. New weights
-//! flow: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
+//! Requests: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop; [`prefix`]
+//! reuse, [`sampling`]) → answer. [`chat`] turns a conversation in text into such a request. New weights: `/admin/load`
+//! → [`model`] (read and checked beside the running loop) → inbox → loop.
 
 pub mod chat;
 pub mod http;
@@ -33,7 +32,7 @@ use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// What an engine is started with.
+/// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Folder of config.json and model.safetensors, served as version `base`. Its tokenizer and chat template, if it
@@ -47,7 +46,7 @@ pub struct Options {
     /// Requests that may wait.
     pub max_waiting: usize,
     pub threads: usize,
-    /// Memory for keys and values of shared beginnings.
+    /// Memory for keys and values of shared prefixes.
     pub prefix_cache_bytes: usize,
 }
 

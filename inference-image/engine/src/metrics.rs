@@ -1,4 +1,4 @@
-//! What `/metrics` tells about the engine.
+//! The engine's `/metrics`.
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};

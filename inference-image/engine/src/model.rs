@@ -14,11 +14,11 @@ pub struct Bounds {
 
 pub struct Model {
     pub version: String,
-    /// Of the tensors as read: what a manifest calls `tensorsSha256`.
+    /// Checksum of the tensors as read: a manifest's `tensorsSha256`.
     pub sha256: String,
     pub decoder: Decoder,
     pub max_context: usize,
-    /// Tokens that end a row unless a request says otherwise.
+    /// Tokens that end a row, unless a request sets others.
     pub end_tokens: Vec<u32>,
 }
 
@@ -71,7 +71,7 @@ enum EndTokens {
 }
 
 impl Model {
-    /// Reads and packs what is in `dir`. Takes as long as reading the file; the engine runs on meanwhile.
+    /// Reads and packs the model in `dir`. Takes as long as reading the file; the engine keeps running.
     pub fn load(dir: &Path, version: &str, max_context: Option<usize>) -> Result<Self, LoadError> {
         let config = Config::read(dir)?;
         let limit = config.max_position_embeddings;
@@ -94,7 +94,8 @@ impl Model {
         Ok(model)
     }
 
-    /// Requests were checked against the model the engine started with, so a later one must take the same.
+    /// Requests are checked against the first model's bounds, so a later model must have the same vocabulary and at
+    /// least the same context.
     pub fn must_fit(&self, bounds: Bounds) -> Result<(), LoadError> {
         match self.decoder.vocabulary() == bounds.vocabulary && self.max_context >= bounds.max_context {
             true => Ok(()),
@@ -108,7 +109,7 @@ impl Model {
         }
     }
 
-    /// Checks the tensors against the checksum that was ordered, if one was.
+    /// Checks the tensors against the ordered checksum, if any.
     pub fn must_have(&self, sha256: Option<&str>) -> Result<(), LoadError> {
         match sha256.filter(|sha256| !sha256.eq_ignore_ascii_case(&self.sha256)) {
             None => Ok(()),
@@ -137,7 +138,7 @@ impl Model {
     }
 }
 
-/// The tokens at which the model itself ends.
+/// The model's own end tokens.
 fn end_tokens(dir: &Path) -> Result<Vec<u32>, LoadError> {
     let path = dir.join("config.json");
     let wrong = |cause: String| LoadError::EndTokens {

@@ -1,18 +1,18 @@
-//! Blocks of keys and values that later rows with the same beginning take over instead of computing them again.
+//! Cache of blocks of keys and values, which later rows with the same prefix reuse.
 //!
 //! The samples of a group share their prompt, and every turn of an agent sends the whole conversation again, so most of
 //! a prompt has been read before. The key of an entry is (number of the block before, the tokens in this one): exact,
-//! without hash collisions. Sharing cannot change an answer, because every row computes the same bits for a position.
-//! A cache belongs to one weights version and is dropped with it.
+//! without hash collisions. Sharing cannot change an answer, because every row computes the same bits for a position. A
+//! cache belongs to one weights version and is dropped with it.
 
 use grpo_model::decode::{BLOCK_LEN, Block};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Where a block stands: after which one, with which tokens.
+/// Place of a block: the number of the block before it, and its tokens.
 pub type Place = (BlockNumber, [u32; BLOCK_LEN]);
 
-/// Numbers a block among all that a cache has seen. 0 stands before the first.
+/// Number of a block among all that a cache has seen. 0 comes before the first block.
 pub type BlockNumber = u64;
 
 /// The most recently used blocks, up to a fixed number.
@@ -41,7 +41,7 @@ impl PrefixCache {
         }
     }
 
-    /// The block at this place, if it is known.
+    /// The block at this place, if cached.
     pub fn find(&mut self, place: &Place) -> Option<(BlockNumber, Arc<Block>)> {
         let entry = self.entries.get_mut(place)?;
         self.clock += 1;
@@ -51,7 +51,7 @@ impl PrefixCache {
         Some((entry.number, entry.block.clone()))
     }
 
-    /// Makes `block` known, or answers with the equal one that already is.
+    /// Adds `block`, or returns the equal block that is already cached.
     pub fn share(&mut self, place: Place, block: Arc<Block>) -> (BlockNumber, Arc<Block>) {
         if let Some(known) = self.find(&place) {
             return known;

@@ -1,18 +1,17 @@
 //! From logits to one token and its logprob.
 //!
-//! The processed distribution is: logits with penalties, divided by the temperature, those that `min_p` leaves, of them
-//! the k likeliest, the smallest set of those that reaches `top_p`, renormalised: vLLM's order. It is computed in f64
-//! and its logprob is what is reported, so a trainer that recomputes `log_softmax(logits / temperature)` finds the same
-//! number wherever nothing was cut off or penalised.
+//! The processed distribution: logits with penalties, divided by the temperature; `min_p` drops some, `top_k` keeps the
+//! k likeliest of the rest, `top_p` the smallest set of these that reaches its mass; renormalised. This is vLLM's
+//! order. It is computed in f64 and its logprob is reported, so a trainer that recomputes `log_softmax(logits /
+//! temperature)` finds the same number if nothing was cut off or penalised.
 //!
-//! Randomness is a function and not a stream: [`uniform`] of (seed, row, position). So other rows and their order do
-//! not change the numbers that a row draws. A prompt that is extended by its own sampled tokens continues exactly as
-//! the longer row did.
+//! Randomness is a function, not a stream: [`uniform`] of (seed, row, position). So other rows and their order do not
+//! change a row's draws. A prompt that is extended by its own sampled tokens continues exactly as the longer row did.
 
 use grpo_engine_protocol::Penalties;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How to choose a token. Bounds are checked where requests enter.
+/// How to choose a token. Bounds are checked when a request arrives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy.
@@ -24,14 +23,14 @@ pub struct Sampling {
     pub seed: u64,
 }
 
-/// A row up to the token that is sampled next.
+/// A row before its next sampled token.
 #[derive(Clone, Copy, Debug)]
 pub struct SoFar<'a> {
     /// Its number in the request.
     pub row: u32,
     /// Prompt and answer.
     pub tokens: &'a [u32],
-    /// How many of them are the prompt.
+    /// Length of the prompt.
     pub prompt: usize,
 }
 
@@ -41,13 +40,13 @@ pub struct Sampled {
     pub logprob: f32,
 }
 
-/// The logits contain something that is not a number, or nothing that is possible.
+/// The logits contain NaN or +∞, or all are -∞.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the logits are not finite")]
 pub struct NonFinite;
 
 impl Sampling {
-    /// The token that a row of a request gets next.
+    /// Samples the next token of a row.
     pub fn sample(&self, logits: &[f32], so_far: SoFar<'_>) -> Result<Sampled, NonFinite> {
         let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
         let mut scaled: Vec<f64> = logits.iter().map(|logit| f64::from(*logit)).collect();
@@ -72,7 +71,7 @@ impl Sampling {
         })
     }
 
-    /// Changes the logits of tokens that were there before. Ids outside the vocabulary have none.
+    /// Penalises the logits of tokens that the row contains. Ids outside the vocabulary have no logit.
     fn penalise(&self, logits: &mut [f64], so_far: SoFar<'_>) {
         let Penalties {
             presence_penalty,
@@ -138,14 +137,14 @@ impl Sampling {
     }
 }
 
-/// Ids with their weights, of which as many are in order as were asked for: the largest come first, and of equal ones
-/// the lower id. A vocabulary is large, and a distribution has few tokens that matter.
+/// Ids with their weights, sorted only as far as needed, because a vocabulary is large and few of its tokens matter.
+/// The largest weights come first; among equal weights, the lower id.
 struct Largest {
     all: Vec<(usize, f64)>,
     ordered: usize,
 }
 
-/// How many are put in order at first.
+/// Number sorted at first.
 const AT_FIRST: usize = 64;
 
 impl Largest {
@@ -171,7 +170,7 @@ impl Largest {
         &self.all[..count]
     }
 
-    /// How many of the `most` largest have `enough` weight together: one at least.
+    /// How many of the `most` largest reach `enough` weight in total: at least one.
     fn reaching(&mut self, enough: f64, most: usize) -> usize {
         let (mut reached, mut count, mut looked) = (0.0, 0, AT_FIRST.min(most));
         loop {
@@ -190,7 +189,7 @@ impl Largest {
     }
 }
 
-/// The first index of the highest value; nothing if a value is NaN or +∞, or all are -∞.
+/// The first index of the highest value; `None` if a value is NaN or +∞, or all are -∞.
 fn highest(values: &[f64]) -> Option<(usize, f64)> {
     let mut best: Option<(usize, f64)> = None;
     for (index, value) in values.iter().enumerate() {

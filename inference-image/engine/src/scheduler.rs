@@ -1,12 +1,11 @@
 //! The engine loop: one thread that owns every running row.
 //!
-//! A turn of the loop takes in what arrived, gives rows that wait a place, lets every running row read its next tokens
-//! in one forward pass, and samples. Rows come and go between passes (continuous batching); a prompt is read in pieces
-//! so that it does not hold up those who are already sampling. Nothing of that shows in an answer: see
-//! [`grpo_model::decode`].
+//! An iteration of the loop takes in arrivals, admits waiting rows, lets every running row read its next tokens in one
+//! forward pass, and samples. Rows come and go between passes (continuous batching); a prompt is read in pieces so that
+//! it does not delay rows that sample. None of this changes an answer: see [`grpo_model::decode`].
 //!
-//! A new model serves every job taken in after it; rows that run keep the model they began with, which goes away with
-//! the last of them.
+//! A new model serves every job taken in after it; running rows keep their model, which is dropped with the last of
+//! them.
 
 use crate::inbox::{Arrivals, Inbox, Install};
 use crate::job::{Answer, AnswerRow, Job};
@@ -22,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Prompt tokens read per pass, all rows together.
 const PROMPT_TOKENS_PER_PASS: usize = 256;
 
-/// What the loop says about itself.
+/// State of the loop.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub version: String,
@@ -60,9 +59,9 @@ struct Row {
     index: u32,
     model: Arc<Model>,
     sequence: Sequence,
-    /// Numbers of the blocks that `sequence` has closed, while they are shared.
+    /// Numbers of the complete blocks of `sequence`, while they are shared.
     blocks: Vec<BlockNumber>,
-    /// The prompt and what was sampled so far.
+    /// Prompt and sampled tokens.
     tokens: Vec<u32>,
     prompt_len: usize,
     logprobs: Vec<f32>,
@@ -132,7 +131,7 @@ impl Scheduler {
         self.prefixes = PrefixCache::new(self.prefix_bytes / install.model.decoder.block_bytes().max(1));
         self.model = install.model;
         self.tell();
-        // The receiver may be gone; the version serves anyway.
+        // Ignores a missing receiver; the version serves anyway.
         let _ = install.done.send(());
     }
 
@@ -173,7 +172,7 @@ impl Scheduler {
         );
     }
 
-    /// Callers that hung up take their rows with them, and so do jobs that have failed.
+    /// Drops the rows of callers that hung up and of failed jobs.
     fn drop_abandoned_rows(&mut self) {
         self.jobs.retain(|_, open| !open.job.reply.is_closed());
         self.waiting.retain(|row| self.jobs.contains_key(&row.job));
@@ -198,7 +197,7 @@ impl Scheduler {
             if shared && row.sequence.at_block_boundary() {
                 let reused = reuse(&mut self.prefixes, row);
                 self.metrics.prefix_tokens.inc_by(reused as u64);
-                // A block that another row is reading right now is waited for rather than read twice.
+                // Waits for a block that another row is reading now, rather than read it twice.
                 let place = piece(&row.tokens, row.sequence.len()).map(|piece| (last_block(row), piece));
                 if place.is_some_and(|place| !being_read.insert(place)) {
                     row.reading = 0;
@@ -255,7 +254,7 @@ impl Scheduler {
         self.metrics.passes.inc();
     }
 
-    /// Gives every row that has read all of its tokens the next one.
+    /// Samples the next token of every row that has read all of its tokens.
     fn sample(&mut self) {
         for row in &mut self.running {
             if row.reading == 0 || row.unread() > 0 {
@@ -334,14 +333,14 @@ impl Scheduler {
     }
 }
 
-/// Sizes the scheduler works within.
+/// Limits of the scheduler.
 pub struct SchedulerLimits {
     pub max_rows: usize,
     pub threads: usize,
     pub prefix_bytes: usize,
 }
 
-/// Lets a row take over the blocks of its prompt that are known. One token at least is left to read, for its logits.
+/// Lets a row reuse the cached blocks of its prompt. At least one token is left to read, for its logits.
 fn reuse(prefixes: &mut PrefixCache, row: &mut Row) -> usize {
     let before = row.sequence.len();
     while row.unread() > BLOCK_LEN

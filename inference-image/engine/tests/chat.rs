@@ -35,7 +35,7 @@ fn request(max_tokens: u32, seed: u64) -> ChatRequest {
     }
 }
 
-/// Puts a request in JSON to an engine.
+/// Sends a JSON request to an engine.
 async fn put(engine: &Running, request: &Value) -> Result<ChatResponse, ErrorBody> {
     let call = engine.client.post(format!("{}/v1/chat/completions", engine.url));
     let answer = call.json(request).send().await.unwrap();

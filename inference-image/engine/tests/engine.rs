@@ -1,4 +1,4 @@
-//! The engine over real sockets: what an answer depends on, and what it does not.
+//! The engine over real sockets: its answers depend on nothing but the request, its seed and the weights.
 
 #![allow(clippy::unwrap_used)]
 
@@ -70,7 +70,7 @@ async fn an_answer_has_the_same_bits_alone_and_among_random_neighbours() {
     for request in &requests {
         alone.push(bits(&engine.complete(request).await.unwrap()));
     }
-    // Other widths, two threads, no reuse of prefixes, and the order turned round: nothing of it may show.
+    // Other widths, several threads, no reuse of prefixes, and the reverse order must not change an answer.
     for (max_rows, threads, prefix_cache_bytes) in [(16, 1, 0), (5, 2, 1 << 20), (64, 3, 64 << 20)] {
         let crowded = Arc::new(
             start(support::with(
@@ -122,7 +122,7 @@ async fn rows_are_numbered_prompt_by_prompt_and_differ_from_each_other() {
     let different: std::collections::BTreeSet<_> = rows.iter().collect();
     assert_eq!(different.len(), 6);
     assert_eq!((answer.usage.prompt_tokens, answer.usage.completion_tokens), (5, 120));
-    // Row 0 of the batch is what the first prompt gives by itself.
+    // Row 0 of the batch equals the answer to the first prompt alone.
     let single = CompletionRequest {
         ignore_eos: true,
         ..CompletionRequest::of_tokens("policy", vec![5, 6, 7], 20, 11)
@@ -305,7 +305,7 @@ async fn new_weights_under_traffic_drop_nothing_and_every_row_is_of_one_version(
         versions.get("base").is_some_and(|count| *count > 0),
         "nothing finished on the old version: {versions:?}"
     );
-    // What each version answered is what it answers when nothing is going on.
+    // Each version's answers equal those of an idle engine.
     let fresh = start(options(old.path())).await;
     for (seed, answer) in &answers {
         let again = if answer.weights_version == "base" {

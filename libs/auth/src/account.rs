@@ -1,9 +1,9 @@
-//! Service accounts, as tokens name them and as services allow them.
+//! Service accounts: the names in tokens, and the names that a service allows.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// An account of a namespace.
+/// A service account of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceAccount {
     pub namespace: String,
@@ -18,7 +18,7 @@ impl ServiceAccount {
         }
     }
 
-    /// What the claim `sub` of its tokens says.
+    /// The claim `sub` of the account's tokens.
     pub fn subject(&self) -> String {
         format!("system:serviceaccount:{}:{}", self.namespace, self.name)
     }
@@ -30,7 +30,7 @@ impl fmt::Display for ServiceAccount {
     }
 }
 
-/// One account of a namespace, or all whose names end alike: `team/demo-driver`, `team/*-driver`.
+/// One account of a namespace, or all accounts with a suffix: `team/demo-driver`, `team/*-driver`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllowedAccount {
     namespace: String,
@@ -78,7 +78,7 @@ impl FromStr for AllowedAccount {
             !text.is_empty() && text.bytes().all(allowed)
         };
         let parsed = match name.strip_prefix('*') {
-            // All accounts of a namespace are never meant.
+            // A pattern for all accounts of a namespace is refused.
             Some(end) if end.len() > 1 && is_name(end) => Name::EndsWith(end.to_owned()),
             None if is_name(name) => Name::Is(name.to_owned()),
             _ => return Err(wrong()),

@@ -8,10 +8,10 @@ use grpo_contracts::access::{Service, TOKENS};
 use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 
-/// So long what was read is used without a look at the file.
+/// How long a token is used before the file is read again.
 const READ_AGAIN: Duration = Duration::from_secs(10);
 
-/// The token for one service. Cloning is cheap, and shares what was read.
+/// The token for one service. Clones are cheap and share the token that was read.
 #[derive(Clone, Debug)]
 pub struct TokenFile {
     path: Arc<PathBuf>,
@@ -39,7 +39,7 @@ impl TokenFile {
         Self::in_folder(Path::new(TOKENS), service)
     }
 
-    /// `Bearer <token>`; nothing while there is no token to be read: the service then says what it misses.
+    /// `Bearer <token>`. `None` if no token can be read: the service then says what is missing.
     pub fn header(&self) -> Option<HeaderValue> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         if read.at.is_some_and(|at| at.elapsed() < READ_AGAIN) {
@@ -54,7 +54,7 @@ impl TokenFile {
                 read.at = Some(Instant::now());
             }
             Err(error) => {
-                // What was read before may still be valid.
+                // The token that was read before may still be valid.
                 if !read.told {
                     read.told = true;
                     let path = self.path.display();
@@ -65,7 +65,7 @@ impl TokenFile {
         read.header.clone()
     }
 
-    /// Puts a token on a request, where the caller has one.
+    /// Puts a token on a request, if the caller has one.
     pub fn authorize(token: Option<&Self>, request: RequestBuilder) -> RequestBuilder {
         match token {
             Some(token) => token.put_on(request),

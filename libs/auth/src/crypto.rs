@@ -1,6 +1,6 @@
-//! The two algorithms that Kubernetes signs tokens with, RS256 and ES256, for `jsonwebtoken`, by ring.
+//! RS256 and ES256, the algorithms that Kubernetes signs tokens with: a `jsonwebtoken` provider on top of ring.
 //!
-//! The library's own backends bring many more algorithms and a second implementation of each; ring is linked already,
+//! The library's own backends bring many more algorithms and a second implementation of each. ring is already linked,
 //! for TLS.
 
 use std::sync::Once;
@@ -24,7 +24,7 @@ pub fn install() {
         jwk_utils: JwkUtils::new_unimplemented(),
     };
     ONCE.call_once(|| {
-        // Only a second installation fails.
+        // Fails only if a provider is already installed.
         let _ = RING.install_default();
     });
 }

@@ -22,7 +22,7 @@ pub struct AuthFlags {
 }
 
 impl AuthFlags {
-    /// Where keys come from.
+    /// The source of the keys.
     pub fn source(&self) -> Result<KeySource, KeysError> {
         match &self.issuer_file {
             Some(file) => Ok(KeySource::File(file.clone())),
@@ -30,7 +30,7 @@ impl AuthFlags {
         }
     }
 
-    /// The check of a service, and the task that keeps its keys fresh; the task has to be spawned.
+    /// The guard of a service, and the task that keeps its keys fresh. The caller must spawn the task.
     pub fn guard(
         &self,
         service: Service,

@@ -1,4 +1,4 @@
-//! The check in front of an axum router: before anything of a request's body is read.
+//! The guard in front of an axum router. It checks the token before it reads the request's body.
 
 use std::sync::Arc;
 
@@ -13,12 +13,13 @@ use serde_json::json;
 
 use crate::verify::{MAX_TOKEN_BYTES, Refusal, Verifier};
 
-/// Carries the token where a proxy takes the header Authorization away, as the API server's does.
+/// Header for the token if a proxy, such as the API server's, removes the header Authorization.
 pub const TOKEN_HEADER: &str = "grpo-token";
-/// Paths that say nothing of a run and take no order: the kubelet's probes and metrics.
+/// Paths that need no token, because they reveal nothing about a run and take no orders: the kubelet's probes and
+/// metrics.
 pub const OPEN_PATHS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// Lets in who has a valid token.
+/// Lets requests with a valid token in.
 pub struct Guard {
     verifier: Verifier,
     open: Vec<&'static str>,
@@ -32,19 +33,19 @@ impl Guard {
         }
     }
 
-    /// With another path that needs no token.
+    /// Opens one more path to requests without a token.
     pub fn open_at(mut self, path: &'static str) -> Self {
         self.open.push(path);
         self
     }
 
-    /// The router behind the check, its fallback included.
+    /// The router behind the guard, its fallback included.
     pub fn before(self, router: Router) -> Router {
         router.layer(axum::middleware::from_fn_with_state(Arc::new(self), check))
     }
 }
 
-/// The middleware. The handlers find the caller's [`crate::ServiceAccount`] among the request's extensions.
+/// The middleware. It puts the caller's [`crate::ServiceAccount`] into the request's extensions.
 async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     if guard.open.contains(&request.uri().path()) {
         return next.run(request).await;
@@ -65,8 +66,8 @@ async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next
     }
 }
 
-/// `Authorization: Bearer`, the password of `Authorization: Basic` (all that clients can send which take nothing but a
-/// URL), or [`TOKEN_HEADER`].
+/// Reads `Authorization: Bearer`, the password of `Authorization: Basic` (for clients that can only be given a URL), or
+/// [`TOKEN_HEADER`].
 fn token(headers: &HeaderMap) -> Option<String> {
     if let Some(given) = headers.get(TOKEN_HEADER) {
         return given.to_str().ok().map(|token| token.trim().to_owned());
@@ -84,7 +85,7 @@ fn token(headers: &HeaderMap) -> Option<String> {
     None
 }
 
-/// The answer to a caller that is not let in, in the form of all our errors.
+/// The response to a refused caller, in the form of all our errors.
 pub fn refused(refusal: &Refusal) -> Response {
     let (status, code, fault) = match refusal {
         Refusal::NoKeys => (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", "Infrastructure"),

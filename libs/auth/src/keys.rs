@@ -1,8 +1,8 @@
-//! The public keys of a cluster's issuer: where they come from, and how they are kept fresh.
+//! The public keys of a cluster's issuer: their source and their refresh.
 //!
-//! They are fetched at the start, again from time to time, and when a token names a key that is not known, which a
-//! rotation of the cluster's keys brings about. Keys that were fetched stay until others are: the API server may be
-//! away for as long as it likes.
+//! The keys are fetched at the start, at intervals, and when a token names an unknown key, which happens after the
+//! cluster rotates its keys. Fetched keys stay until newer ones replace them, no matter how long the API server is
+//! away.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Notify;
 
-/// Between two fetches when nothing asks for one.
+/// Pause between two fetches that no token asked for.
 const REFRESH: Duration = Duration::from_secs(600);
-/// Between two fetches that unknown keys ask for: anybody can name an unknown key.
+/// Pause between two fetches that unknown keys caused. Any caller can name an unknown key.
 const SOONEST: Duration = Duration::from_secs(5);
-/// While there are no keys at all.
+/// First and longest pause between fetches while there are no keys.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why there are no (newer) keys.
+/// Why there are no keys, or no newer ones.
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {
     #[error("cannot read {path}: {cause}; {next}")]
@@ -44,7 +44,7 @@ pub enum KeysError {
     ApiServer { url: String, cause: String },
 }
 
-/// An issuer and the keys that it signs with.
+/// An issuer and its signing keys.
 #[derive(Clone)]
 pub struct IssuerKeys {
     pub issuer: String,
@@ -52,7 +52,7 @@ pub struct IssuerKeys {
 }
 
 impl IssuerKeys {
-    /// Keys of a JSON Web Key Set, as far as they are for RS256 or ES256 and have an id.
+    /// Takes the keys of a JSON Web Key Set that have an id and are for RS256 or ES256.
     pub fn new(issuer: impl Into<String>, keys: &[Value]) -> Self {
         let keys = keys.iter().filter_map(|key| {
             let key: Jwk = Jwk::deserialize(key).ok()?;
@@ -105,17 +105,17 @@ struct Discovery {
     issuer: String,
 }
 
-/// Where keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug)]
 pub enum KeySource {
-    /// The API server, which this pod reaches with its own account.
+    /// The API server, which this pod reaches with its own service account.
     Cluster { url: String, access: PathBuf },
     /// A file, for processes that are started by hand.
     File(PathBuf),
 }
 
 impl KeySource {
-    /// The API server of the cluster that this pod is in.
+    /// The API server of this pod's cluster.
     pub fn cluster() -> Result<Self, KeysError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host = variable("KUBERNETES_SERVICE_HOST").ok_or(KeysError::NoCluster)?;
@@ -135,7 +135,7 @@ impl KeySource {
     }
 }
 
-/// Of a small file, at once: a process that is started with one has its keys before its first caller comes.
+/// Reads a small file synchronously, so that the process has its keys before its first caller arrives.
 pub(crate) fn from_file(path: &Path) -> Result<IssuerKeys, KeysError> {
     let bytes = std::fs::read(path).map_err(|cause| KeysError::Read {
         path: path.to_owned(),
@@ -207,7 +207,7 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The keys of now. Cloning is cheap.
+/// The current keys. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct KeyStore {
     shared: Arc<Shared>,
@@ -221,14 +221,14 @@ struct Shared {
 }
 
 impl KeyStore {
-    /// With keys that are known already.
+    /// A store that already has keys.
     pub fn of(keys: IssuerKeys) -> Self {
         let store = Self::default();
         store.set(keys);
         store
     }
 
-    /// None until they have been fetched once.
+    /// `None` until the first fetch has succeeded.
     pub fn current(&self) -> Option<Arc<IssuerKeys>> {
         let current = self.shared.current.read();
         current.unwrap_or_else(PoisonError::into_inner).clone()
@@ -239,7 +239,7 @@ impl KeyStore {
         self.shared.changed.notify_waiters();
     }
 
-    /// Asks for a fetch: a token names a key that is not here.
+    /// Asks for a fetch, because a token names an unknown key.
     pub(crate) fn want_newer(&self) {
         self.shared.wanted.notify_one();
     }
@@ -257,7 +257,7 @@ impl KeyStore {
         }
     }
 
-    /// Fetches for as long as the process lives.
+    /// Fetches keys for as long as the process lives.
     pub async fn keep_fresh(self, source: KeySource) {
         let mut pause = FIRST_PAUSE;
         loop {

@@ -1,11 +1,11 @@
-//! Who calls: service-account tokens, checked without asking anybody.
+//! Authentication by service-account tokens. The check is local.
 //!
-//! A pod carries a token for each service it calls, which the kubelet replaces before it expires ([`client`]). The
-//! service checks signature, issuer, audience, expiry and service account ([`verify`]) against the cluster's public
-//! keys ([`keys`]), which it fetched from the API server at its start and keeps while the API server is away. No
-//! request waits for the API server. [`http`] does this in front of an axum router. [`flags`] are the command-line
-//! flags of a service. [`local_issuer`] stands in for a cluster where processes are started by hand: with a key of its
-//! own, so that the checks stay on.
+//! A pod carries one token for each service that it calls; the kubelet replaces a token before it expires ([`client`]).
+//! The service checks signature, issuer, audience, expiry and service account ([`verify`]) against the cluster's public
+//! keys ([`keys`]). It fetches the keys from the API server at its start and keeps them while the API server is away.
+//! No request waits for the API server. [`http`] puts the check in front of an axum router. [`flags`] are the
+//! command-line flags of a service. [`local_issuer`] replaces the cluster for processes that are started by hand: it
+//! has its own key, so the checks stay on.
 
 pub mod account;
 pub mod client;

@@ -1,5 +1,5 @@
-//! An issuer with a key of its own, for tests, benches and processes that are started by hand: the checks stay on, and
-//! the tokens are as a cluster's.
+//! An issuer with its own key, for tests, benches and processes that are started by hand. The checks stay on, and the
+//! tokens look like those of a cluster.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::http::Guard;
 use crate::keys::{IssuerKeys, KeyStore};
 use crate::verify::Verifier;
 
-/// What is wrong with the key: it cannot be made or used.
+/// The key cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing}: {cause}; look at the machine's source of random numbers")]
 pub struct IssuerError {
@@ -36,7 +36,7 @@ impl LocalIssuer {
     pub const ISSUER: &'static str = "https://issuer.test";
     const KEY_ID: &'static str = "local";
 
-    /// With a new key.
+    /// An issuer with a new key.
     pub fn new() -> Result<Self, IssuerError> {
         crate::crypto::install();
         let failed = |doing| move |cause: String| IssuerError { doing, cause };
@@ -45,7 +45,7 @@ impl LocalIssuer {
             .map_err(|error| failed("making a key")(error.to_string()))?;
         let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, private.as_ref(), &random)
             .map_err(|error| failed("reading a key just made")(error.to_string()))?;
-        // 4, then the two coordinates of 32 bytes each.
+        // Byte 4, then the two coordinates of 32 bytes each.
         let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
         let public = json!({
             "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": Self::KEY_ID,
@@ -58,12 +58,12 @@ impl LocalIssuer {
         })
     }
 
-    /// What `--issuer-file` reads.
+    /// The content of `--issuer-file`.
     pub fn file(&self) -> String {
         json!({"issuer": self.issuer, "keys": [self.public]}).to_string()
     }
 
-    /// As a JSON Web Key.
+    /// The public key as a JSON Web Key.
     pub fn public_key(&self) -> Value {
         self.public.clone()
     }
@@ -72,7 +72,7 @@ impl LocalIssuer {
         IssuerKeys::new(&self.issuer, std::slice::from_ref(&self.public))
     }
 
-    /// A check of a service that believes this issuer.
+    /// The guard of a service that trusts this issuer.
     pub fn guard(&self, service: Service, allowed: &[ServiceAccount]) -> Guard {
         let allowed = allowed.iter().cloned().map(Into::into).collect();
         Guard::new(Verifier::new(service, allowed, KeyStore::of(self.keys())))
@@ -87,7 +87,7 @@ impl LocalIssuer {
         )
     }
 
-    /// A token for any audience, with any end.
+    /// A token for any audience, with any expiry.
     pub fn token_until(
         &self,
         account: &ServiceAccount,
@@ -113,7 +113,7 @@ impl LocalIssuer {
         })
     }
 
-    /// Writes tokens as the kubelet does: one file for each service in a folder.
+    /// Writes tokens in the kubelet's layout: a folder with one file for each service.
     pub fn write_tokens(
         &self,
         folder: &Path,

@@ -1,4 +1,4 @@
-//! Whether a token lets its bearer in: signature, issuer, audience, time and service account.
+//! Token verification: signature, issuer, audience, time and service account.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use sha2::{Digest, Sha256};
 use crate::account::{AllowedAccount, ServiceAccount};
 use crate::keys::{IssuerKeys, KeyStore};
 
-/// Longer tokens are not read. Kubernetes' have about a kilobyte.
+/// Longer tokens are not read. A Kubernetes token has about a kilobyte.
 pub const MAX_TOKEN_BYTES: usize = 8 << 10;
-/// By how much clocks may differ, seconds.
+/// Allowed clock difference, in seconds.
 const LEEWAY: u64 = 10;
-/// Tokens that are remembered as valid: a signature is checked once and not with every request.
+/// Number of valid tokens in the cache. A signature is checked once, not with every request.
 const REMEMBERED: usize = 1024;
 
-/// Why a caller is not let in. Each says what to do next.
+/// Why a caller is refused. Each message says what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("no token: send 'Authorization: Bearer <token>' with a service-account token for the audience {audience}")]
@@ -69,7 +69,7 @@ struct Named {
 struct Remembered {
     account: ServiceAccount,
     expires: u64,
-    /// The keys it was checked with: with others it is checked again.
+    /// The keys that verified the token. If the keys change, the token is checked again.
     keys: Arc<IssuerKeys>,
 }
 
@@ -82,7 +82,7 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// With no account allowed, none comes in.
+    /// With an empty list, every caller is refused.
     pub fn new(service: Service, allowed: Vec<AllowedAccount>, keys: KeyStore) -> Self {
         crate::crypto::install();
         Self {
@@ -97,7 +97,7 @@ impl Verifier {
         self.service
     }
 
-    /// The account that bears this token.
+    /// The account of this token.
     pub fn verify(&self, token: &str) -> Result<ServiceAccount, Refusal> {
         let account = self.account(token)?;
         match self.allowed.iter().any(|allowed| allowed.allows(&account)) {
@@ -117,7 +117,7 @@ impl Verifier {
             return Err(self.malformed(format!("it is longer than {MAX_TOKEN_BYTES} bytes")));
         }
         let keys = self.keys.current().ok_or(Refusal::NoKeys)?;
-        // By digest: what is compared with what was remembered is not the secret itself.
+        // The lookup compares digests, not the secret itself.
         let digest: [u8; 32] = Sha256::digest(token).into();
         if let Some(account) = self.recall(&digest, &keys)? {
             return Ok(account);

@@ -31,7 +31,7 @@ async fn listen(router: Router) -> (SocketAddr, JoinHandle<()>) {
     (address, served)
 }
 
-/// The API server's two documents, and how often the keys were asked for.
+/// Serves the API server's two documents and counts the requests for the keys.
 async fn api_server(issuer: &LocalIssuer, asked: Arc<AtomicUsize>) -> (SocketAddr, JoinHandle<()>) {
     let discovery = json!({"issuer": issuer.issuer, "jwks_uri": "https://elsewhere/jwks"});
     let keys = json!({"keys": [issuer.public_key()]});
@@ -49,7 +49,7 @@ async fn api_server(issuer: &LocalIssuer, asked: Arc<AtomicUsize>) -> (SocketAdd
     .await
 }
 
-/// A pod's way to the API server.
+/// A pod's access to the API server.
 fn source(folder: &Path, address: SocketAddr) -> KeySource {
     std::fs::write(folder.join("ca.crt"), "").unwrap();
     std::fs::write(folder.join("token"), "its own").unwrap();
@@ -219,7 +219,7 @@ async fn a_body_is_not_read_before_its_token_is_known() {
     let issuer = LocalIssuer::new().unwrap();
     let url = service(KeyStore::of(issuer.keys())).await;
     let mut socket = TcpStream::connect(url.strip_prefix("http://").unwrap()).await.unwrap();
-    // Of the length that is announced nothing ever comes.
+    // The body is announced and never sent.
     let head = "POST /take HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\n";
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 12];

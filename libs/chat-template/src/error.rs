@@ -1,4 +1,4 @@
-//! Why a prompt cannot be made.
+//! Why a prompt cannot be rendered.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ pub enum TemplateError {
     Tokenise(#[source] tokenizers::Error),
     #[error("the model's chat template {0}")]
     Shape(String),
-    /// Of the prompt, not of the model: its author can correct it.
+    /// A defect of the prompt, not of the model: its author can correct it.
     #[error("{what}: {why}")]
     Json { what: String, why: String },
 }

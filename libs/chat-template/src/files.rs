@@ -1,4 +1,4 @@
-//! A model's files about text: chat template, end tokens.
+//! A model's text files: chat template and end tokens.
 
 use super::error::TemplateError;
 use serde_json::Value;
@@ -16,7 +16,8 @@ pub fn read_json(file: &Path) -> Result<Value, TemplateError> {
     })
 }
 
-/// The template is a text in `tokenizer_config.json`, the default of a list of named ones there, or a file of its own.
+/// The template is a text in `tokenizer_config.json`, the default of a list of named templates there, or a separate
+/// file.
 pub fn chat_template(model: &Path, config: &Value) -> Result<String, TemplateError> {
     let named = |list: &Vec<Value>| {
         list.iter()

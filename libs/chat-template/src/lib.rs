@@ -1,13 +1,12 @@
-//! From messages to token ids, exactly once.
+//! Converts messages to token ids, exactly once.
 //!
-//! The model's own chat template and tokenizer render the first prompt. From then on an episode is its token list: what
-//! the engine sampled is appended as it is, then the ids of the template's glue around what comes after it. Nothing
-//! that was sampled is ever decoded and encoded again.
+//! The model's own chat template and tokenizer render the first prompt. From then on an episode is its token list:
+//! sampled ids are appended unchanged, then the ids of the template's glue with the next messages. Sampled ids are
+//! never decoded and encoded again.
 //!
-//! [`turnover`] has the ids by which a history is put together anew, where turns are left out of it.
-//! [`message`] is what a prompt is made of; [`python`] renders it as the transformers library would; [`literal`] keeps
-//! text that spells special tokens from becoming such tokens; [`files`] reads the model's files; a [`Memo`] keeps what
-//! was made of a text.
+//! [`turnover`] has the ids for rebuilding a history with turns left out. [`message`] has the parts of a prompt;
+//! [`python`] renders it as the transformers library does; [`literal`] keeps text that spells special tokens from
+//! becoming such tokens; [`files`] reads the model's files; a [`Memo`] caches results by text.
 
 mod error;
 mod files;
@@ -36,9 +35,9 @@ pub struct ChatTemplate {
     stops: Vec<(u32, String)>,
     /// Tools as the template sees them, by their text.
     tools: Memo<Value>,
-    /// Tools that it was seen to show, with thinking and without.
+    /// Tools that the template was checked to show, with thinking and without.
     shown: [Memo<()>; 2],
-    /// What stands before answers, by tools, with thinking and without.
+    /// The ids before answers, by tools, with thinking and without.
     turnovers: [Memo<Arc<Turnover>>; 2],
 }
 
@@ -73,7 +72,7 @@ impl ChatTemplate {
         self.stops.iter().map(|(id, _)| *id).collect()
     }
 
-    /// The ids of a whole prompt, ready for an answer.
+    /// The ids of a whole prompt, up to the start of an answer.
     pub fn prompt(&self, shape: &PromptShape, messages: &[ChatMessage]) -> Result<Vec<u32>, TemplateError> {
         let tools = self.tools(shape)?;
         self.shown[usize::from(shape.thinking)].get(&shape.tools, || self.check_tools(&tools, shape.thinking))?;
@@ -82,11 +81,11 @@ impl ChatTemplate {
     }
 
     /// The ids between an answer and the next one: the rest of the answer's turn, the `new` messages, the opening of
-    /// the next turn. `sampled_stop`: the stop token that ended the answer; without one (it was cut off) the glue
-    /// closes the turn.
+    /// the next turn. `sampled_stop`: the stop token that ended the answer; without it (the answer was cut off) the
+    /// glue closes the turn.
     ///
-    /// The messages are rendered together, behind a stub of a conversation: templates put neighbours such as the
-    /// results of several calls into one turn.
+    /// The messages are rendered together, after a stub of a conversation: templates put adjacent messages, such as the
+    /// results of several calls, into one turn.
     pub fn glue(
         &self,
         shape: &PromptShape,
@@ -98,14 +97,14 @@ impl ChatTemplate {
         let rendered = self.render(&self.tools(shape)?, shape.thinking, shown)?;
         let mut glue = after_answer(&rendered)?;
         if let Some((_, text)) = sampled_stop.and_then(|id| self.stops.iter().find(|(stop, _)| *stop == id)) {
-            // A model that stops with another of its end tokens has closed its turn all the same.
+            // A model that stops with another of its end tokens has also closed its turn.
             glue = self.strip_stop(glue, text);
         }
         self.literals.encode(glue)
     }
 
-    /// The ids that an assistant's message would have been sampled as: reasoning, text and calls as the template writes
-    /// them, and the token that ends the turn.
+    /// The ids of an assistant's message as if it were sampled: reasoning, text and calls as the template writes them,
+    /// and the token that ends the turn.
     pub fn answer(&self, shape: &PromptShape, message: &ChatMessage) -> Result<Vec<u32>, TemplateError> {
         let tools = self.tools(shape)?;
         let mut messages = vec![context! { role => "user", content => "-" }];
@@ -129,7 +128,7 @@ impl ChatTemplate {
         self.literals.encode(&answer[..end])
     }
 
-    /// What ids say, without special tokens; for people and for finding an action, never to be encoded again.
+    /// The text of ids, without special tokens. Use it for display and to find an action; never encode it again.
     pub fn text(&self, ids: &[u32]) -> Result<String, TemplateError> {
         let tokenizer = self.literals.tokenizer();
         tokenizer.decode(ids, true).map_err(TemplateError::Tokenise)
@@ -142,7 +141,7 @@ impl ChatTemplate {
             .unwrap_or(glue)
     }
 
-    /// The tools of a prompt as the template sees them; none where there are none.
+    /// A prompt's tools as the template sees them; the undefined value without tools.
     fn tools(&self, shape: &PromptShape) -> Result<Value, TemplateError> {
         if shape.tools.is_empty() {
             return Ok(Value::from(()));
@@ -156,7 +155,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Messages as the template sees them, in the form of the transformers library.
+    /// Messages as the template sees them, in the transformers library's form.
     fn shown(&self, messages: &[ChatMessage]) -> Result<Vec<Value>, TemplateError> {
         messages.iter().map(|message| self.shown_message(message)).collect()
     }
@@ -190,7 +189,7 @@ impl ChatTemplate {
         self.render_before(tools, thinking, messages, true)
     }
 
-    /// `add_generation_prompt`: with what opens an answer.
+    /// `add_generation_prompt`: includes the opening of an answer.
     fn render_before(
         &self,
         tools: &Value,
@@ -233,7 +232,7 @@ impl ChatTemplate {
         Ok(())
     }
 
-    /// Refuses a template that is not told by `enable_thinking` to switch reasoning off: it would go on as before.
+    /// Refuses a template that ignores `enable_thinking=false`: the model would continue to reason.
     pub fn check_thinking_switch(&self) -> Result<(), TemplateError> {
         let prompt = |thinking| {
             let messages = vec![context! { role => "user", content => "-" }];
@@ -249,7 +248,7 @@ impl ChatTemplate {
         }
     }
 
-    /// Refuses at start what would go wrong in every episode.
+    /// Refuses at start a template that would fail in every episode.
     fn check(&self) -> Result<(), TemplateError> {
         if self.stops.is_empty() {
             return Err(TemplateError::Shape(
@@ -287,7 +286,7 @@ fn after_answer(rendered: &str) -> Result<&str, TemplateError> {
         .ok_or_else(|| TemplateError::Shape("leaves an assistant's message out or changes it".into()))
 }
 
-/// JSON text as a value that keeps its order.
+/// JSON text as a value that keeps its key order.
 fn json(text: &str, kind: ValueKind, what: impl Fn() -> String) -> Result<Value, TemplateError> {
     let wrong = |why: String| TemplateError::Json { what: what(), why };
     let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;

@@ -1,8 +1,8 @@
-//! Text that is not the template's must not become a special token, or it could open a turn of its own.
+//! Keeps text that is not the template's own from becoming special tokens, which could open a turn.
 //!
-//! Before rendering, [`Literals::mark`] puts a mark in the place of each special token that a message or a tool spells.
-//! The template sees all the rest as it is. After rendering, [`Literals::encode`] takes special tokens where the
-//! template itself wrote them; between them it puts the marked spellings back and encodes them as ordinary text.
+//! Before rendering, [`Literals::mark`] replaces each special token that a message or a tool spells with a mark. The
+//! template sees all other text unchanged. After rendering, [`Literals::encode`] encodes the special tokens that the
+//! template wrote; between them it restores the marked spellings and encodes them as ordinary text.
 
 use super::error::TemplateError;
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -11,17 +11,17 @@ use minijinja::value::ValueKind;
 use std::borrow::Cow;
 use tokenizers::Tokenizer;
 
-/// Opens and closes a mark; a code point for private use that no template contains. Text that contains it is marked
-/// too, so that it cannot spell a mark.
+/// Opens and closes a mark: a private-use code point that no template contains. Text that contains it is marked too, so
+/// it cannot imitate a mark.
 const FENCE: char = '\u{F8FF}';
-/// Stands where an answer would stand. [`Literals::mark`] never writes it.
+/// Placeholder for an answer. [`Literals::mark`] never writes it.
 pub const ANSWER: &str = "\u{F8FF}answer\u{F8FF}";
 
 pub struct Literals {
     tokenizer: Tokenizer,
-    /// Takes the text of special tokens for ordinary text.
+    /// Encodes the text of special tokens as ordinary text.
     literal: Tokenizer,
-    /// What is marked: special tokens, longest match first, and the fence.
+    /// The marked strings: special tokens, longest match first, and the fence.
     marked: Vec<String>,
     finds_marked: AhoCorasick,
     finds_specials: AhoCorasick,
@@ -50,7 +50,7 @@ impl Literals {
         &self.tokenizer
     }
 
-    /// The text with marks for special tokens.
+    /// Replaces special tokens in a text with marks.
     pub fn mark<'a>(&self, text: &'a str) -> Cow<'a, str> {
         if !self.finds_marked.is_match(text) {
             return Cow::Borrowed(text);
@@ -67,7 +67,7 @@ impl Literals {
         Cow::Owned(out)
     }
 
-    /// JSON as a template sees it: in its own order, with marks in every text and key.
+    /// JSON as a template sees it: with its key order, and marks in every text and key.
     pub fn mark_json(&self, value: &Value) -> Value {
         let items = || value.try_iter().into_iter().flatten();
         match value.kind() {
@@ -100,7 +100,7 @@ impl Literals {
         Ok(ids)
     }
 
-    /// Puts back what marks stand for. A mark that the template has cut is ordinary text.
+    /// Restores the marked text. A mark that the template has cut is ordinary text.
     pub fn unmark(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;

@@ -1,10 +1,10 @@
-//! What was made of a text, kept for the next one that is the same: agents send their tools with every request.
+//! Caches results by text: agents send the same tools with every request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Texts that are kept. A run has one agent, which has a set of tools for each of its roles.
+/// Maximum cached texts. A run has one agent, with a set of tools for each of its roles.
 const MOST: usize = 8;
-/// The longest text that is kept, in bytes: clients choose its size.
+/// Maximum length of a cached text, in bytes: clients choose its size.
 const LONGEST: usize = 256 << 10;
 
 /// Shared by all threads.
@@ -24,7 +24,7 @@ impl<T> Memo<T> {
 }
 
 impl<T: Clone> Memo<T> {
-    /// What `make` makes of a text, now or earlier. A failure is not kept.
+    /// The result of `make` for a text, cached or new. Errors are not cached.
     pub fn get<E>(&self, text: &str, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let known = |all: &Vec<(Arc<str>, T)>| {
             all.iter()

@@ -1,5 +1,5 @@
-//! What a prompt is made of, before a template has seen it. JSON stays text here, so that the order of keys and the
-//! spelling of numbers are those of its author.
+//! The parts of a prompt, before a template renders them. JSON stays text here, to keep the author's key order and
+//! number spelling.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,11 +29,11 @@ impl Role {
 pub struct ChatMessage {
     pub role: Role,
     pub content: String,
-    /// `reasoning_content` of the template; only an assistant has it.
+    /// The template's `reasoning_content`; only for an assistant.
     pub reasoning: Option<String>,
-    /// Only an assistant has them.
+    /// Only for an assistant.
     pub tool_calls: Vec<ToolCall>,
-    /// The call that this message answers; only a tool has it.
+    /// The call that this message answers; only for a tool.
     pub tool_call_id: Option<String>,
 }
 
@@ -57,22 +57,22 @@ impl ChatMessage {
     }
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Unique within the episode; the driver issues those of sampled calls.
+    /// Unique within the episode; the driver creates the ids of sampled calls.
     pub id: String,
     pub name: String,
     /// JSON text of an object, as it was sampled or sent.
     pub arguments: String,
 }
 
-/// What a prompt has besides messages.
+/// The parts of a prompt other than messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptShape {
-    /// JSON text of an array in OpenAI's function form, as its author wrote it; empty: no tools.
+    /// JSON text of an array in OpenAI's function form, as its author wrote it; empty means no tools.
     pub tools: String,
-    /// False: the template is told `enable_thinking=false`. True: the template decides, as it does by default.
+    /// False: the template receives `enable_thinking=false`. True: the template's default applies.
     pub thinking: bool,
 }
 

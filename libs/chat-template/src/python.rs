@@ -1,9 +1,9 @@
-//! What templates expect of Python: they were written for Jinja2 as the transformers library sets it up.
+//! The Python behaviour that templates expect: they were written for Jinja2 as configured by the transformers library.
 //!
-//! minijinja's own `tojson` escapes for HTML and writes no spaces, and it writes large floats in full. `tojson` here
-//! writes as `json.dumps(x, ensure_ascii=False)`, which is the library's; floats print as Python's `repr`. Two known
-//! differences are left: a list or an object that is printed without `tojson` has double quotes, and a whole number
-//! beyond 64 bits becomes a float.
+//! minijinja's own `tojson` escapes for HTML, writes no spaces, and writes large floats in full. `tojson` here writes
+//! like `json.dumps(x, ensure_ascii=False)`, as in that library; floats print like Python's `repr`. Two known
+//! differences remain: a list or an object printed without `tojson` has double quotes, and an integer beyond 64 bits
+//! becomes a float.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
 
-/// An environment for one template, `chat`. `globals` are names with their texts.
+/// An environment for one template, `chat`. `globals` are names and their texts.
 pub fn environment(template: String, globals: Vec<(&'static str, String)>) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -70,7 +70,7 @@ fn float(value: &Value) -> Option<f64> {
     is_float.then(|| f64::try_from(value.clone()).ok())?
 }
 
-/// A float as Python's `repr` writes it: the shortest digits, with an exponent below 1e-4 and from 1e16 on.
+/// A float as Python's `repr` writes it: the shortest digits, with an exponent below 1e-4 and from 1e16.
 fn repr(number: f64) -> String {
     let scientific = format!("{number:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {
@@ -86,11 +86,11 @@ fn repr(number: f64) -> String {
     }
 }
 
-/// Python's separators: `", "` and `": "`, or lines where there is an indent.
+/// Python's separators: `", "` and `": "`, or line breaks if there is an indent.
 struct Json {
     indent: Option<usize>,
     depth: usize,
-    /// The list or object that ends next has something in it: an empty one stays on one line.
+    /// The list or object that ends next is not empty; an empty one stays on one line.
     filled: bool,
 }
 

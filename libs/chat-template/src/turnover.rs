@@ -1,4 +1,4 @@
-//! The ids around answers, for histories that are put together anew: turns taken out, answers without their reasoning.
+//! The ids around answers, for rebuilt histories: with turns left out, or answers without their reasoning.
 
 use super::{ANSWER, ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
 use minijinja::{Value, context};
@@ -7,17 +7,17 @@ use std::sync::Arc;
 /// The token that ends the reasoning of an answer.
 const REASONING_ENDS: &str = "</think>";
 
-/// What a template puts before an answer.
+/// The template's ids before an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turnover {
-    /// Before one that is to be sampled. Every prompt ends with these ids.
+    /// Before an answer to be sampled. Every prompt ends with these ids.
     pub opens: Vec<u32>,
-    /// Before one that lies behind, and is shown without its reasoning.
+    /// Before an earlier answer, which is shown without its reasoning.
     pub header: Vec<u32>,
 }
 
 impl ChatTemplate {
-    /// What stands before an answer.
+    /// The ids before an answer.
     pub fn turnover(&self, shape: &PromptShape) -> Result<Arc<Turnover>, TemplateError> {
         self.turnovers[usize::from(shape.thinking)].get(&shape.tools, || {
             let (tools, thinking) = (self.tools(shape)?, shape.thinking);
@@ -48,7 +48,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The ids of a user's message in the middle of a history, in place of [`Turnover::opens`]. They end with those.
+    /// The ids of a user's message within a history, in place of [`Turnover::opens`]. They end with those ids.
     pub fn interjection(&self, shape: &PromptShape, text: &str) -> Result<Vec<u32>, TemplateError> {
         let tools = self.tools(shape)?;
         let user = context! { role => "user", content => "-" };
@@ -59,7 +59,8 @@ impl ChatTemplate {
         self.literals.encode(after(&rendered, &before)?)
     }
 
-    /// An answer without its reasoning and the line ends behind that. One whose reasoning did not end is whole.
+    /// An answer without its reasoning and the newlines after it. If the reasoning did not end, the answer is returned
+    /// whole.
     pub fn after_reasoning<'a>(&self, ids: &'a [u32]) -> Result<&'a [u32], TemplateError> {
         let ends = self.literals.tokenizer().token_to_id(REASONING_ENDS).ok_or_else(|| {
             TemplateError::Shape(format!(

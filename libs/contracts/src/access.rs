@@ -1,9 +1,9 @@
-//! Who may call which service: audiences of tokens, where they are mounted, and the service accounts of callers.
+//! Who may call which service: audiences of tokens, their mount paths, and the service accounts of callers.
 //!
-//! A token is a service account's, projected into a pod for one service. The operator writes pods and accounts by these
-//! names, services accept them, and `grpo-auth` checks.
+//! A token belongs to a service account and is projected into a pod for one service. The operator writes pods and
+//! accounts with these names, services accept them, and `grpo-auth` checks them.
 
-/// A service that asks for a token of its own.
+/// A service that requires a token with its own audience.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     Gateway,
@@ -13,7 +13,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// What a token for it names as its audience.
+    /// The audience of a token for this service.
     pub fn audience(self) -> &'static str {
         match self {
             Self::Gateway => "gateway.grpo.dev",
@@ -24,16 +24,16 @@ impl Service {
     }
 }
 
-/// The folder with a pod's tokens: one file for each service it calls, named as the audience.
+/// The folder with a pod's tokens: one file for each service that the pod calls, named after the audience.
 pub const TOKENS: &str = "/var/run/secrets/grpo.dev/tokens";
 /// The volume of that folder.
 pub const TOKENS_VOLUME: &str = "grpo-tokens";
-/// Seconds that a token is valid; the kubelet replaces it after four fifths of them.
+/// Lifetime of a token in seconds; the kubelet replaces it after four fifths of it.
 pub const TOKEN_SECONDS: u32 = 3600;
-/// Where a pod finds its token for the API server, and the API server's certificate authority.
+/// Where the token for the API server and the server's certificate authority are mounted in a pod.
 pub const API_SERVER_ACCESS: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Names of the service accounts that the operator makes.
+/// Names of the service accounts that the operator creates.
 pub mod account {
     pub fn driver(run: &str) -> String {
         format!("{run}{}", super::DRIVER_SUFFIX)
@@ -43,17 +43,17 @@ pub mod account {
         format!("{run}-trainer")
     }
 
-    /// Of the engine pods of an InferencePool.
+    /// The account of an InferencePool's engine pods.
     pub fn engines(pool: &str) -> String {
         format!("{pool}-engines")
     }
 
-    /// Of a SandboxPool's gateway.
+    /// The account of a SandboxPool's gateway.
     pub fn gateway(pool: &str) -> String {
         format!("{pool}-gateway")
     }
 
-    /// Has no pod: a token for it lets people and other systems' programs use a SandboxPool.
+    /// An account without a pod: with a token for it, people and programs of other systems can use a SandboxPool.
     pub fn sandbox_client(pool: &str) -> String {
         format!("{pool}-client")
     }

@@ -1,25 +1,25 @@
-//! Names of images as container runtimes read them (the reference grammar of `distribution/reference`), and the pool's
-//! rewrites of them.
+//! Image names as container runtimes parse them (the grammar of `distribution/reference`), and a pool's rewrites of
+//! them.
 //!
-//! `swebench/x:1` and `docker.io/swebench/x:1` are one image, and `ubuntu` is `docker.io/library/ubuntu`: a rewrite
-//! that compared texts would miss the published form of most tasks' images.
+//! `swebench/x:1` and `docker.io/swebench/x:1` are the same image, and `ubuntu` is `docker.io/library/ubuntu`. A
+//! rewrite that compared texts would miss the published names of most tasks' images.
 
 use grpo_crds::sandbox_pool::ImageRewrite;
 
-/// Where a name without a registry is.
+/// The registry of a name without a registry.
 const DEFAULT_REGISTRY: &str = "docker.io";
 const SAME_REGISTRY: [&str; 2] = ["index.docker.io", "registry-1.docker.io"];
-/// Where the default registry has a name of one part.
+/// The default registry's folder for names of one part.
 const OFFICIAL: &str = "library";
 
-/// The image's name after the rewrites; the first that fits wins. One that none fits stays as it was written.
+/// The image's name after the rewrites; the first match wins. Without a match the name is unchanged.
 pub fn rewritten(rewrites: &[ImageRewrite], image: &str) -> String {
     let name = Name::of_image(image);
     let rewrite = rewrites.iter().find_map(|rewrite| name.rewritten(rewrite));
     rewrite.unwrap_or_else(|| image.to_owned())
 }
 
-/// Registry and path, part by part; then tag and digest as written.
+/// Registry and path, split into parts; then tag and digest as written.
 #[derive(Debug, PartialEq, Eq)]
 struct Name<'a> {
     parts: Vec<&'a str>,
@@ -39,11 +39,11 @@ impl<'a> Name<'a> {
     fn rewritten(&self, rewrite: &ImageRewrite) -> Option<String> {
         let from = rewrite.from.as_str();
         let whole = Name::of_image(from);
-        // Of `a/b:1` it is also `a/b:1@sha256:...`.
+        // `a/b:1` also matches `a/b:1@sha256:...`.
         let rest = self.version.strip_prefix(whole.version);
         let rest = rest.filter(|rest| rest.is_empty() || whole.version.is_empty() || rest.starts_with('@'));
         let (taken, version) = match rest.filter(|_| whole.parts == self.parts) {
-            // A rewrite of one version names the version that takes its place.
+            // A rewrite of one version names the replacement version.
             Some(_) if !whole.version.is_empty() => (self.parts.len(), ""),
             Some(version) => (self.parts.len(), version),
             None => {
@@ -58,11 +58,11 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The first parts of names that a rewrite is for: a registry, or a folder of one. None for one image.
+/// The leading name parts that a rewrite matches: a registry, or a folder of one. `None` if it is for one image.
 fn prefix(from: &str) -> Option<Vec<&str>> {
     let folder = from.trim_end_matches('/');
-    // A colon of the last part is a tag's, unless a slash behind it says that it is a port's, or nothing but digits
-    // follows in a name of one part.
+    // A colon in the last part starts a tag. It starts a port if a slash follows, or if only digits follow in a name of
+    // one part.
     let version = split_version(from).1;
     let port = !from.contains('/') && version.len() > 1 && version[1..].bytes().all(|byte| byte.is_ascii_digit());
     let is_image = folder.len() == from.len() && !version.is_empty() && !port;

@@ -1,18 +1,18 @@
-//! What two processes must agree on and neither owns: the file a run's processes are started with, names and labels of
-//! objects, exit codes, ports, limits of shared formats, and which fields of a GrpoRun this version executes.
+//! Shared agreements between processes: the file that a run's processes start with, names and labels of objects, exit
+//! codes, ports, limits of shared formats, and the fields of a GrpoRun that this version executes.
 //!
-//! * [`run_config::RunConfig`]: what the operator resolves a run to and mounts into driver and trainer as `run.json`;
-//! * [`live`]: which changes of it a running driver takes over;
-//! * [`names`]: labels, names of claims, field managers, shards of a ledger;
+//! * [`run_config::RunConfig`]: the resolved run, which the operator mounts into driver and trainer as `run.json`;
+//! * [`live`]: the changes of it that a running driver applies;
+//! * [`names`]: labels, names of volume claims, field managers, the size of ledger shards;
 //! * [`access`]: audiences of tokens and the service accounts that carry them;
 //! * [`listen`]: addresses that services listen on;
-//! * [`volumes`]: the volumes with datasets and lists of instances that a driver's pod has;
-//! * [`task_sets`]: what a driver says of the rows of a run's sets;
+//! * [`volumes`]: the volumes with datasets and lists of instances in a driver's pod;
+//! * [`task_sets`]: a driver's report on the rows of a run's sets;
 //! * [`image_name`]: names of images, and a pool's rewrites of them;
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
 //! * [`reason`]: the reasons of conditions, events and faults;
 //! * [`support`]: the fields that driver and trainer refuse;
-//! * [`weights`]: which versions of the weights are kept, and in which form.
+//! * [`weights`]: which weights versions are kept, and in which form.
 
 pub mod access;
 pub mod exit;

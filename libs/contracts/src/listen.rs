@@ -1,15 +1,14 @@
-//! How services listen: one socket for both families of addresses, so that they serve in clusters of IPv4, of IPv6 and
-//! of both.
+//! How services listen: one socket for both address families, so that they work in IPv4, IPv6 and dual-stack clusters.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
-/// Every own address, of both families.
+/// All local addresses of both families.
 pub const fn everywhere(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)
 }
 
-/// Listens, without blocking. Where the kernel has no IPv6, [`everywhere`] is every address of IPv4.
+/// A non-blocking listener. If the kernel has no IPv6, [`everywhere`] means all IPv4 addresses.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = match TcpListener::bind(address) {
         Err(error) if address == everywhere(address.port()) && error.kind() != io::ErrorKind::AddrInUse => {

@@ -1,21 +1,21 @@
-//! What may change under a running driver, and taking it over from a newer `run.json`.
+//! The settings that may change under a running driver, and how it applies them from a newer `run.json`.
 //!
-//! The API server refuses most changes while a run runs. This module checks every change in the file again: the file
-//! may belong to another run of the same name, or the API server may have seen the change before it saw the run's new
-//! phase. It does not report fields that other components apply.
+//! The API server refuses most changes during a run. This module checks every change in the file again: the file may
+//! belong to another run of the same name, or the API server may have seen the change before the run's new phase. It
+//! does not report fields that other components apply.
 
 use serde_json::Value;
 
 use crate::RunConfig;
 
-/// Other components apply changes of these fields, or the changes wait for the next start.
+/// Other components apply changes of these fields, or the changes take effect at the next start.
 const OF_OTHERS: [&str; 4] = ["suspend", "ttlSecondsAfterFinished", "inference.pool", "sandboxes.pool"];
 
 /// The configuration after the live changes of a newer `run.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveUpdate {
     pub config: RunConfig,
-    /// Paths below `spec` that differ too, and stay as they were.
+    /// Other paths below `spec` that differ; their values are unchanged.
     pub ignored: Vec<String>,
 }
 
@@ -28,8 +28,8 @@ pub struct OtherRunError {
 }
 
 impl RunConfig {
-    /// This configuration with what may change while a run runs as it is in `newer`: the number of iterations,
-    /// sampling, checkpoints, and when sets are evaluated.
+    /// This configuration with the live settings of `newer`: the number of iterations, sampling, checkpoints, and when
+    /// sets are evaluated.
     pub fn with_live_changes_of(&self, newer: &Self) -> Result<LiveUpdate, OtherRunError> {
         if newer.uid != self.uid {
             return Err(OtherRunError {
@@ -48,7 +48,7 @@ impl RunConfig {
             }
         }
         let mut ignored = Vec::new();
-        // A spec that was read from JSON always is JSON.
+        // A spec that was read from JSON can always be written as JSON.
         let (kept, given) = (
             serde_json::to_value(&config.spec).unwrap_or_default(),
             serde_json::to_value(&newer.spec).unwrap_or_default(),
@@ -63,7 +63,7 @@ impl RunConfig {
     }
 }
 
-/// Paths at which two specs differ: fields of objects one by one, lists as a whole.
+/// Paths at which two specs differ: objects field by field, lists as a whole.
 fn differences(path: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {

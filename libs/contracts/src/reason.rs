@@ -1,15 +1,16 @@
-//! Every reason that a condition, an event or a fault of ours has: one word for programs, which people search for.
+//! Every reason of this project's conditions, events and faults: one word for programs and for searches.
 //!
-//! The operator writes them into conditions and events; the driver declares a [terminal fault](crate::exit::FAULT_CODE)
-//! with one. The page "Troubleshooting" of the book has a section for each, and `kubectl grpo explain` prints it: a
-//! test of the plugin compares that page with [`Reason::ALL`], so a new reason needs its section.
+//! The operator writes reasons into conditions and events; the driver declares a [terminal
+//! fault](crate::exit::FAULT_CODE) with one. The page "Troubleshooting" of the book has a section for each reason, and
+//! `kubectl grpo explain` prints it. A test of the plugin compares that page with [`Reason::ALL`], so a new reason
+//! needs its section.
 
 use std::fmt;
 
-/// The enum, its texts and the list of all, from one list.
+/// Generates the enum, its texts and the list of all reasons from one list.
 macro_rules! reasons {
     ($($name:ident,)*) => {
-        /// Why an object is as its condition shows, or why a run ended.
+        /// The cause of a condition's status, or of the end of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($name,)*
@@ -24,7 +25,7 @@ macro_rules! reasons {
                 Self::ALL.iter().copied().find(|reason| reason.text() == text)
             }
 
-            /// As conditions and events have it.
+            /// The text in conditions and events.
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
@@ -151,7 +152,7 @@ reasons! {
     ImageUnavailable,
     NoneStuck,
     NoAddress,
-    // Requests of the operator that failed, on any kind.
+    // Failed requests of the operator, for any kind.
     ApplyFailed,
     CreateFailed,
     DeleteFailed,
@@ -176,7 +177,7 @@ impl From<Reason> for String {
     }
 }
 
-/// A condition has its reason as a text.
+/// Conditions have their reason as a text.
 impl PartialEq<&str> for Reason {
     fn eq(&self, other: &&str) -> bool {
         self.text() == *other

@@ -1,5 +1,4 @@
-//! `run.json`: what the operator resolves a [`GrpoRun`] to. Driver and trainer are started with it and look at nothing
-//! else.
+//! `run.json`: the resolved [`GrpoRun`], written by the operator. It is the only configuration of driver and trainer.
 
 use std::path::{Path, PathBuf};
 
@@ -18,19 +17,19 @@ use grpo_crds::{
 pub struct RunConfig {
     pub name: String,
     pub namespace: String,
-    /// The run's uid: the driver names it in every write of progress.
+    /// The run's uid: the driver includes it in every write of progress.
     pub uid: String,
     pub spec: GrpoRunSpec,
     /// The run's root inside the store's volume or below the bucket's prefix, `<namespace>/<name>` unless given.
     pub store_path: String,
     /// The folder with the model's files.
     pub model_path: String,
-    /// How the driver brings them there, when they come from the Hugging Face Hub or an object store.
+    /// How the driver downloads the files, if they come from the Hugging Face Hub or an object store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_download: Option<ModelDownload>,
-    /// Sources of datasets and where they are mounted, without repetition.
+    /// Sources of datasets and their mount paths, without repetition.
     pub datasets: Vec<DatasetMount>,
-    /// Texts of ConfigMaps that task sets name, and where they are mounted, without repetition.
+    /// ConfigMap texts that task sets name, and their mount paths, without repetition.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub config_maps: Vec<ConfigMapMount>,
     pub endpoints: Endpoints,
@@ -45,11 +44,12 @@ pub struct ModelDownload {
     pub from: RemoteModel,
     /// The folder of the cache, as driver and trainer see it.
     pub cache: String,
-    /// The driver brings the weights too. Left out where neither trainer nor engines share its cache: it reads none.
+    /// The driver also downloads the weights. False if neither trainer nor engines share its cache: the driver does not
+    /// read weights.
     pub weights: bool,
 }
 
-/// A model that no volume has: processes download it.
+/// A model that is on no volume: processes download it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RemoteModel {
@@ -58,14 +58,14 @@ pub enum RemoteModel {
 }
 
 impl RemoteModel {
-    /// None for a model that is mounted.
+    /// `None` for a mounted model.
     pub fn of(source: &ModelSource) -> Option<Self> {
         let hub = source.hub.clone().map(Self::Hub);
         hub.or_else(|| source.object_store.clone().map(Self::ObjectStore))
     }
 
-    /// What the Secret gives the process that downloads: the file with the hub's token, or the folder with the keys of
-    /// the object store. None without a Secret.
+    /// The mounted Secret for the process that downloads: the file with the hub's token, or the folder with the object
+    /// store's keys. `None` without a Secret.
     pub fn secret(&self) -> Option<String> {
         match self {
             Self::Hub(hub) => {
@@ -81,16 +81,16 @@ impl RemoteModel {
 }
 
 impl ModelDownload {
-    /// Where the pool's cache is mounted in each pod that shares it.
+    /// The mount path of the pool's cache in each pod that shares it.
     pub const CACHE_MOUNT: &'static str = "/model-cache";
-    /// Below a cache, the folder for what is downloaded: files of the hub, and of object stores.
+    /// The folder below a cache for downloads from the hub and from object stores.
     pub const HUB_FOLDER: &'static str = "hub";
-    /// Where the token is mounted, if there is one.
+    /// The mount path of the token, if there is one.
     pub const TOKEN_MOUNT: &'static str = "/model-token";
     pub const TOKEN_FILE: &'static str = "token";
-    /// Where the Secret with an object store's keys is mounted, if there is one: one file a key.
+    /// The mount path of the Secret with an object store's keys, if there is one: one file for each key.
     pub const CREDENTIALS_MOUNT: &'static str = "/model-credentials";
-    /// Where the driver says which commit and files the run's processes take.
+    /// The driver's HTTP path for the commit and files that the run's processes use.
     pub const PIN_ROUTE: &'static str = "/v1/model";
 
     fn of(spec: &GrpoRunSpec, store_path: &str) -> Option<Self> {
@@ -102,8 +102,8 @@ impl ModelDownload {
                 Some(_) => joined(Self::CACHE_MOUNT, Some(Self::HUB_FOLDER)),
                 None => format!("{}/{store_path}/{}", RunConfig::STORE_MOUNT, Self::HUB_FOLDER),
             },
-            // A node's folder is shared by what is on that node: whether the driver's has anything else is not known.
-            // Where a bucket is the run's store, each pod has a `/store` of its own.
+            // A node's folder is shared by the pods on that node, and it is not known whether others run on the
+            // driver's node. If the run's store is a bucket, each pod has its own `/store`.
             weights: claim || (shared.is_none() && spec.mode.needs_trainer() && spec.store.object_store.is_none()),
             from,
         })
@@ -116,11 +116,11 @@ pub fn pool_cache(spec: &GrpoRunSpec) -> Option<&ModelCache> {
     cache.filter(|cache| cache.claim_name.is_some() || cache.host_path.is_some())
 }
 
-/// A text of a ConfigMap, mounted in the driver: a list of instances, or statements of prompts.
+/// A ConfigMap text, mounted in the driver: a list of instances, or statements of prompts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapMount {
-    /// `/config-maps/<n>`; the text is the file [`ConfigMapMount::FILE`] in it.
+    /// `/config-maps/<n>`; the text is in it as the file [`ConfigMapMount::FILE`].
     pub path: String,
     pub config_map_ref: ConfigMapKeyRef,
 }
@@ -130,22 +130,23 @@ impl ConfigMapMount {
     pub const FILE: &'static str = "text";
 }
 
-/// One source of datasets, as the driver gets it.
+/// One source of datasets, as the driver receives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DatasetMount {
     /// `/datasets/<n>`
     pub path: String,
-    /// The reference, when it is an image.
+    /// The reference, if it is an image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// The claim's name, when it is a volume.
+    /// The volume claim's name, if it is a volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim_name: Option<String>,
-    /// The split, when the driver downloads it from the Hugging Face Hub. Only the token is mounted, if there is one.
+    /// The split, if the driver downloads it from the Hugging Face Hub. Then only the token is mounted, if there is
+    /// one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hub: Option<HubDataset>,
-    /// The file, when the driver downloads it from an object store. Only the keys are mounted, if there are any.
+    /// The file, if the driver downloads it from an object store. Then only the keys are mounted, if there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_store: Option<ObjectStoreSource>,
 }
@@ -163,7 +164,7 @@ impl DatasetMount {
     }
 }
 
-/// Where the driver finds the rows of a dataset.
+/// The location of a dataset's rows for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatasetLocation {
     /// A mounted file.
@@ -174,7 +175,7 @@ pub enum DatasetLocation {
         /// The file with the token.
         token: Option<PathBuf>,
     },
-    /// A file of a bucket that the driver downloads.
+    /// A file in a bucket that the driver downloads.
     ObjectStore {
         file: ObjectStoreSource,
         /// The folder with the keys.
@@ -182,43 +183,43 @@ pub enum DatasetLocation {
     },
 }
 
-/// Where the processes of a run find each other.
+/// The addresses by which a run's processes reach each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Endpoints {
     /// Base URL of the sandbox gateway.
     pub gateway: String,
-    /// A name that resolves to every engine pod, ready or not.
+    /// A host name that resolves to every engine pod, ready or not.
     pub engines_host: String,
     pub engines_port: u16,
-    /// The same of the pool that judges turns, where the run has a judge.
+    /// The same for the pool of the judge, if the run has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge_host: Option<String>,
     /// Base URL of the trainer's rank 0.
     pub trainer: String,
-    /// Base URL of the driver, as the agents see it.
+    /// Base URL of the driver, as agents see it.
     pub driver: String,
 }
 
 impl RunConfig {
     /// The key in the ConfigMap `<run>-config`.
     pub const KEY: &'static str = "run.json";
-    /// Where driver and trainer find it.
+    /// Its path in driver and trainer.
     pub const PATH: &'static str = "/etc/grpo/run.json";
-    /// Where the store's volume is mounted in driver and trainer.
+    /// The mount path of the store's volume in driver and trainer.
     pub const STORE_MOUNT: &'static str = "/store";
-    /// Where the Secret with a bucket's credentials is mounted in driver and trainer, one file a key.
+    /// The mount path of the Secret with a bucket's credentials in driver and trainer, one file for each key.
     pub const STORE_SECRET: &'static str = "/store-credentials";
-    /// Where the token of `reward.http` is mounted in the driver, as the file [`RunConfig::REWARD_TOKEN_FILE`].
+    /// The mount path of `reward.http`'s token in the driver; the token is the file [`RunConfig::REWARD_TOKEN_FILE`].
     pub const REWARD_TOKEN_MOUNT: &'static str = "/reward-token";
     pub const REWARD_TOKEN_FILE: &'static str = "token";
-    /// Where datasets are mounted in the driver.
+    /// The mount path of datasets in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
-    /// Where texts of ConfigMaps are mounted in the driver.
+    /// The mount path of ConfigMap texts in the driver.
     pub const CONFIG_MAPS_MOUNT: &'static str = "/config-maps";
 
     pub const DRIVER_PORT: u16 = 8070;
-    /// Where the driver shows the run's records. On loopback only: clients reach it through the API server.
+    /// The port of the run's records in the driver. On loopback only: clients reach it through the API server.
     pub const RECORDS_PORT: u16 = 8071;
     pub const TRAINER_PORT: u16 = 8090;
     pub const AGENT_PORT: u16 = 8000;
@@ -259,7 +260,7 @@ impl RunConfig {
         }
     }
 
-    /// The folder on the driver's and trainer's file system that is the run's store, where it is on a volume.
+    /// The folder of the run's store in driver and trainer, if the store is on a volume.
     pub fn store_root(&self) -> PathBuf {
         Path::new(Self::STORE_MOUNT).join(&self.store_path)
     }
@@ -272,8 +273,8 @@ impl RunConfig {
             .map(|_| Path::new(Self::STORE_SECRET))
     }
 
-    /// Where a dataset's rows are, as the driver sees it. None if the operator that wrote this does not know its
-    /// source.
+    /// The location of a dataset's rows, as the driver sees it. `None` if the operator that wrote this file does not
+    /// know its source.
     pub fn dataset(&self, dataset: &Dataset) -> Option<DatasetLocation> {
         let (wanted, path) = source(dataset)?;
         let mount = self.datasets.iter().find(|mount| mount.is_same_source(&wanted))?;
@@ -291,14 +292,14 @@ impl RunConfig {
         })
     }
 
-    /// The file with a text of a ConfigMap, as the driver sees it.
+    /// The file with a ConfigMap text, as the driver sees it.
     pub fn config_map(&self, text: &ConfigMapKeyRef) -> Option<PathBuf> {
         let mount = self.config_maps.iter().find(|mount| mount.config_map_ref == *text)?;
         Some(PathBuf::from(joined(&mount.path, Some(ConfigMapMount::FILE))))
     }
 }
 
-/// What a run's task sets have in common, the training set first.
+/// The common parts of a run's task sets, the training set first.
 fn sets(spec: &GrpoRunSpec) -> impl Iterator<Item = (&Dataset, &Select, Option<&PromptOverrides>)> {
     let train = spec.tasks.train.iter();
     let train = train.map(|set| (&set.dataset, &set.select, set.prompt_overrides.as_ref()));
@@ -306,7 +307,7 @@ fn sets(spec: &GrpoRunSpec) -> impl Iterator<Item = (&Dataset, &Select, Option<&
     train.chain(evaluate.map(|set| (&set.dataset, &set.select, set.prompt_overrides.as_ref())))
 }
 
-/// Every text that a run's task sets name, once, in the order of their first mention.
+/// Every ConfigMap text that a run's task sets name, without repetition, in order of first mention.
 fn config_maps(spec: &GrpoRunSpec) -> Vec<ConfigMapMount> {
     let texts = sets(spec).flat_map(|(_, select, overrides)| {
         let lists = [&select.instance_ids, &select.exclude].into_iter().flatten();
@@ -325,8 +326,8 @@ fn config_maps(spec: &GrpoRunSpec) -> Vec<ConfigMapMount> {
     mounts
 }
 
-/// Every source that a run names, once: rows of task sets in the order of their first mention, files of statements,
-/// conversations.
+/// Every dataset source that a run names, without repetition: rows of task sets in order of first mention, files of
+/// statements, conversations.
 fn mounts(spec: &GrpoRunSpec) -> Vec<DatasetMount> {
     let rows = sets(spec).map(|(rows, ..)| rows);
     let statements = sets(spec).filter_map(|(.., overrides)| overrides?.dataset.as_ref());

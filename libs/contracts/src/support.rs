@@ -1,8 +1,9 @@
-//! What a GrpoRun may ask for and the driver and trainer of this version do not execute yet.
+//! The fields of a GrpoRun that this version's driver and trainer do not execute yet.
 //!
-//! The operator calls [`unsupported`] before it makes anything, driver and trainer before anything else. The refusal
-//! names field, value and remedy: a field is executed or refused, never ignored. A change that executes one of them
-//! removes its line here, its case in `tests/unsupported.yaml`, and the word `Refused:` of its description in the CRD.
+//! The operator calls [`unsupported`] before it creates anything, driver and trainer before any other work. The error
+//! names field, value and remedy: a field is executed or refused, never ignored. A change that implements a field
+//! removes its line here, its case in `tests/unsupported.yaml`, and the word `Refused:` from its description in the
+//! CRD.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -17,15 +18,15 @@ use grpo_crds::{
 /// A field that no component implements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// Below `spec`.
+    /// Path below `spec`.
     pub path: String,
-    /// As in the manifest.
+    /// As written in the manifest.
     pub value: String,
     /// What to write instead.
     pub remedy: &'static str,
 }
 
-/// Everything that a run asks for and no component implements, in the order of the spec.
+/// Every field that a run sets and no component implements, in the order of the spec.
 pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     let mut found = Found::default();
     agent(&mut found, &spec.agent);
@@ -46,7 +47,7 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     }
     engines(&mut found, spec);
     if let Some(bucket) = &spec.store.object_store {
-        // An upload to Azure that was aborted can be completed: an attempt that was replaced could still write.
+        // An aborted upload to Azure can still be completed, so a replaced attempt could still write.
         found.unless(
             !bucket.url.starts_with("az://") || !spec.mode.needs_trainer(),
             "store.objectStore.url",
@@ -57,8 +58,8 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     found.0
 }
 
-/// True where a run trains on samples of a server that never takes new weights, and says that this is meant. The server
-/// serves the base model, and its tokens are no staler for it: they are what the run trains on.
+/// True if a run trains on samples of a server that never takes new weights, and the spec says that this is intended.
+/// The server serves the base model; its tokens do not count as stale, since the run trains on them by intention.
 pub fn samples_frozen(spec: &GrpoRunSpec) -> bool {
     let pool = spec.inference.pool.as_ref();
     let external = pool.and_then(|pool| pool.engine.external.as_ref());
@@ -67,7 +68,7 @@ pub fn samples_frozen(spec: &GrpoRunSpec) -> bool {
         && external.is_some_and(|external| external.weights == ExternalWeights::Frozen)
 }
 
-/// All of it in one message.
+/// All of them in one message.
 pub fn in_words(unsupported: &[Unsupported]) -> String {
     let words = |one: &Unsupported| {
         format!(
@@ -101,8 +102,8 @@ fn rollout(found: &mut Found, spec: &GrpoRunSpec) {
     }
 }
 
-/// The trainer computes the whole distribution, from logits and temperature alone: with these, its logprobs would be
-/// those of another one.
+/// The trainer computes the full distribution from logits and temperature only. With these settings its logprobs would
+/// be those of another distribution.
 fn sampling(found: &mut Found, path: &str, sampling: &Sampling) {
     let Sampling {
         top_p,
@@ -137,7 +138,7 @@ fn judge(found: &mut Found, spec: &GrpoRunSpec) {
     }
 }
 
-/// Supervised training minimises the negative logprob of what is learnt, and nothing else.
+/// Supervised training minimises only the negative logprob of the marked tokens.
 fn supervised(found: &mut Found, algorithm: &Algorithm) {
     let remedy = "leave it out: supervised training has no policy to stay close to";
     found.given("algorithm.kl", &algorithm.kl, remedy);
@@ -154,7 +155,7 @@ fn trainer(found: &mut Found, trainer: &Trainer) {
     found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 
-/// The engine agent brings new weights to the disk of its own pod.
+/// The engine agent downloads new weights to the disk of its own pod.
 fn engines(found: &mut Found, spec: &GrpoRunSpec) {
     let Some(pool) = spec.inference.pool.as_ref().filter(|_| spec.mode == Mode::Train) else {
         return;
@@ -173,14 +174,14 @@ fn engines(found: &mut Found, spec: &GrpoRunSpec) {
     }
 }
 
-/// What was found so far.
+/// The fields found so far.
 #[derive(Default)]
 struct Found(Vec<Unsupported>);
 
 impl Found {
     fn unless(&mut self, executed: bool, path: &str, value: &(impl Serialize + ?Sized), remedy: &'static str) {
         if !executed {
-            // A field of the spec always is JSON.
+            // A field of the spec can always be written as JSON.
             let value = serde_json::to_string(value).unwrap_or_default();
             let path = path.to_owned();
             self.0.push(Unsupported { path, value, remedy });

@@ -1,5 +1,5 @@
-//! What a driver says of the rows of a run's sets: the report of a set that it keeps in the store, and the lines of
-//! `grpo-driver tasks`, which answers the same before there is a run.
+//! A driver's report on the rows of a run's sets: the report of each set in the store, and the lines of `grpo-driver
+//! tasks`, which gives the same answer before a run exists.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub fn evaluation(name: &str) -> String {
     format!("evaluate.{name}")
 }
 
-/// How many skipped rows a message names.
+/// Maximum skipped rows that a message names.
 const NAMED: usize = 3;
-/// The longest cause in a message, in characters.
+/// Maximum length of a cause in a message, in characters.
 const LONGEST_CAUSE: usize = 160;
 
-/// What was made of the rows of one set, as it is in the store.
+/// How the rows of one set became tasks; stored as a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SetReport {
@@ -30,15 +30,15 @@ pub struct SetReport {
     pub set: String,
     /// The format in the spec.
     pub format: RowFormat,
-    /// How many rows of which format could be graded.
+    /// For each format, how many rows can be graded.
     pub rows: BTreeMap<String, usize>,
-    /// How many of these are tasks of the run, after shuffle, slice and limit.
+    /// How many of these rows are tasks of the run, after shuffle, slice and limit.
     pub tasks: usize,
     pub skipped: Vec<SkippedRow>,
     /// How many statements `promptOverrides` has.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub statements: usize,
-    /// How many rows they were put into.
+    /// How many rows received one of them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overridden: usize,
     /// Tasks whose grading scripts install packages.
@@ -50,12 +50,12 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// Rows whose grading scripts install packages. They are graded all the same: most images hold the packages already.
+/// Rows whose grading scripts install packages. They are graded anyway: most images already contain the packages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InstallingRows {
     pub count: usize,
-    /// The first of them.
+    /// The first few of these rows.
     pub first: Vec<InstallingRow>,
 }
 
@@ -64,7 +64,7 @@ pub struct InstallingRows {
 #[serde(rename_all = "camelCase")]
 pub struct InstallingRow {
     pub instance: String,
-    /// The first of its commands that install something.
+    /// The first command that installs a package.
     pub command: String,
 }
 
@@ -83,7 +83,7 @@ impl InstallingRows {
         }
     }
 
-    /// What comes of them where graders reach no package index, and what to do.
+    /// The consequence if graders reach no package index, and the remedy.
     pub fn in_words(&self) -> Option<String> {
         let row = |row: &InstallingRow| format!("{} ({})", row.instance, row.command);
         let first: Vec<String> = self.first.iter().map(row).collect();
@@ -107,7 +107,7 @@ impl InstallingRows {
 pub struct SkippedRow {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// File and line, or row.
+    /// File and line, or row number.
     pub place: String,
     pub cause: String,
 }
@@ -136,28 +136,28 @@ impl SetReport {
     }
 }
 
-/// Where `grpo-driver tasks` is asked, with a POST of a [`TasksQuestion`].
+/// The path of `grpo-driver tasks`: a POST of a [`TasksQuestion`].
 pub const ROUTE: &str = "/v1/tasks";
 
-/// Which sets of which run.
+/// Selects a run and its sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TasksQuestion {
     pub config: RunConfig,
-    /// Names of sets as in reports; empty for all.
+    /// Names of sets as in reports; empty means all.
     pub sets: Vec<String>,
 }
 
-/// A line of the answer. A set's report comes before its rows, and the last line is `done` or `fault`.
+/// A line of the answer. A set's report precedes its rows, and the last line is `done` or `fault`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TasksLine {
-    /// How far it is, for people.
+    /// Progress, for display.
     Progress(String),
     Set(SetReport),
-    /// A row as graders get it: completed, with its image.
+    /// A row as graders receive it: completed, with its image.
     Row(Value),
-    /// A run of this spec would end, or lose an attempt, with this.
+    /// The fault with which a run of this spec would end, or lose an attempt.
     Fault {
         reason: String,
         message: String,

@@ -1,15 +1,15 @@
-//! Volumes as pods name them, and those of a driver's pod that hold datasets and texts of ConfigMaps.
+//! Pod volumes, including the volumes with datasets and ConfigMap texts in a driver's pod.
 //!
-//! The operator gives them to a run's driver, and `kubectl grpo tasks` to a pod that reads the same rows before there
-//! is a run.
+//! The operator adds those to a run's driver. `kubectl grpo tasks` adds them to a pod that reads the same rows before a
+//! run exists.
 
 use grpo_crds::common::{ConfigMapKeyRef, ObjectRef, SecretKeyRef};
 use serde_json::{Value, json};
 
 use crate::{ConfigMapMount, DatasetMount, RunConfig};
 
-/// The volumes with a run's datasets, their Secrets and its texts of ConfigMaps, each with its mount. `pull_policy`: of
-/// datasets that are images.
+/// The volumes with a run's datasets, their Secrets and its ConfigMap texts, each with its mount. `pull_policy` applies
+/// to datasets that are images.
 pub fn dataset_volumes(config: &RunConfig, pull_policy: &str) -> Vec<(Value, Value)> {
     let mut volumes = Vec::new();
     for (n, dataset) in config.datasets.iter().enumerate() {
@@ -39,7 +39,7 @@ pub fn image_volume(name: &str, reference: &str, pull_policy: &str) -> Value {
     json!({"name": name, "image": {"reference": reference, "pullPolicy": pull_policy}})
 }
 
-/// A claim mounted as a volume.
+/// A volume claim mounted as a volume.
 pub fn claim_volume(name: &str, claim: &str, read_only: bool) -> Value {
     let mut volume = json!({"name": name, "persistentVolumeClaim": {"claimName": claim}});
     if read_only {
@@ -58,7 +58,7 @@ pub fn secret_volume(name: &str, secret: &SecretKeyRef, path: &str) -> Value {
     json!({"name": name, "secret": {"secretName": secret.name, "items": [{"key": secret.key, "path": path}], "defaultMode": 0o440}})
 }
 
-/// All values of a Secret, one file a key.
+/// All values of a Secret, one file for each key.
 pub fn secret_folder_volume(name: &str, secret: &ObjectRef) -> Value {
     json!({"name": name, "secret": {"secretName": secret.name, "defaultMode": 0o440}})
 }

@@ -1,4 +1,4 @@
-//! Services are reached by addresses of either family.
+//! Services accept connections on addresses of either family.
 
 use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 
@@ -9,7 +9,7 @@ fn a_service_that_listens_everywhere_is_reached_by_ipv4_and_by_ipv6() {
     let listener = listen(everywhere(0)).unwrap();
     let port = listener.local_addr().unwrap().port();
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    // Machines whose kernel has no IPv6 serve IPv4 alone.
+    // On machines without IPv6 in the kernel, services listen on IPv4 only.
     if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         TcpStream::connect((Ipv6Addr::LOCALHOST, port)).unwrap();
     }

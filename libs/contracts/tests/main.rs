@@ -1,4 +1,4 @@
-//! Every integration test of this crate, in one binary: linking dominates the time of a build.
+//! All integration tests of this crate, in one binary: linking dominates build time.
 
 #![allow(clippy::unwrap_used)]
 

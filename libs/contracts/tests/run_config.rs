@@ -1,4 +1,4 @@
-//! `run.json`: where processes find model, datasets, store and endpoints.
+//! `run.json`: where processes find the model, datasets, the store and endpoints.
 
 use std::path::PathBuf;
 
@@ -49,7 +49,7 @@ fn run_json_says_where_everything_is() {
 fn a_model_of_the_hub_lies_in_the_pools_cache_if_others_share_it_or_in_the_store() {
     let pool = |cache: &str| format!("{{engine: {{vllm: {{}}}}, modelCache: {{{cache}}}}}");
     let (claim, folder, scratch) = (pool("claimName: c"), pool("hostPath: /c"), pool("sizeLimit: 1Gi"));
-    // A driver without a trainer or engines beside its cache needs no weights.
+    // A driver needs no weights if no trainer or engine shares its cache.
     let cases = [
         ("train", claim.as_str(), "/model-cache/hub", true),
         ("evaluate", &claim, "/model-cache/hub", true),

@@ -1,4 +1,4 @@
-//! What no process executes yet is named with field, value and remedy; what the demo asks for is executed.
+//! Unsupported fields are named with field, value and remedy; the demo's fields are all supported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,7 +51,7 @@ struct Case {
     #[serde(default, rename = "by")]
     _by: Option<String>,
     patch: Value,
-    /// Path and value; a value that is left out is any.
+    /// Path and value; an omitted value matches any.
     finds: Vec<(String, Option<String>)>,
 }
 
@@ -86,7 +86,7 @@ fn what_is_not_executed_is_named_with_its_value() {
     }
 }
 
-/// The fields of a schema whose descriptions say that they are refused, with what they say.
+/// The fields of a schema whose descriptions say that they are refused, with that text.
 fn refused_in(schema: &Value, path: &str, found: &mut BTreeMap<String, String>) {
     if let Some(description) = schema["description"].as_str() {
         let words: String = description.replace('`', "");
@@ -107,7 +107,7 @@ fn refused_in(schema: &Value, path: &str, found: &mut BTreeMap<String, String>) 
     }
 }
 
-/// The field and what it is in: types that several fields share have one description.
+/// The field and its parent: types that several fields share have one description.
 fn ending(path: &str) -> String {
     let parts: Vec<&str> = path.split('.').collect();
     parts[parts.len().saturating_sub(2)..].join(".")

@@ -13,12 +13,12 @@ pub struct LoadRequest {
     pub sha256: Option<String>,
 }
 
-/// The engine serves `version` to every request from now on; running ones finish on what they started with.
+/// The engine serves `version` to every new request; running ones finish on the version that they started with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadResponse {
     pub version: String,
-    /// Of the tensors as they are in memory: what a manifest calls `tensorsSha256`.
+    /// Checksum of the tensors in memory: `tensorsSha256` in a manifest.
     pub sha256: String,
 }
 

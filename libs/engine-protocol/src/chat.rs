@@ -1,7 +1,7 @@
-//! `POST /v1/chat/completions`, as OpenAI shapes it: text in, text out, in the model's own chat template.
+//! `POST /v1/chat/completions` in OpenAI's shape: text in, text out, in the model's own chat template.
 //!
-//! For answers that are only read, such as those of a run's judge. What is trained on is sampled by
-//! [`crate::completion`], in token ids. Only what is honoured is in the request type, and unknown fields are refused.
+//! For answers that are read and not trained on, such as those of a run's judge. Tokens for training are sampled by
+//! [`crate::completion`], as token ids. The request type has only fields that are honoured; unknown fields are refused.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,13 @@ pub struct ChatRequest {
     #[serde(default)]
     pub model: String,
     pub messages: Vec<ChatText>,
-    /// Most tokens of the answer, its end token included.
+    /// Maximum number of tokens in the answer, its end token included.
     pub max_tokens: u32,
     #[serde(default = "one")]
     pub temperature: f64,
     #[serde(default = "one")]
     pub top_p: f64,
-    /// Keep the k likeliest tokens; absent keeps all. OpenAI's own servers do not know it.
+    /// Keep the k likeliest tokens; absent keeps all. OpenAI's own servers do not support it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub top_k: Option<i64>,
     /// As in [`crate::Penalties`]; absent changes nothing.
@@ -40,7 +40,7 @@ pub struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// What it asks for beyond temperature, `top_p` and `top_k`.
+    /// The sampling settings beyond temperature, `top_p` and `top_k`.
     pub fn penalties(&self) -> Penalties {
         of_request(
             self.min_p,
@@ -50,7 +50,7 @@ impl ChatRequest {
         )
     }
 
-    /// With these, of which those that change nothing are not sent.
+    /// Sets the penalties. A penalty that changes nothing is not sent.
     pub fn with_penalties(self, penalties: Penalties) -> Self {
         let [min_p, presence_penalty, frequency_penalty, repetition_penalty] = penalties.given();
         Self {
@@ -67,7 +67,7 @@ fn one() -> f64 {
     1.0
 }
 
-/// What one side of a conversation said.
+/// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatText {
@@ -83,7 +83,7 @@ pub enum ChatRole {
     Assistant,
 }
 
-/// The answer. Servers say more than this; what is not read is not here.
+/// The response, without the fields that the caller does not read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChatResponse {
     #[serde(default)]
@@ -98,12 +98,12 @@ pub struct ChatChoice {
     #[serde(default)]
     pub index: u32,
     pub message: ChatAnswer,
-    /// `stop`, `length`, or another word of the server's.
+    /// `stop`, `length`, or another word of the server.
     #[serde(default)]
     pub finish_reason: Option<String>,
 }
 
-/// What the model said. A server that keeps reasoning apart may leave the content out.
+/// The model's message. The content may be absent if the server separates the reasoning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatAnswer {
     #[serde(default)]

@@ -1,7 +1,7 @@
-//! `POST /v1/completions` and `GET /v1/models`, as OpenAI and vLLM shape them.
+//! `POST /v1/completions` and `GET /v1/models`, in the shape of OpenAI and vLLM.
 //!
-//! Only what is honoured is in the request type, and unknown fields are refused: a penalty or a mask that an engine
-//! ignored silently would make the recorded logprobs those of another distribution.
+//! The request type has only fields that are honoured, and unknown fields are refused. If an engine silently ignored a
+//! penalty or a mask, the recorded logprobs would belong to another distribution.
 
 use crate::RoutedExperts;
 use crate::penalties::{Penalties, of_request};
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize, Serializer};
 
 /// A request to sample `n` continuations of each prompt.
 ///
-/// The rows of an answer are numbered prompt by prompt: row `j` is sample `j % n` of prompt `j / n`. Row j draws from a
-/// generator keyed by (seed, j, position), so an answer never depends on what else the engine is doing.
+/// Rows are numbered prompt by prompt: row `j` is sample `j % n` of prompt `j / n`. Row j draws from a generator keyed
+/// by (seed, j, position), so an answer never depends on the engine's other work.
 ///
-/// A client that holds a prompt elsewhere sends it as [`TokenIds`], without a copy.
+/// A client that keeps the prompt elsewhere sends it as [`TokenIds`], without a copy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompletionRequest<P = Prompt> {
-    /// Echoed. An engine serves one model; adapters are named here by engines that have them.
+    /// Echoed. An engine serves one model; engines with adapters take the adapter's name here.
     #[serde(default)]
     pub model: String,
     pub prompt: P,
-    /// Most tokens to sample per row, the stop token included.
+    /// Maximum number of tokens to sample per row, the stop token included.
     #[serde(default = "sixteen")]
     pub max_tokens: u32,
-    /// 0 is greedy, and then logprobs are those of the unscaled distribution.
+    /// 0 is greedy; the logprobs are then those of the unscaled distribution.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Keep the smallest set of tokens whose probability reaches this; 1 keeps all.
+    /// Keep the smallest set of tokens whose total probability reaches this; 1 keeps all.
     #[serde(default = "one")]
     pub top_p: f64,
     /// Keep the k likeliest tokens; 0 or -1 keeps all.
@@ -48,7 +48,7 @@ pub struct CompletionRequest<P = Prompt> {
     pub seed: Option<u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_token_ids: Vec<u32>,
-    /// Go on past the model's own end tokens; `stop_token_ids` still stop.
+    /// Continue past the model's own end tokens; `stop_token_ids` still stop.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ignore_eos: bool,
     /// 0 or 1: return the logprob of each sampled token. Absent: none.
@@ -56,8 +56,8 @@ pub struct CompletionRequest<P = Prompt> {
     pub logprobs: Option<u32>,
     #[serde(default)]
     pub return_token_ids: bool,
-    /// Return the experts of every token from this position of its prompt on. Absent: none. An engine that does not
-    /// report experts refuses.
+    /// Return the experts of every token from this position of the prompt on. Absent: none. An engine that does not
+    /// report experts refuses the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts_from: Option<usize>,
 }
@@ -88,7 +88,7 @@ impl CompletionRequest {
 }
 
 impl<P> CompletionRequest<P> {
-    /// What it asks for beyond temperature, `top_p` and `top_k`.
+    /// The sampling settings beyond temperature, `top_p` and `top_k`.
     pub fn penalties(&self) -> Penalties {
         of_request(
             self.min_p,
@@ -98,7 +98,7 @@ impl<P> CompletionRequest<P> {
         )
     }
 
-    /// With these, of which those that change nothing are not sent.
+    /// Sets the penalties. A penalty that changes nothing is not sent.
     pub fn with_penalties(self, penalties: Penalties) -> Self {
         let [min_p, presence_penalty, frequency_penalty, repetition_penalty] = penalties.given();
         Self {
@@ -112,7 +112,7 @@ impl<P> CompletionRequest<P> {
 }
 
 impl<'a> CompletionRequest<TokenIds<'a>> {
-    /// A request with the settings of another one, and with this prompt.
+    /// A request for this prompt, with the settings of another request.
     pub fn asking(prompt: TokenIds<'a>, settings: CompletionRequest) -> Self {
         Self {
             prompt,
@@ -135,7 +135,7 @@ impl<'a> CompletionRequest<TokenIds<'a>> {
         }
     }
 
-    /// Its JSON.
+    /// The request as JSON.
     pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         let mut json = Vec::with_capacity(512 + JSON_OF_AN_ID * self.prompt.len());
         serde_json::to_writer(&mut json, self)?;
@@ -143,7 +143,7 @@ impl<'a> CompletionRequest<TokenIds<'a>> {
     }
 }
 
-/// Bytes of an id in JSON, with its comma, of a vocabulary of six digits.
+/// Bytes of a token id in JSON, with its comma, for a vocabulary with ids of six digits.
 const JSON_OF_AN_ID: usize = 7;
 
 fn sixteen() -> u32 {
@@ -158,7 +158,7 @@ fn one_row() -> u32 {
     1
 }
 
-/// One prompt or several, as ids; text is understood only so that it can be refused by name.
+/// One prompt or several, as token ids. Text is parsed only so that it can be refused by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Prompt {
@@ -168,7 +168,7 @@ pub enum Prompt {
     Texts(Vec<String>),
 }
 
-/// One prompt as ids that lie in two places: what a row has, and what is added to it. Written as one list.
+/// One prompt in two slices: the row so far, and the ids appended to it. Serialized as one list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenIds<'a>(pub &'a [u32], pub &'a [u32]);
 
@@ -200,7 +200,7 @@ impl Serialize for TokenIds<'_> {
 pub struct CompletionResponse {
     pub id: String,
     pub object: String,
-    /// Seconds since the epoch.
+    /// Seconds since the Unix epoch.
     pub created: u64,
     pub model: String,
     /// The version every row was sampled from.
@@ -212,7 +212,7 @@ pub struct CompletionResponse {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompletionChoice {
     pub index: u32,
-    /// Empty where the engine has no tokenizer.
+    /// Empty if the engine has no tokenizer.
     #[serde(default)]
     pub text: String,
     /// The sampled ids, the stop token included. Empty unless `return_token_ids` was asked for.
@@ -224,7 +224,7 @@ pub struct CompletionChoice {
     pub stop_reason: Option<u32>,
     #[serde(default)]
     pub logprobs: Option<ChoiceLogprobs>,
-    /// Of all tokens but the last, from `routed_experts_from` on; present if that was given.
+    /// The experts of all tokens but the last, from `routed_experts_from` on. Present if the request set that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub routed_experts: Option<RoutedExperts>,
     pub weights_version: String,
@@ -237,7 +237,7 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` were sampled.
     Length,
-    /// The engine gave the row up.
+    /// The engine gave up the row.
     Abort,
 }
 
@@ -266,7 +266,7 @@ pub struct ModelCard {
     pub object: String,
     pub created: u64,
     pub owned_by: String,
-    /// Longest prompt and continuation together, in tokens.
+    /// Maximum length of prompt and continuation together, in tokens.
     pub max_model_len: u32,
     #[serde(default)]
     pub weights_version: Option<String>,

@@ -1,19 +1,19 @@
-//! The body of every refusal: a code for programs, a message for people, and where the error comes from.
+//! The body of every refusal: a code for programs, a message for people, and the origin of the error.
 
 use serde::{Deserialize, Serialize};
 
-/// Where an error comes from. Decides whether an episode is void or unresolved, so it is never guessed.
+/// The origin of an error. It decides whether an episode is void or unresolved, so it is never guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorOrigin {
-    /// The cluster, the network or one of our processes: retry, and never hold it against the policy.
+    /// The cluster, the network or one of our processes: retry, and never count it against the policy.
     Infrastructure,
-    /// What the policy or the model did, such as weights that produce no finite number.
+    /// Caused by the policy or the model, such as weights that produce no finite number.
     Workload,
-    /// The request itself: repeating it unchanged is pointless.
+    /// The request itself: a retry without a change is pointless.
     Client,
 }
 
-/// What went wrong, for programs.
+/// Error codes, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorCode {
     /// A field is missing, unknown or out of bounds.
@@ -26,17 +26,17 @@ pub enum ErrorCode {
     ExpertsNotReported,
     /// The body is larger than the limit.
     BodyTooLarge,
-    /// As many requests wait as are allowed to; come back later.
+    /// The queue is full; retry later.
     QueueFull,
     /// The replica serves another version than the one asked for.
     WrongWeights,
     /// The engine does not answer.
     EngineUnavailable,
-    /// The engine answered something that is not an answer.
+    /// The engine's response cannot be understood.
     EngineMisbehaved,
     /// The engine could not load a weights directory; it continues to serve the earlier version.
     LoadFailed,
-    /// The weights give logits that are not finite.
+    /// The weights produce logits that are not finite.
     NonFiniteLogits,
     /// No such path.
     NotFound,
@@ -72,7 +72,7 @@ impl ErrorBody {
         }
     }
 
-    /// The refusal of a request that asked for a version which does not serve (any more, or yet).
+    /// The refusal of a request for a version that the replica does not serve, or not yet or no longer.
     pub fn wrong_weights(serving: Option<&str>, wanted: &str) -> Self {
         let now = serving.unwrap_or("nothing yet");
         Self {
@@ -87,7 +87,7 @@ impl ErrorBody {
         }
     }
 
-    /// The HTTP status that goes with the code.
+    /// The HTTP status of the code.
     pub fn status(&self) -> u16 {
         match self.code {
             ErrorCode::InvalidRequest

@@ -1,33 +1,33 @@
-//! Which experts of a mixture tokens went through, as an engine reports it and a trainer repeats it (router replay,
-//! arXiv 2510.11370).
+//! The experts of a mixture that each token was routed to: the engine reports them and the trainer repeats them (router
+//! replay, arXiv 2510.11370).
 //!
-//! An engine computes every token but the last one that it samples, so an answer has the experts of all tokens before
-//! that, from a position on that the request names: what earlier turns have brought is not sent again.
+//! An engine computes every token except the last one that it samples, so an answer has the experts of all tokens
+//! before the last. The request names the first position, because the experts of earlier turns were already sent.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// Numbers of more bytes than this are not put into an answer, nor read from one: 300,000 tokens of a model with 48
-/// layers and 8 experts a token.
+/// Maximum bytes of expert numbers in an answer, for writing and for reading: 300,000 tokens of a model with 48 layers
+/// and 8 experts per token.
 pub const MOST_BYTES: usize = 128 << 20;
 
-/// The experts of the tokens from `from` on, in base64: for each token and each of the model's layers in order, its
-/// experts' numbers. Layers without experts are among them; what stands there means nothing.
+/// The experts of the tokens from `from` on, in base64: the expert numbers for each token, and within it for each of
+/// the model's layers in order. Layers without experts are included; their numbers mean nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoutedExperts {
-    /// Position of the first token, in the prompt and what was sampled behind it.
+    /// Position of the first token, in the prompt and the sampled tokens after it.
     pub from: usize,
     pub tokens: usize,
-    /// Numbers of each token: layers times experts per token.
+    /// Numbers per token: layers times experts per token.
     pub per_token: usize,
-    /// Bytes of a number: 1, or 2 with the lower one first.
+    /// Bytes per number: 1, or 2 in little-endian order.
     pub width: usize,
     pub data: String,
 }
 
-/// What is wrong with experts.
+/// Why expert data is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpertsFault {
     #[error("numbers of experts have {width} bytes; 1 and 2 are known: is the engine agent of the same release?")]
@@ -48,7 +48,7 @@ pub enum ExpertsFault {
 }
 
 impl RoutedExperts {
-    /// Of numbers that are `width` bytes each.
+    /// From numbers of `width` bytes each.
     pub fn of_bytes(from: usize, tokens: usize, width: usize, bytes: &[u8]) -> Result<Self, ExpertsFault> {
         let per_token = bytes.len() / (tokens * width).max(1);
         let experts = Self {
@@ -65,7 +65,7 @@ impl RoutedExperts {
         })
     }
 
-    /// Of numbers of whichever size, in as few bytes as they need.
+    /// From numbers of any size, in the smallest width that fits all.
     pub fn of_numbers(from: usize, tokens: usize, numbers: &[u16]) -> Result<Self, ExpertsFault> {
         if numbers.iter().all(|number| *number <= u16::from(u8::MAX)) {
             let bytes: Vec<u8> = numbers.iter().map(|number| *number as u8).collect();
@@ -75,9 +75,9 @@ impl RoutedExperts {
         Self::of_bytes(from, tokens, 2, &bytes)
     }
 
-    /// All of them: `per_token` for each token.
+    /// All numbers: `per_token` for each token.
     pub fn numbers(&self) -> Result<Vec<u16>, ExpertsFault> {
-        // Before anything is made of it.
+        // Before decoding allocates memory.
         self.check(self.data.len() / 4 * 3 - self.data.bytes().rev().take_while(|byte| *byte == b'=').count().min(2))?;
         let bytes = STANDARD.decode(&self.data).map_err(|error| ExpertsFault::Base64 {
             cause: error.to_string(),

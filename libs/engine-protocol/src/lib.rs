@@ -1,15 +1,15 @@
-//! What the driver, the engine agent and the engine say to each other.
+//! The messages between the driver, the engine agent and the engine.
 //!
-//! Four conversations, one module each, and what one of them carries:
+//! Four conversations, one module each, and the type that one of them carries:
 //!
 //! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The
-//!   driver speaks it to the agent and the agent passes it on to whichever engine it guards.
-//! * [`chat`]: a conversation in text, for answers that are only read.
-//! * [`experts`]: of each token, the experts of a mixture it went through; a part of sampling.
-//! * [`agent`]: which weights a replica should serve (an order) and which it does serve (a status).
+//!   driver calls the agent, and the agent forwards to its engine.
+//! * [`chat`]: a conversation in text, for answers that are read and not trained on.
+//! * [`experts`]: the experts of a mixture that each token was routed to; a part of sampling.
+//! * [`agent`]: the weights version that a replica should serve (an order) and the one that it serves (a status).
 //! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.
 //!
-//! Every refusal, from either process, is an [`ErrorBody`].
+//! Every refusal, by the agent or the engine, is an [`ErrorBody`].
 
 pub mod admin;
 pub mod agent;
@@ -30,8 +30,8 @@ pub use error::{ErrorBody, ErrorCode, ErrorOrigin};
 pub use experts::{ExpertsFault, RoutedExperts};
 pub use penalties::Penalties;
 
-/// The request header that names the weights version an answer must be sampled from.
+/// The request header that names the weights version that must sample the answer.
 pub const WEIGHTS_HEADER: &str = "x-grpo-weights";
 
-/// The version name under which an engine serves the model image it booted with.
+/// The version name of the model image that an engine booted with.
 pub const BASE_VERSION: &str = "base";

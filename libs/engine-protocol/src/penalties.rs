@@ -1,4 +1,4 @@
-//! What changes a distribution beyond temperature, `top_p` and `top_k`, in the words of vLLM and SGLang.
+//! Sampling settings beyond temperature, `top_p` and `top_k`, in the terms of vLLM and SGLang.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Penalties {
-    /// Tokens less likely than this share of the likeliest one are left out, after the temperature; 0 leaves none out.
+    /// Drops tokens whose probability is below this share of the likeliest token's, after the temperature; 0 drops
+    /// none.
     pub min_p: f64,
-    /// Taken from the logit of each token that was sampled before in the same answer.
+    /// Subtracted from the logit of each token that already occurs in the same answer.
     pub presence_penalty: f64,
-    /// Taken from it once for each time it was sampled before in the same answer.
+    /// Subtracted from the logit once for each time the token already occurs in the same answer.
     pub frequency_penalty: f64,
-    /// Divides the logit of each token of prompt and answer where it is positive, and multiplies it where it is
-    /// negative (CTRL, arXiv 1909.05858); 1 changes nothing.
+    /// Divides the positive logits and multiplies the negative logits of each token of prompt and answer (CTRL, arXiv
+    /// 1909.05858); 1 changes nothing.
     pub repetition_penalty: f64,
 }
 
@@ -33,8 +34,8 @@ impl Penalties {
         *self == Self::default()
     }
 
-    /// Each as a request has it: nothing where it changes nothing, so that a server that does not know the field is not
-    /// sent it.
+    /// The values for a request. `None` for a value that changes nothing, so that a server that does not know the field
+    /// does not get it.
     pub(crate) fn given(&self) -> [Option<f64>; 4] {
         let values = |all: &Self| {
             [
@@ -48,7 +49,7 @@ impl Penalties {
         std::array::from_fn(|at| Some(values(self)[at]).filter(|value| *value != off[at]))
     }
 
-    /// Those that change something, by their names in a request.
+    /// The settings that change something, by their names in a request.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let names = ["min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"];
         let given = names.into_iter().zip(self.given());
@@ -68,7 +69,7 @@ impl Penalties {
     }
 }
 
-/// As a request has them: what is absent changes nothing.
+/// The penalties of a request. An absent field changes nothing.
 pub(crate) fn of_request(
     min_p: Option<f64>,
     presence: Option<f64>,

@@ -1,8 +1,8 @@
-//! Ports of this machine for the servers that tests start.
+//! Local ports for servers that tests start.
 //!
-//! The kernel's own choice (port 0), closed again, is no such port: by the time the server listens, the kernel may have
-//! given it to a client's connection, or to the next test that asks. The ports here lie below those that the kernel
-//! takes for connections, and one process gives each of them once.
+//! A port that the kernel chose (port 0) and that was closed again is not safe: before the server listens, the kernel
+//! may give it to a client's connection, or to the next test. The ports here are below the kernel's range for
+//! connections, and one process returns each port only once.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-/// Linux gives connections 32768 to 60999.
+/// Linux uses 32768 to 60999 for connections.
 const PORTS: Range<u16> = 11_000..30_000;
 
-/// A port without a listener, other than any that this process was given before; none where all are taken.
+/// A port without a listener that this process has not returned before; `None` if all are taken.
 pub fn free_port() -> Option<u16> {
     static NEXT: OnceLock<AtomicU32> = OnceLock::new();
     let next = NEXT.get_or_init(|| AtomicU32::new(somewhere()));
@@ -23,7 +23,7 @@ pub fn free_port() -> Option<u16> {
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
 }
 
-/// Processes that run beside each other begin at places of their own.
+/// A different start for each of several concurrent processes.
 fn somewhere() -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     now.map_or(0, |now| now.subsec_nanos()) ^ std::process::id().wrapping_mul(2_654_435_761)

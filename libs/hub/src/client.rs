@@ -1,4 +1,4 @@
-//! Requests to a hub: pin a revision, list a commit, fetch a file from a byte on.
+//! Requests to a hub: pin a revision, list a commit, download a file from a given byte.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,26 +20,26 @@ use crate::source::{ByteStream, FileSource, Refused};
 pub const PUBLIC: &str = "https://huggingface.co";
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// Longest silence within an answer.
+/// Maximum pause within an answer.
 const SILENCE: Duration = Duration::from_secs(30);
 const REDIRECTS: usize = 10;
-/// Bounds against a server that sends without end: a page of a listing, all its files, the text of an error.
+/// Limits against a server that sends without end: a page of a listing, the files of all pages, the text of an error.
 const PAGE_BYTES: usize = 32 << 20;
 const FILES: usize = 200_000;
 const ERROR_LENGTH: usize = 500;
 
-/// Where a hub is, and as whom it is asked.
+/// The address of a hub, and the identity that is sent to it.
 #[derive(Clone, Default)]
 pub struct HubSettings {
     /// Default: the public hub.
     pub endpoint: Option<String>,
     pub token: Option<String>,
-    /// A PEM file with further certificate authorities.
+    /// A PEM file with additional certificate authorities.
     pub ca_bundle: Option<PathBuf>,
 }
 
 impl fmt::Debug for HubSettings {
-    /// Without the token: settings are logged.
+    /// Omits the token: settings are logged.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let token = self.token.as_ref().map(|_| "...");
         let mut shown = f.debug_struct("HubSettings");
@@ -49,7 +49,7 @@ impl fmt::Debug for HubSettings {
 }
 
 impl HubSettings {
-    /// The variables of the hub's own tools: `HF_ENDPOINT`, `HF_TOKEN`, and `SSL_CERT_FILE`. Proxies are taken from
+    /// From the variables of the hub's own tools: `HF_ENDPOINT`, `HF_TOKEN`, and `SSL_CERT_FILE`. Proxies come from
     /// `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`.
     pub fn from_env() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
@@ -60,7 +60,7 @@ impl HubSettings {
         }
     }
 
-    /// The same as the owner of the token in a file, where one is given.
+    /// The same settings with the token from a file, if one is given.
     pub fn with_token_file(mut self, file: Option<&Path>) -> Result<Self, HubError> {
         if let Some(file) = file {
             let unreadable = |error| HubError::Settings(format!("reading the token {}: {error}", file.display()));
@@ -76,7 +76,7 @@ impl HubSettings {
 pub struct Hub {
     http: reqwest::Client,
     endpoint: Url,
-    /// Sent to the endpoint only, never to the place where it has its files.
+    /// Sent only to the endpoint, never to the host that stores its files.
     authorization: Option<HeaderValue>,
 }
 
@@ -91,7 +91,8 @@ impl Hub {
         let mut http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             .read_timeout(SILENCE)
-            // Followed in `ask`: reqwest gives the token back to the second of two requests to one other host.
+            // Redirects are followed in `ask`: on two redirects to one other host, reqwest sends the token again with
+            // the second.
             .redirect(Policy::none())
             .user_agent(concat!("grpo-operator/", env!("CARGO_PKG_VERSION")));
         if let Some(file) = &settings.ca_bundle {
@@ -121,7 +122,7 @@ impl Hub {
         })
     }
 
-    /// The commit that a branch or tag names now. A commit names itself.
+    /// The commit that a branch or tag names now. A commit is returned unchanged.
     pub async fn pin(&self, repository: &Repository, revision: Option<&str>) -> Result<Commit, HubError> {
         #[derive(Deserialize)]
         struct Revision {
@@ -156,7 +157,7 @@ impl Hub {
                 files.extend(file);
             }
             let Some(next) = next else { return Ok(files) };
-            // A mirror may name the hub that it mirrors: only the query says which page is the next.
+            // A mirror's link may name the original hub, so only its query is used for the next page.
             let query = url.join(&next).ok().and_then(|next| next.query().map(str::to_owned));
             let query = query.filter(|query| url.query() != Some(query) && files.len() <= FILES);
             let query = query.ok_or_else(|| HubError::Malformed {
@@ -170,14 +171,14 @@ impl Hub {
         }
     }
 
-    /// A small file as text.
+    /// A small file, as text.
     pub async fn text(&self, repository: &Repository, commit: &Commit, path: &str) -> Result<String, HubError> {
         let url = self.file(repository, commit, path)?;
         let (body, _) = self.page(&url, repository, None).await?;
         String::from_utf8(body.into()).map_err(malformed(&url))
     }
 
-    /// A whole answer, and the address of the next page. Asked for again while the hub is in trouble.
+    /// A whole answer, and the link to the next page. Retried on transient errors of the hub.
     async fn page(
         &self,
         url: &Url,
@@ -221,12 +222,12 @@ impl Hub {
         Ok((body, next_page(&headers)))
     }
 
-    /// Follows redirects: the hub sends to where its files are. Never from an encrypted connection to an open one.
+    /// Follows redirects to the host that stores the files. Never from HTTPS to HTTP.
     async fn ask(&self, url: &Url, range: Option<&str>) -> Result<Response, HubError> {
         let (mut at, mut at_the_hub) = (url.clone(), true);
         for _ in 0..=REDIRECTS {
             at_the_hub &= at.origin() == self.endpoint.origin();
-            // Compressed, a file would have another length and no ranges.
+            // A compressed file would have another length and no ranges.
             let mut request = self.http.get(at.clone()).header("Accept-Encoding", "identity");
             if let Some(value) = self.authorization.as_ref().filter(|_| at_the_hub) {
                 request = request.header(AUTHORIZATION, value);
@@ -252,7 +253,7 @@ impl Hub {
         })
     }
 
-    /// What an answer that is no success means.
+    /// Turns an unsuccessful answer into an error.
     async fn refusal(
         &self,
         url: &Url,
@@ -305,7 +306,7 @@ impl Hub {
         self.url(parts.chain(["resolve", commit.as_str()]).chain(path.split('/')))
     }
 
-    /// Each part is one segment: a slash in it is escaped, as in the name of the branch `refs/convert/parquet`.
+    /// Each part is one segment: a slash in it is escaped, as in the branch name `refs/convert/parquet`.
     fn url<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Result<Url, HubError> {
         let mut url = self.endpoint.clone();
         let no_path = |()| HubError::Settings(format!("HF_ENDPOINT {} has no path", self.endpoint));
@@ -314,7 +315,7 @@ impl Hub {
     }
 }
 
-/// A repository of a hub, whose files are downloaded.
+/// A hub repository as a source of files.
 #[derive(Clone, Copy)]
 pub struct HubFiles<'a> {
     pub hub: &'a Hub,
@@ -365,7 +366,7 @@ impl FileSource for HubFiles<'_> {
     }
 }
 
-/// None if it is longer.
+/// `None` if the body is longer.
 async fn body(response: Response, most: usize) -> Result<Option<Bytes>, reqwest::Error> {
     let (mut stream, mut all) = (response.bytes_stream(), BytesMut::new());
     while let Some(part) = stream.next().await {
@@ -385,7 +386,7 @@ fn next_page(headers: &HeaderMap) -> Option<String> {
     Some(next.0.to_owned())
 }
 
-/// A request, without what gives access: signatures in the query, and a password.
+/// A request without credentials: without signatures in the query, and without a password.
 fn asking(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
@@ -410,7 +411,7 @@ fn malformed<E: std::fmt::Display>(url: &Url) -> impl FnOnce(E) -> HubError {
     }
 }
 
-/// An error of reqwest says only that sending failed; the reason is in its sources.
+/// reqwest's own message says only that sending failed; the cause is in its sources.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,7 +1,7 @@
-//! Which files of a dataset's repository hold the rows of a split.
+//! Finds the files of a dataset's repository that hold the rows of a split.
 //!
-//! A dataset's card (`README.md`) may name them, by configuration and split, under `configs:`. Without that, the hub's
-//! conventions apply: the split's name is the name of the file or the beginning of it, or that of a folder
+//! A dataset card (`README.md`) can name them, by configuration and split, under `configs:`. Otherwise the hub's
+//! conventions apply: the split's name is the name of the file or its beginning, or the name of a folder
 //! (huggingface.co/docs/hub/datasets-data-files-configuration, /datasets-file-names-and-splits).
 
 use std::collections::{BTreeSet, HashSet};
@@ -11,10 +11,10 @@ use serde::Deserialize;
 use crate::error::HubError;
 use crate::repository::{RemoteFile, Repository};
 
-/// Where the hub puts its conversion of datasets that come in other formats.
+/// The branch with the hub's Parquet conversion of datasets in other formats.
 pub const CONVERTED: &str = "refs/convert/parquet";
 
-/// Formats whose rows are read here.
+/// Supported row formats.
 const FORMATS: [&str; 4] = ["parquet", "jsonl", "ndjson", "json"];
 
 /// Files beside the rows.
@@ -26,7 +26,7 @@ const NO_ROWS: [&str; 5] = [
     "dataset_dict.json",
 ];
 
-/// Other words for a split in names of files and folders.
+/// Synonyms of split names in names of files and folders.
 const WORDS: [(&str, &[&str]); 3] = [
     ("train", &["train", "training"]),
     ("validation", &["validation", "valid", "dev", "val"]),
@@ -51,7 +51,7 @@ struct Config {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum DataFiles {
-    /// All of them are the split `train`.
+    /// All files are the split `train`.
     Patterns(Patterns),
     Splits(Vec<SplitFiles>),
 }
@@ -78,7 +78,7 @@ impl Patterns {
     }
 }
 
-/// The files of a split, in the order of their rows. `card`: the text of `README.md`, if there is one.
+/// The files of a split, in the order of their rows. `card`: the text of `README.md`, if it exists.
 pub fn split_files(
     repository: &Repository,
     card: Option<&str>,
@@ -99,7 +99,7 @@ pub fn split_files(
     let chosen = chosen_config(&card.configs, config).map_err(refused)?;
     let (folder, named) = match chosen {
         Some(config) => (config.data_dir.as_deref(), config.data_files.as_ref()),
-        // Configurations without a card are folders.
+        // Without a card, configurations are folders.
         None => (config, None),
     };
     let folder = folder
@@ -210,7 +210,7 @@ fn patterns_of<'a>(named: &'a DataFiles, split: &str) -> Result<Vec<&'a str>, St
     Err(format!("has no split {split:?}; it has {splits}"))
 }
 
-/// The hub's patterns: `*` within a folder, `**` over folders, `?`. Iterative, so that no pattern takes long.
+/// The hub's patterns: `*` within a folder, `**` across folders, `?`. Iterative, so that no pattern takes long.
 fn is_match(pattern: &str, path: &str) -> bool {
     let (pattern, path): (Vec<char>, Vec<char>) = (pattern.chars().collect(), path.chars().collect());
     // reached[at]: pattern[..taken] matches path[..at].
@@ -228,7 +228,7 @@ fn is_match(pattern: &str, path: &str) -> bool {
             };
         }
         taken += if deep { 2 } else { 1 };
-        // `a/**/b` is also `a/b`.
+        // `a/**/b` also matches `a/b`.
         if deep && pattern.get(taken) == Some(&'/') {
             let with_slash = (0..=path.len()).map(|at| reached[at] || at > 0 && next[at - 1] && path[at - 1] == '/');
             next = with_slash.collect();
@@ -239,8 +239,8 @@ fn is_match(pattern: &str, path: &str) -> bool {
     reached[path.len()]
 }
 
-/// The folders of `<configuration>/<split>/<file>`, where there are several and none was chosen: the layout of the
-/// hub's conversion.
+/// The configurations of `<configuration>/<split>/<file>`, the layout of the hub's conversion, if there are several and
+/// none was chosen.
 fn configurations(found: &[&str], config: Option<&str>, split: &str) -> Option<String> {
     let first = |path: &&str| {
         let mut parts = path.split('/');
@@ -260,7 +260,8 @@ fn sharded(file: &str) -> Option<&str> {
     (digits(number) && digits(after)).then_some(split)
 }
 
-/// Files whose name, or else whose folder, is the split's. Without any such name all files are the split `train`.
+/// Files whose name, or otherwise whose folder, is the split's. If no name is a split's, all files are the split
+/// `train`.
 fn by_convention<'a>(paths: &[&'a str], folder: &str, split: &str) -> Vec<&'a str> {
     let data: Vec<(&str, &str)> = paths
         .iter()
@@ -307,7 +308,8 @@ fn by_convention<'a>(paths: &[&'a str], folder: &str, split: &str) -> Vec<&'a st
     }
 }
 
-/// Whether a file's name has this word, by itself: `train.jsonl`, `train-00000-of-00002.parquet`, `my_train_file.json`.
+/// Whether a file's name contains this as a whole word: `train.jsonl`, `train-00000-of-00002.parquet`,
+/// `my_train_file.json`.
 fn names(word: &str, file: &str) -> bool {
     let ends = |letter: Option<char>| letter.is_none_or(|letter| !letter.is_ascii_alphanumeric());
     let found = file.match_indices(word);
@@ -321,7 +323,7 @@ fn is_data(path: &str) -> bool {
     FORMATS.contains(&end) && !is_ignored(path)
 }
 
-/// Files that hold no rows, unless a card names them.
+/// Files without rows, unless a card names them.
 fn is_ignored(path: &str) -> bool {
     let hidden = path
         .split('/')

@@ -1,4 +1,4 @@
-//! What can go wrong with a hub, and what to do about it.
+//! Errors of a hub, with the next step.
 
 use std::{io, path::PathBuf};
 
@@ -11,7 +11,7 @@ pub enum HubError {
     Settings(String),
     #[error("{repository} is gated: accept its terms on the hub, and name a token of that account in tokenSecretRef")]
     Gated { repository: Repository },
-    /// The hub answers the same for a repository that is private and for one that does not exist.
+    /// The hub gives the same answer for a private repository and for a missing one.
     #[error(
         "{repository} does not exist or is private: check its name, or name a token that may read it in tokenSecretRef"
     )]
@@ -34,7 +34,7 @@ pub enum HubError {
     Transport { request: String, cause: String },
     #[error("{request} was answered with something that is not the hub's protocol: {what}; is HF_ENDPOINT a hub?")]
     Malformed { request: String, what: String },
-    /// Told apart from a cut connection: bytes that are wrong stay wrong when a mirror is spoilt.
+    /// Distinct from a cut connection: wrong bytes stay wrong if a mirror is corrupted.
     #[error("{path} has digest {found} and should have {wanted}; the hub, its mirror or a proxy changed the bytes")]
     Corrupt {
         path: String,
@@ -54,7 +54,7 @@ pub enum HubError {
     Room { cache: PathBuf, needed: u64, free: u64 },
     #[error("{repository}: {what}")]
     Selection { repository: Repository, what: String },
-    /// Of a source that is no hub.
+    /// An error of a source that is not a hub.
     #[error("{source}")]
     Source {
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -63,7 +63,7 @@ pub enum HubError {
 }
 
 impl HubError {
-    /// Whether waiting can help: the hub or the way to it is in trouble, and not the request or the disk.
+    /// Whether waiting can help: the hub or the network has a problem, not the request or the disk.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Status { status, .. } => crate::retry::is_transient(*status),

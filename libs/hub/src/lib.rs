@@ -1,12 +1,11 @@
 //! Models and datasets of the Hugging Face Hub, or of a mirror that speaks its protocol.
 //!
 //! A revision is pinned to a commit ([`Hub::pin`]), the commit's files are listed with their digests ([`Hub::list`]),
-//! and [`snapshot::ensure`] brings the wanted ones into a cache folder. A file appears there under its name only when
-//! all its bytes are on disk and have the digest of the listing; a download that was killed continues at its last byte.
-//! A [`Pin`] is a commit with the files that are wanted of it: processes that read one hold the same files.
-//! Files of another place than a hub are cached in the same way: it implements [`FileSource`].
-//! [`dataset::split_files`] says which files a split of a dataset consists of, [`model::files`] which ones a model
-//! needs.
+//! and [`snapshot::ensure`] downloads the selected ones into a cache folder. A file gets its name there only when all
+//! its bytes are on disk and match the listed digest; a killed download continues at its last byte. A [`Pin`] is a
+//! commit with its selected files: processes that read the same pin hold the same files. Other sources than a hub
+//! implement [`FileSource`], and their files are cached in the same way. [`dataset::split_files`] selects the files of
+//! a dataset's split, [`model::files`] the files of a model.
 //!
 //! The protocol is that of `huggingface_hub` 1.33 (`_commit_api`, `file_download.py`, `utils/_http.py`), Apache-2.0.
 

@@ -1,4 +1,4 @@
-//! The lock of a repository in a cache: one process downloads, and when it dies, the lock is free.
+//! The lock of a repository in a cache: one process downloads, and its end frees the lock.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::error::HubError;
 
-/// The lock, `Some(None)` where there are no locks, None while another process has it.
+/// The lock; `Some(None)` if the file system has no locks, `None` while another process holds it.
 pub(crate) fn try_lock(path: PathBuf) -> Result<Option<Option<File>>, HubError> {
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(HubError::disk("opening the cache's lock", &path))?;

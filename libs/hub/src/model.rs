@@ -1,23 +1,23 @@
-//! Which files of a model's repository are needed to serve and to train it.
+//! Selects the files of a model's repository that serving and training need.
 
 use crate::error::HubError;
 use crate::repository::{RemoteFile, Repository};
 
-/// Weights in this format only: the others may hold code, or hold the same weights again.
+/// The only weights format: others may contain code, or contain the same weights again.
 const WEIGHTS: &str = ".safetensors";
-/// Configuration, tokenizer, chat template; and code that some models' configuration names.
+/// Configuration, tokenizer, chat template, and code that some models' configuration names.
 const BESIDE: [&str; 7] = [".json", ".txt", ".model", ".jinja", ".tiktoken", ".py", ".md"];
-/// Folders that hold the same weights for other programs.
+/// Folders with the same weights for other programs.
 const OTHER_PROGRAMS: [&str; 6] = ["original/", "onnx/", "openvino/", "gguf/", "coreml/", "mlx/"];
 
-/// Files without which a folder is no model.
+/// A file without which a folder is not a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lacking {
     Configuration,
     Weights,
 }
 
-/// The model's files of a repository. An error says what it lacks.
+/// The model's files in a repository. An error names the missing file.
 pub fn files(repository: &Repository, all: &[RemoteFile]) -> Result<Vec<RemoteFile>, HubError> {
     chosen(all).map_err(|lacking| HubError::Selection {
         repository: repository.clone(),

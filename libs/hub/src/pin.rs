@@ -1,4 +1,4 @@
-//! What a process needs to know to bring the same files as another one: a commit, and which of its files.
+//! Pins a commit and a selection of its files, so that several processes download the same files.
 
 use std::fs;
 use std::future::Future;
@@ -15,10 +15,10 @@ use crate::snapshot::{self, Progress};
 use crate::source::FileSource;
 use crate::transfer::in_background;
 
-/// Below a repository's folder in a cache, what processes that share the cache agreed on.
+/// The folder, below a repository's folder in a cache, with the pins of processes that share the cache.
 const PINS: &str = "pins";
 
-/// Files of a commit. Written down once, and read by everyone who must hold the same files.
+/// Files of a commit. Written once, and read by every process that must hold the same files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pin {
     pub commit: Commit,
@@ -34,7 +34,7 @@ impl Pin {
         Ok(Self { commit, files })
     }
 
-    /// The files that processes of this name, which share a cache, took before; or those that `now` answers.
+    /// The pin that processes of this name, which share a cache, already use; otherwise the result of `now`.
     pub async fn agreed<E: From<HubError>>(
         source: &impl FileSource,
         cache: &Path,
@@ -47,17 +47,17 @@ impl Pin {
         }
         let pin = now.await?;
         in_background(write_once, (pin.clone(), path.clone())).await?;
-        // Of two processes the first one's counts.
+        // If two processes write, the first one's pin counts.
         Ok(in_background(read, path).await?.unwrap_or(pin))
     }
 
-    /// The same commit without its weights: what configures and tokenizes.
+    /// The same commit without its weights: configuration and tokenizer only.
     pub fn without_weights(mut self) -> Self {
         self.files.retain(|file| !model::is_weights(&file.path));
         self
     }
 
-    /// Brings the files into a cache; answers the folder that has them.
+    /// Downloads the files into a cache; returns the folder with them.
     pub async fn fetch(
         &self,
         source: &impl FileSource,
@@ -76,7 +76,7 @@ fn read(path: PathBuf) -> Result<Option<Pin>, HubError> {
     read.map_err(HubError::disk("reading which files processes agreed on in", &path))
 }
 
-/// A whole file under its name, unless there is one.
+/// Writes the pin as a whole file, unless it exists.
 fn write_once((pin, path): (Pin, PathBuf)) -> Result<(), HubError> {
     let own = path.with_extension(snapshot::host());
     let write = || {

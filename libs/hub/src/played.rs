@@ -1,4 +1,4 @@
-//! A hub on a socket of this machine: repositories from memory or from files, large files behind a redirect to another
+//! A simulated hub on a local socket: repositories from memory or from files, large files behind a redirect to another
 //! host, listings in pages, and faults on demand.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,26 +25,26 @@ mod content;
 
 pub use content::Content;
 
-/// Entries of a page of a listing.
+/// Entries per page of a listing.
 const PAGE: usize = 3;
 const READ: usize = 256 << 10;
 
-/// What is done to one answer.
+/// A fault in one answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Damage {
     /// This status; with `Retry-After: 0`.
     Status(u16),
-    /// The connection is cut after so many bytes of the body.
+    /// The connection is cut after this many bytes of the body.
     Cut(usize),
-    /// Nothing comes after so many bytes of the body.
+    /// No data arrives after this many bytes of the body.
     Stall(usize),
-    /// The whole file in the place of the range that was asked for.
+    /// The whole file instead of the requested range.
     IgnoreRange,
-    /// One byte is another.
+    /// One byte is changed.
     Spoil,
 }
 
-/// A request that came: host (`hub` or `files`), path, range, and whether it had a token.
+/// A received request: host (`hub` or `files`), path, range, and whether it had a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub host: &'static str,
@@ -57,17 +57,17 @@ pub struct Request {
 struct Stored {
     branches: HashMap<String, Commit>,
     commits: HashMap<String, BTreeMap<String, Content>>,
-    /// Only this token may read it, and its terms must be accepted.
+    /// Reading requires this token and acceptance of the terms.
     gated: Option<String>,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// By collection and name.
+    /// Keyed by collection and name.
     repositories: HashMap<(String, String), Stored>,
-    /// For the next answers with a file's bytes, in order.
+    /// Faults for the next answers with a file's bytes, in order.
     of_files: VecDeque<Damage>,
-    /// For the next answers of the API, in order.
+    /// Faults for the next answers of the API, in order.
     of_api: VecDeque<Damage>,
     requests: Vec<Request>,
     files_at: String,
@@ -75,7 +75,7 @@ struct Inner {
 
 type Shared = Arc<Mutex<Inner>>;
 
-/// Ends with this value.
+/// Stops when this value is dropped.
 pub struct PlayedHub {
     pub endpoint: String,
     inner: Shared,
@@ -93,9 +93,9 @@ impl PlayedHub {
         Self::start_at("127.0.0.1").await
     }
 
-    /// Listens on this address of the machine, on free ports.
+    /// Listens on this local address, on free ports.
     pub async fn start_at(host: &str) -> io::Result<Self> {
-        // The hub's own client tells hosts apart by their names alone.
+        // The hub's own client compares hosts by name only.
         let other = if host == "127.0.0.1" { "127.0.0.2" } else { host };
         let [hub, files] = [
             tokio::net::TcpListener::bind((host, 0)).await?,
@@ -124,20 +124,20 @@ impl PlayedHub {
         })
     }
 
-    /// A new commit with these files, and a branch that names it.
+    /// Adds a commit with these files, and a branch that names it.
     pub fn push(&self, repository: &Repository, branch: &str, files: BTreeMap<String, Content>) -> Commit {
         let listed: Vec<Value> = files.iter().map(|(path, content)| content.entry(path)).collect();
         let hash = hex::encode(sha1::Sha1::digest(Value::from(listed).to_string()));
         let mut inner = self.lock();
         let stored = inner.repositories.entry(key(repository)).or_default();
         stored.commits.insert(hash.clone(), files);
-        // A sha1 is a commit's name.
+        // A SHA-1 is a valid commit name.
         let commit = Commit::parse(&hash).unwrap_or_else(|| unreachable!("{hash}"));
         stored.branches.insert(branch.to_owned(), commit.clone());
         commit
     }
 
-    /// Only who has this token may read it.
+    /// Requires this token for reads.
     pub fn gate(&self, repository: &Repository, token: &str) {
         self.lock().repositories.entry(key(repository)).or_default().gated = Some(token.to_owned());
     }
@@ -146,7 +146,7 @@ impl PlayedHub {
         self.lock().of_files.extend(faults);
     }
 
-    /// Takes back what is still to be done to answers with files.
+    /// Cancels the remaining faults for answers with files.
     pub fn forgive(&self) {
         lock(&self.inner).of_files.clear();
     }
@@ -321,7 +321,7 @@ async fn file(
             Ok(found) => found,
             Err(refusal) => return refusal.into(),
         };
-        // Damage is for answers with bytes.
+        // Faults apply to answers with bytes.
         let small = matches!(content, Content::Small(_)) && method == Method::GET;
         let fault = if small { inner.of_files.pop_front() } else { None };
         (content, commit, fault, inner.files_at.clone())
@@ -352,7 +352,7 @@ async fn large_file(
     Query(query): Query<HashMap<String, String>>,
     headers: HeaderMap,
 ) -> Response {
-    // Once more on the same host: a client may think that it is among friends again.
+    // A second redirect, on the same host: a client might wrongly send the token again.
     if query.get("signature").is_some_and(|signature| signature == "yes") {
         let again = format!("/{collection}/{owner}/{name}/{commit}/{path}?signature=checked");
         return (StatusCode::TEMPORARY_REDIRECT, [(header::LOCATION, again)]).into_response();
@@ -370,7 +370,7 @@ async fn large_file(
     part(content, &headers, fault).await
 }
 
-/// The part of the content that is asked for.
+/// The requested part of the content.
 async fn part(content: Content, headers: &HeaderMap, fault: Option<Damage>) -> Response {
     if let Some(failed) = failed(fault) {
         return failed;
@@ -414,7 +414,7 @@ fn damaged(bytes: Bytes, fault: Option<Damage>) -> Body {
         Some(Damage::Cut(after)) => {
             let first = Ok(bytes.slice(..after.min(bytes.len())));
             let cut = Err(io::Error::other("cut"));
-            // What came before the cut must leave first.
+            // The bytes before the cut must be sent first.
             let pause = futures::stream::once(async {
                 tokio::task::yield_now().await;
                 cut

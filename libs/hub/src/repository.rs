@@ -1,4 +1,4 @@
-//! Names of the hub's protocol: repositories, commits, files and their digests.
+//! Types of the hub's protocol: repositories, commits, files and their digests.
 
 use std::fmt;
 use std::path::{Component, Path};
@@ -31,7 +31,7 @@ impl Repository {
         Self { kind, name }
     }
 
-    /// Its folder in a cache, as `huggingface_hub` calls it.
+    /// Its folder in a cache, named as by `huggingface_hub`.
     pub fn folder(&self) -> String {
         format!("{}s--{}", self.word(), self.name.replace('/', "--"))
     }
@@ -43,7 +43,7 @@ impl Repository {
         }
     }
 
-    /// Below `api/`.
+    /// The path part below `api/`.
     pub(crate) fn collection(&self) -> &'static str {
         match self.kind {
             Kind::Model => "models",
@@ -58,7 +58,7 @@ impl fmt::Display for Repository {
     }
 }
 
-/// Which bytes: a commit of a repository (40 hexadecimal digits, small letters), or the checksum of a listing (64).
+/// Identifies content: a commit of a repository (40 lower-case hexadecimal digits), or the checksum of a listing (64).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Commit(String);
@@ -84,13 +84,13 @@ impl Commit {
         is_hex(text, 40).then(|| Self(text.to_owned()))
     }
 
-    /// Names a listing of files: the sha256 of their paths, sizes and digests, in the order of the paths.
+    /// Identifies a listing of files: the SHA-256 of their paths, sizes and digests, in the order of the paths.
     pub fn of_listing(files: &[RemoteFile]) -> Self {
         let mut files: Vec<_> = files.iter().collect();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         let mut checksum = sha2::Sha256::default();
         for file in files {
-            // A path has no NUL, so that two listings never give the same text.
+            // A path has no NUL, so two listings never give the same text.
             checksum.update(format!("{}\0{}\0{}\0", file.path, file.size, file.digest.as_str()));
         }
         Self(hex::encode(checksum.finalize()))
@@ -111,16 +111,16 @@ fn is_hex(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// What a file's bytes must give.
+/// The expected digest of a file's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Digest {
-    /// Of a large file.
+    /// For a large file.
     Sha256(String),
-    /// Of a file that Git holds itself: over `blob <length>\0` and the bytes.
+    /// For a file stored in Git itself: over `blob <length>\0` and the bytes.
     GitBlob(String),
-    /// Of an object in a bucket: names its version. The server is asked for this version only; the bytes cannot be
-    /// checked against it, since it is a checksum of some objects and not of others (of several parts, encrypted).
+    /// For an object in a bucket: identifies its version. The server is asked for this version only. The bytes cannot
+    /// be checked against it: for some objects (multipart, encrypted) an ETag is not a checksum of the bytes.
     ETag(String),
 }
 
@@ -132,11 +132,11 @@ impl Digest {
     }
 }
 
-/// A digest that is fed as the bytes come.
+/// A digest that is computed as bytes arrive.
 pub(crate) enum Hasher {
     Sha256(sha2::Sha256),
     GitBlob(sha1::Sha1),
-    /// Answers this.
+    /// Returns this value.
     Unchecked(String),
 }
 
@@ -171,7 +171,7 @@ impl Hasher {
 /// A file of a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteFile {
-    /// Below the repository's root; never leaves it.
+    /// Path below the repository's root; never leaves it.
     #[serde(deserialize_with = "path_below")]
     pub path: String,
     pub size: u64,
@@ -179,7 +179,7 @@ pub struct RemoteFile {
 }
 
 impl RemoteFile {
-    /// A file of a listing. None if its path leaves the folder that is listed.
+    /// A file of a listing. `None` if its path leaves the listed folder.
     pub fn listed(path: &str, size: u64, digest: Digest) -> Option<Self> {
         let is_plain = stays_below(path) && path.split('/').all(|part| !matches!(part, "" | "."));
         let path = path.to_owned();
@@ -207,7 +207,7 @@ struct LargeFile {
 }
 
 impl TreeEntry {
-    /// None for a folder. The error says what is wrong with the entry.
+    /// `None` for a folder. An error describes the defect of the entry.
     pub fn file(self) -> Result<Option<RemoteFile>, String> {
         if self.kind != "file" {
             return Ok(None);
@@ -238,7 +238,7 @@ fn path_below<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Er
     }
 }
 
-/// A server that is not to be trusted must not write outside of the cache.
+/// A server that cannot be trusted must not write outside of the cache.
 fn stays_below(path: &str) -> bool {
     let plain = Path::new(path)
         .components()

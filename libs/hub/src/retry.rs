@@ -1,25 +1,25 @@
-//! Which answers are asked for again, and after how long, by their headers (`huggingface_hub/utils/_http.py`).
+//! Which answers are retried, and after how long, by their headers (`huggingface_hub/utils/_http.py`).
 
 use std::time::Duration;
 
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// Attempts in a row that brought nothing.
+/// Consecutive attempts without progress.
 pub(crate) const ATTEMPTS: u32 = 12;
-/// Longest wait that a server may ask for.
+/// Maximum wait that a server may ask for.
 const LONGEST: Duration = Duration::from_secs(300);
 
 pub(crate) fn is_transient(status: u16) -> bool {
     matches!(status, 408 | 429 | 500..=599)
 }
 
-/// Before attempt `failed + 1`: 1, 2, 4, 8, 16, 30 and 30 s, or as long as the server asks for.
+/// The pause before attempt `failed + 1`: 1, 2, 4, 8, 16, 30 and 30 s, or as long as the server asks for.
 pub(crate) fn pause(failed: u32, asked: Option<Duration>) -> Duration {
     let doubled = Duration::from_secs((1 << failed.saturating_sub(1).min(5)).min(30));
     asked.map_or(doubled, |asked| asked.min(LONGEST))
 }
 
-/// `Retry-After: 7`, or the hub's own `ratelimit: "api";r=0;t=55`: none left, and when there are some again.
+/// `Retry-After: 7`, or the hub's own `ratelimit: "api";r=0;t=55`: no requests left, and seconds until the next.
 pub(crate) fn asked_for(headers: &HeaderMap) -> Option<Duration> {
     if let Some(limit) = text(headers, "ratelimit") {
         let field = |name: &str| {
@@ -36,7 +36,7 @@ pub(crate) fn asked_for(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// A header, if it is text.
+/// A header's value, if it is text.
 pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }

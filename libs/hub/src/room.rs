@@ -1,5 +1,5 @@
-//! Room in a cache: what is left over or has not been used for long goes when a download needs its place, and a
-//! download that has no room is refused before its first byte.
+//! Disk space of a cache: leftovers and snapshots unused for long are removed when a download needs space. A download
+//! that does not fit is refused before its first byte.
 
 use std::fs;
 use std::io;
@@ -11,23 +11,23 @@ use nix::sys::statvfs::statvfs;
 use crate::error::HubError;
 use crate::lock::try_lock;
 
-/// A snapshot that a pod began to use within this time stays. One that works for longer may lose its files: it finds
-/// them again when it is made anew.
+/// A snapshot that a pod began to use within this time is kept. A pod that works for longer may lose its files, and
+/// downloads them again when it is recreated.
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 3600);
-/// What a download leaves free: a run's records may be on the same volume.
+/// Space that a download leaves free: a run's records may be on the same volume.
 const RESERVE: u64 = 1 << 30;
 
-/// What has its place below a repository's folder.
+/// Folders below a repository's folder.
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const PARTS: &str = "parts";
-/// An empty file for each snapshot: its time is that of the snapshot's last use.
+/// An empty file for each snapshot; its modification time is the snapshot's last use.
 const USED: &str = "used";
 
-/// Notes that a snapshot is used now. A cache that can only be read is left as it is.
+/// Marks a snapshot as used now. A read-only cache is left unchanged.
 pub(crate) fn mark((repository, commit): (PathBuf, String)) -> Result<(), HubError> {
     let folder = repository.join(USED);
     let marked = fs::create_dir_all(&folder).and_then(|()| fs::File::create(folder.join(commit)));
-    // Creating a file that is there leaves its time alone.
+    // Creating an existing file does not change its time.
     let _ = marked.and_then(|file| file.set_modified(SystemTime::now()));
     Ok(())
 }
@@ -48,8 +48,8 @@ pub(crate) fn free(folder: &Path) -> io::Result<u64> {
     Ok(free.saturating_mul(unit).saturating_sub(reserve))
 }
 
-/// Makes room for `needed` bytes. The caller holds the lock of `repository` and is going to continue the unfinished
-/// files `wanted`.
+/// Frees space for `needed` bytes. The caller holds the lock of `repository` and will continue the unfinished files
+/// `wanted`.
 pub(crate) fn make(
     cache: &Path,
     repository: &Path,
@@ -57,14 +57,14 @@ pub(crate) fn make(
     needed: u64,
     free: impl Fn(&Path) -> io::Result<u64>,
 ) -> Result<(), HubError> {
-    // A file system that does not say how much is free says it when it is full.
+    // If a file system does not report its free space, the write fails when it is full.
     let lacks = || free(cache).ok().filter(|free| *free < needed);
     if lacks().is_none() {
         return Ok(());
     }
     let repositories = entries(cache);
     for of in &repositories {
-        // Where there are no locks, another process may be writing them.
+        // Without locks, another process may be writing these files.
         let _lock = match of == repository {
             true => None,
             false => match try_lock(of.join("lock")) {
@@ -84,7 +84,8 @@ pub(crate) fn make(
         if lacks().is_none() {
             return Ok(());
         }
-        // Its repository's download may be under way, or has used it since. Held until it is gone.
+        // A download of its repository may be in progress, or may have used it since. The lock is held until it is
+        // removed.
         let _lock = match of == repository {
             true => None,
             false => match try_lock(of.join("lock")) {
@@ -106,12 +107,12 @@ pub(crate) fn make(
     }
 }
 
-/// An unfinished file that has no process's name behind its own is written under the lock.
+/// An unfinished file without a process name as its extension was written under the lock.
 fn is_ours(part: &Path) -> bool {
     part.extension().is_none()
 }
 
-/// Last use, repository, folder.
+/// Last use, repository, snapshot folder.
 type Unused = (SystemTime, PathBuf, PathBuf);
 
 /// The snapshots of a repository that have not been used for long.
@@ -124,7 +125,7 @@ fn unused(repository: PathBuf) -> Vec<Unused> {
             .ok()
     };
     let unused = snapshots.filter_map(|snapshot| {
-        // One without a mark was begun by a process that died at once.
+        // A snapshot without a mark comes from a process that died at once.
         let used = used(&snapshot).unwrap_or(SystemTime::UNIX_EPOCH);
         let is_old = used.elapsed().is_ok_and(|ago| ago > UNUSED);
         is_old.then(|| (used, repository.clone(), snapshot))

@@ -9,9 +9,9 @@
 //!   snapshots/<commit>/...    whole files only, each checked and synced before it got its name
 //! ```
 //!
-//! Files are never overwritten: a commit's bytes do not change. One process downloads at a time, the others wait for it
-//! and then find the files; when it dies, the next one continues its unfinished files. A download that has no room
-//! removes what has not been used for a month ([`room`]).
+//! Files are never overwritten: a commit's bytes do not change. One process downloads at a time; the others wait for it
+//! and then find the files. If it dies, the next one continues its unfinished files. A download without enough space
+//! removes files that have not been used for a month ([`room`]).
 
 use std::fs::{self, File};
 use std::io;
@@ -29,12 +29,12 @@ use crate::room::{self, PARTS, SNAPSHOTS};
 use crate::source::FileSource;
 use crate::transfer::{Target, fetch, in_background};
 
-/// Files that are downloaded at the same time.
+/// Files that are downloaded concurrently.
 const AT_A_TIME: usize = 4;
-/// How often a process that waits for another's download looks again.
+/// How often a process that waits for another's download checks again.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How far a download is. Read by others while it runs.
+/// The progress of a download. Other threads read it during the download.
 #[derive(Debug, Default)]
 pub struct Progress {
     arrived: AtomicU64,
@@ -42,14 +42,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes that are on disk, and all.
+    /// Bytes on disk, and total bytes.
     pub fn bytes(&self) -> (u64, u64) {
         (self.arrived.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 }
 
-/// Brings these files of a commit into the cache; answers the folder that has them. Those that are there already are
-/// not asked for.
+/// Downloads these files of a commit into the cache; returns the folder with them. Existing files are not requested
+/// again.
 pub async fn ensure(
     source: &impl FileSource,
     commit: &Commit,
@@ -67,7 +67,7 @@ pub async fn ensure(
     if missing(&snapshot, files).is_empty() {
         return Ok(snapshot);
     }
-    // What another process has brought meanwhile is the progress of this one too.
+    // Files that another process has downloaded meanwhile count as progress too.
     let parts = folder.join(PARTS);
     let look = || {
         let unfinished = missing(&snapshot, files)
@@ -81,11 +81,11 @@ pub async fn ensure(
             .store(present(&snapshot, files) + unfinished, Ordering::Relaxed);
     };
     let lock = lock(&folder, look).await?;
-    // Another process may have brought them meanwhile.
+    // Another process may have downloaded them meanwhile.
     let wanted = missing(&snapshot, files);
     progress.arrived.store(present(&snapshot, files), Ordering::Relaxed);
     in_background(made, parts.clone()).await?;
-    // Without a lock others may download too: each to a file of its own.
+    // Without a lock, other processes may download too, each to its own file.
     let own = if lock.is_none() {
         format!(".{}", host())
     } else {
@@ -108,7 +108,7 @@ pub async fn ensure(
     Ok(snapshot)
 }
 
-/// Makes room for what is still to come.
+/// Frees space for the remaining bytes.
 fn room_for((cache, repository, targets): (PathBuf, PathBuf, Vec<Target>)) -> Result<(), HubError> {
     let there = |target: &Target| fs::metadata(&target.part).map_or(0, |part| part.len());
     let needed = targets
@@ -118,7 +118,7 @@ fn room_for((cache, repository, targets): (PathBuf, PathBuf, Vec<Target>)) -> Re
     room::make(&cache, &repository, &wanted, needed, room::free)
 }
 
-/// Makes `link` lead to a snapshot: a process that is told a path before the commit is known finds the files there.
+/// Makes `link` point to a snapshot: a process that gets a path before the commit is known finds the files there.
 pub fn link(snapshot: &Path, link: &Path) -> Result<(), HubError> {
     let new = link.with_extension("new");
     let linked = match fs::remove_file(&new) {
@@ -128,7 +128,7 @@ pub fn link(snapshot: &Path, link: &Path) -> Result<(), HubError> {
     linked.map_err(HubError::disk("linking the files to", link))
 }
 
-/// Those whose names are not there. A file that has its name is whole.
+/// The files whose names do not exist. A file with its name is whole.
 fn missing<'a>(snapshot: &Path, files: &'a [RemoteFile]) -> Vec<&'a RemoteFile> {
     files.iter().filter(|file| !has(snapshot, file)).collect()
 }
@@ -146,12 +146,12 @@ fn has(snapshot: &Path, file: &RemoteFile) -> bool {
     found.is_ok_and(|found| found.is_file() && found.len() == file.size)
 }
 
-/// One name for any path: a path may be longer than a file's name.
+/// A short name for any path: a path may be longer than a file name allows.
 fn part_name(commit: &Commit, path: &str) -> String {
     hex::encode(sha2::Sha256::digest(format!("{commit}/{path}")))
 }
 
-/// Waits for other processes that download this repository. A process that dies lets go of it. None where the file
+/// Waits for other processes that download this repository. The lock is freed if its process dies. `None` if the file
 /// system has no locks.
 async fn lock(folder: &Path, look: impl Fn()) -> Result<Option<File>, HubError> {
     in_background(made, folder.to_owned()).await?;
@@ -165,7 +165,7 @@ async fn lock(folder: &Path, look: impl Fn()) -> Result<Option<File>, HubError> 
     }
 }
 
-/// The pod's name, and the process.
+/// The pod's name and the process id.
 pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}.{}", name.trim(), std::process::id())

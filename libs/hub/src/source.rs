@@ -1,4 +1,4 @@
-//! Where the files of a pin come from: a hub, or any place that gives a file's bytes from a byte on.
+//! The source of a pin's files: a hub, or any other store that returns a file's bytes from a given byte.
 
 use std::fmt;
 use std::future::Future;
@@ -15,13 +15,13 @@ pub type ByteStream = BoxStream<'static, Result<bytes::Bytes, HubError>>;
 
 /// Files that are listed and can be downloaded. `Display` names them in messages, such as `model Qwen/Qwen3-8B`.
 pub trait FileSource: fmt::Display + Sync {
-    /// Attempts in a row without a new byte, before a transient error ends the download.
+    /// Consecutive attempts without a new byte, before a transient error ends the download.
     const ATTEMPTS: u32 = retry::ATTEMPTS;
 
-    /// The folder of these files in a cache. Files of different sources never have the same one.
+    /// The folder of these files in a cache. It is unique to the source.
     fn folder(&self) -> String;
 
-    /// The bytes of a file from `from` on, and the position of the first: 0 if the server knows no ranges. One attempt.
+    /// The bytes of a file from `from` on, and the position of the first: 0 if the server has no ranges. One attempt.
     fn bytes(
         &self,
         commit: &Commit,
@@ -30,7 +30,7 @@ pub trait FileSource: fmt::Display + Sync {
     ) -> impl Future<Output = Result<(u64, ByteStream), Refused>> + Send;
 }
 
-/// An attempt that failed, and how long the server wants to be left alone.
+/// A failed attempt, and the wait that the server asks for.
 pub struct Refused {
     pub error: HubError,
     pub asked: Option<Duration>,

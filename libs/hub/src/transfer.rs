@@ -1,4 +1,4 @@
-//! One file from its source to the disk: continued where an earlier attempt ended, checked, then given its name.
+//! Downloads one file to disk: it continues where an earlier attempt ended, checks the file, then gives it its name.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,17 +18,17 @@ use crate::source::{ByteStream, FileSource, Refused};
 const WAITING: usize = 32;
 const READ: usize = 1 << 20;
 
-/// Where one file goes.
+/// The destination of one file.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub file: RemoteFile,
     /// Its unfinished bytes.
     pub part: PathBuf,
-    /// Its name when it is whole.
+    /// Its final path, once it is whole.
     pub whole: PathBuf,
 }
 
-/// Brings the file to disk. `arrived` counts its bytes that are there, those of earlier attempts included.
+/// Downloads the file. `arrived` counts its bytes on disk, those of earlier attempts included.
 pub(crate) async fn fetch<S: FileSource>(
     source: &S,
     commit: &Commit,
@@ -37,7 +37,7 @@ pub(crate) async fn fetch<S: FileSource>(
 ) -> Result<(), HubError> {
     let counted = AtomicU64::new(0);
     let count = |bytes: u64| {
-        // A restart at the first byte takes away what was counted.
+        // A restart at the first byte subtracts the bytes counted so far.
         let before = counted.swap(bytes, Ordering::Relaxed);
         arrived.fetch_add(bytes.wrapping_sub(before), Ordering::Relaxed);
     };
@@ -45,7 +45,7 @@ pub(crate) async fn fetch<S: FileSource>(
     if found.is_none() {
         return Ok(());
     }
-    // Bytes of an earlier attempt may have been spoilt on disk: once more, from the first byte.
+    // Bytes of an earlier attempt may be corrupt on disk: try once more from the first byte.
     in_background(removed, target.part.clone()).await?;
     let found = fetch_once(source, commit, target, &count).await?;
     let Some(found) = found else { return Ok(()) };
@@ -57,7 +57,7 @@ pub(crate) async fn fetch<S: FileSource>(
     })
 }
 
-/// Continues the unfinished file to its end and names it. Answers its digest if that is wrong.
+/// Continues the unfinished file to its end and names it. Returns its digest if that is wrong.
 async fn fetch_once<S: FileSource>(
     source: &S,
     commit: &Commit,
@@ -78,7 +78,7 @@ async fn fetch_once<S: FileSource>(
             Err(refused) => Err(refused),
         };
         count(writer.written);
-        // A server without ranges begins at the first byte again: only a byte that is new is progress.
+        // A server without ranges restarts at the first byte, so only bytes beyond the furthest position are progress.
         if writer.written > furthest {
             (failed, furthest) = (0, writer.written);
         }
@@ -102,7 +102,7 @@ async fn fetch_once<S: FileSource>(
     in_background(move |writer: Writer| writer.finish(&whole), writer).await
 }
 
-/// Writes what comes on a thread that may block, and gives the writer back with how the answer ended.
+/// Writes arriving bytes on a thread that may block; returns the writer and how the answer ended.
 async fn write(
     mut writer: Writer,
     from: u64,
@@ -141,7 +141,7 @@ async fn write(
     Ok((writer, ended))
 }
 
-/// The unfinished file and the digest of what it holds.
+/// The unfinished file and the digest of its bytes.
 struct Writer {
     file: RemoteFile,
     path: PathBuf,
@@ -151,7 +151,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Reads what an earlier attempt has left, so that its bytes are part of the digest.
+    /// Reads the bytes of an earlier attempt into the digest.
     fn open((file, path): (RemoteFile, PathBuf)) -> Result<Self, HubError> {
         let mut options = File::options();
         let output = options.read(true).write(true).create(true).truncate(false).open(&path);
@@ -205,18 +205,18 @@ impl Writer {
         Ok(())
     }
 
-    /// Gives the file its name if it has its digest; answers the digest if not.
+    /// Gives the file its name if its digest is right; otherwise returns the digest.
     fn finish(self, whole: &Path) -> Result<Option<String>, HubError> {
         let found = self.hasher.hex();
         if found != self.file.digest.as_str() {
             return Ok(Some(found));
         }
-        // Before it is named: after a power failure a named file must not be empty.
+        // Sync before naming: after a power failure a named file must not be empty.
         let on_disk = self.output.sync_all();
         on_disk.map_err(HubError::disk("syncing the file", &self.path))?;
         let named = fs::rename(&self.path, whole);
         named.map_err(HubError::disk("naming the file", whole))?;
-        // The name outlasts one when its folder is synced.
+        // The name survives a power failure once its folder is synced.
         let folder = whole.parent().unwrap_or(whole);
         let synced = File::open(folder).and_then(|folder| folder.sync_all());
         synced.map_err(HubError::disk("syncing the folder", folder))?;
@@ -228,7 +228,7 @@ fn removed(part: PathBuf) -> Result<(), HubError> {
     fs::remove_file(&part).map_err(HubError::disk("removing the spoilt file", &part))
 }
 
-/// Work that blocks, away from the event loop.
+/// Runs blocking work outside the event loop.
 pub(crate) async fn in_background<I, T>(
     work: impl FnOnce(I) -> Result<T, HubError> + Send + 'static,
     input: I,

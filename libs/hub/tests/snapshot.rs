@@ -1,4 +1,5 @@
-//! Downloads over real sockets from a played hub: the same bytes, the same commit, nothing partial under a file's name.
+//! Downloads over real sockets from a simulated hub: the same bytes, the same commit, no partial file under a final
+//! name.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,7 @@ fn bytes(seed: u8, count: usize) -> Vec<u8> {
     (0..count).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
 }
 
-/// More files than a page of a listing has.
+/// More files than one page of a listing.
 fn files(seed: u8) -> BTreeMap<String, Vec<u8>> {
     let names = ["README.md", "config.json", "a/b/deep.json", "empty.txt"];
     let small = names
@@ -75,7 +76,7 @@ fn below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// Pins `main`, lists it and brings all of it.
+/// Pins `main`, lists it and downloads all its files.
 async fn download(hub: &Hub, cache: &Path) -> Result<BTreeMap<String, Vec<u8>>, HubError> {
     let repository = repository();
     let commit = hub.pin(&repository, None).await?;

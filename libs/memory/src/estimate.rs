@@ -1,19 +1,19 @@
-//! An estimate, part by part, for people too.
+//! A memory estimate by part, also as text.
 
-/// Bytes at the fullest moment.
+/// Bytes at the moment of peak memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// This moment.
+    /// The name of this moment.
     pub moment: &'static str,
-    /// Parameters and moments of this rank's part, a frozen model's part, and the table of rotations.
+    /// Parameters and optimizer moments of this rank's shard, a frozen model's shard, and the table of rotations.
     pub state: u64,
     /// Whole units on every rank.
     pub gathered: u64,
-    /// Whole, on the way, and this rank's parts.
+    /// Whole gradients, gradients in transit, and this rank's shards.
     pub gradients: u64,
-    /// What autograd keeps, and what backward makes beside it.
+    /// Tensors that autograd keeps, and temporaries of the backward pass.
     pub activations: u64,
-    /// Inputs of all blocks, from which they are computed again.
+    /// Inputs of all blocks, for recomputation.
     pub inputs: u64,
     /// A chunk's logits and the trained tokens' hidden states.
     pub head: u64,

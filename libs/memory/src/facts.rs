@@ -1,9 +1,9 @@
-//! A model, how it is divided, and what a step of it takes.
+//! A model, how it is sharded, and the memory of a step.
 //!
-//! State is divided by the ranks that share it, tokens by the ranks that share a sequence. A step passes through a few
-//! moments that may be the fullest, which differ by the trainer's schedule (`gradients.rs`); the estimate is the
-//! largest. What autograd keeps of a block is counted operation by operation (`libs/model/src/model.rs`). The bench
-//! measures the estimate against what libtorch's allocator has handed out (figure 6).
+//! State is divided over the ranks that share it, tokens over the ranks that share a sequence. A step has a few moments
+//! of possible peak memory, which depend on the trainer's schedule (`gradients.rs`); the estimate is the largest.
+//! Tensors that autograd keeps of a block are counted operation by operation (`libs/model/src/model.rs`). The bench
+//! compares the estimate with the memory that libtorch's allocator handed out (figure 6).
 
 use grpo_crds::{
     GrpoRunSpec,
@@ -16,59 +16,58 @@ use crate::{
     parallel_dims::ParallelDims,
 };
 
-/// Bytes of a number: of what is trained, its gradients and moments.
+/// Bytes per value of trained parameters, gradients and optimizer moments.
 const MASTER: u64 = 4;
-/// Bytes of a number that a GPU computes with.
+/// Bytes per value that a GPU computes with.
 const BF16: u64 = 2;
-/// Temporaries of the head that do not grow with the step: blocks of 1 MiB.
+/// Temporaries of the head whose size does not depend on the step: blocks of 1 MiB.
 const HEAD_BLOCKS: u64 = 4 << 20;
 
-/// Logits that exist at once where nothing else is asked for: 32 MiB of fp32, which a processor's cores pass over in
-/// blocks.
+/// Default of logits that exist at once: 32 MiB of fp32, which a processor's cores process in blocks.
 pub const HEAD_LOGITS: usize = 1 << 23;
 
-/// The same on a GPU: 2 GiB of fp32. With fewer, 16,384 tokens of a vocabulary of 152,000 take hundreds of launches,
+/// The default on a GPU: 2 GiB of fp32. With fewer, 16,384 tokens of a vocabulary of 152,000 take hundreds of launches,
 /// and each product is too small to keep the GPU busy.
 pub const GPU_HEAD_LOGITS: usize = 1 << 29;
 
-/// Default of `trainer.maxTokensPerGpu` on CPUs, and on GPUs, which fewer tokens do not keep busy.
+/// Defaults of `trainer.maxTokensPerGpu` on CPUs, and on GPUs, which need more tokens to stay busy.
 pub const TOKENS: u32 = 4096;
 pub const GPU_TOKENS: u32 = 16_384;
 
-/// A model and how it is divided.
+/// A model and how it is sharded.
 #[derive(Clone, Debug)]
 pub struct Facts {
     geometry: Geometry,
-    /// Values of every unit, padded: of what is trained, and of what is frozen beside it.
+    /// Padded sizes of every unit, in values: trained units, and frozen units beside them.
     trained: Vec<u64>,
     frozen: Vec<u64>,
     /// Ranks that share the state.
     pub shards: u64,
     /// Ranks that share a sequence.
     pub sequence: u64,
-    /// Whether the model that training began with is held as well.
+    /// Whether the initial model is also held.
     pub holds_base: bool,
-    /// Bytes of a number that is computed with.
+    /// Bytes per value in computation.
     pub compute: u64,
     /// Logits that exist at once.
     pub head_logits: u64,
-    /// What is kept in the pod's memory instead of the GPU's, and so is not counted.
+    /// State and inputs that are offloaded to the pod's memory, and so do not count.
     pub offload: Offload,
-    /// Whether a GPU computes the same bits every time, which takes longer.
+    /// Whether a GPU computes deterministically, which is slower.
     pub deterministic: bool,
 }
 
-/// What a rank computes in a step.
+/// A rank's work in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Tokens of each of its micro-batches, its part of them where ranks share sequences.
+    /// Tokens of each of its micro-batches; if ranks share sequences, only its share of them.
     pub tokens: Vec<u64>,
-    /// Most trained tokens of one of them.
+    /// Maximum trained tokens of one micro-batch.
     pub trained: u64,
 }
 
 impl Load {
-    /// One micro-batch of so many tokens, all of them trained.
+    /// One micro-batch of `tokens` tokens, all of them trained.
     pub fn one(tokens: u64) -> Self {
         Self {
             tokens: vec![tokens],
@@ -77,7 +76,7 @@ impl Load {
     }
 }
 
-/// Whether blocks' activations are kept, or computed again from their inputs.
+/// Whether blocks' activations are kept, or recomputed from their inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Schedule {
     Kept,
@@ -85,7 +84,7 @@ pub enum Schedule {
 }
 
 impl Facts {
-    /// Of a model over so many ranks, computed in fp32.
+    /// A model on `world` ranks, computed in fp32.
     pub fn of(geometry: Geometry, dims: ParallelDims, world: u32) -> Self {
         let shards = u64::from(dims.shard.unwrap_or(world).clamp(1, world.max(1)));
         let padded = |units: &[u64]| -> Vec<u64> { units.iter().map(|n| n.div_ceil(shards) * shards).collect() };
@@ -108,7 +107,7 @@ impl Facts {
         }
     }
 
-    /// As a run's spec has it, with `per_pod` ranks in each pod: bf16 on GPUs, fp32 without.
+    /// By a run's spec, with `per_pod` ranks in each pod: bf16 on GPUs, fp32 without.
     pub fn of_run(geometry: Geometry, spec: &GrpoRunSpec, per_pod: u32, world: u32) -> Self {
         let trainer = spec.trainer.as_ref();
         let on_gpus: Option<&Trainer> = trainer.filter(|trainer| trainer.gpus_per_node > 0);
@@ -130,7 +129,7 @@ impl Facts {
         &self.geometry
     }
 
-    /// Values that a rank steps.
+    /// Values that one rank's optimizer updates.
     pub(crate) fn trained_values(&self) -> u64 {
         self.trained.iter().sum::<u64>() / self.shards
     }
@@ -140,12 +139,13 @@ impl Facts {
         !self.frozen.is_empty()
     }
 
-    /// Of one row of so many tokens, divided over the ranks that share it, in the schedule that takes least.
+    /// The estimate for one row of `tokens` tokens, divided over the ranks that share it, in the schedule with the
+    /// least memory.
     pub fn row(&self, tokens: u64) -> Estimate {
         self.estimate(&Load::one(tokens.div_ceil(self.sequence)), Schedule::Streamed)
     }
 
-    /// At the fullest moment of a step.
+    /// The estimate at the moment of peak memory in a step.
     pub fn estimate(&self, load: &Load, schedule: Schedule) -> Estimate {
         let moments = match schedule {
             Schedule::Kept => self.kept(load),
@@ -154,8 +154,8 @@ impl Facts {
         moments.into_iter().max_by_key(Estimate::total).unwrap_or_default()
     }
 
-    /// What a schedule holds at its fullest moment beyond state and head, which are held in either: units whole, their
-    /// gradients, blocks' inputs, and what autograd keeps of the largest micro-batch.
+    /// A schedule's peak memory, without state and head, which both schedules hold: gathered units, their gradients,
+    /// blocks' inputs, and the tensors that autograd keeps of the largest micro-batch.
     pub fn step_bytes(&self, load: &Load, schedule: Schedule) -> u64 {
         let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations + at.inputs;
         let moments = match schedule {
@@ -165,7 +165,7 @@ impl Facts {
         moments.iter().map(beyond).max().unwrap_or(0)
     }
 
-    /// What a rank holds between steps.
+    /// Bytes that a rank holds between steps.
     pub fn state_bytes(&self) -> u64 {
         self.state()
     }
@@ -183,7 +183,8 @@ impl Facts {
         (parameters + moments) / self.shards + MASTER * rotations
     }
 
-    /// A unit, gathered. Alone, a rank computes with what it has, unless that is in another precision or aside.
+    /// Bytes of a gathered unit. A single rank computes with its own values, unless they are in another precision or
+    /// offloaded.
     fn whole(&self, unit: usize) -> u64 {
         let copied = self.shards > 1 || self.offload.parameters;
         let of = |copied: bool, values: u64| if copied { self.compute * values } else { 0 };
@@ -191,7 +192,8 @@ impl Facts {
         of(copied || self.compute != MASTER, self.trained[unit]) + of(copied, frozen)
     }
 
-    /// A unit's gradient on its way: flat, what arrives, and the sum. Alone, flat is the sum.
+    /// Bytes of a unit's gradient in transit: the flat gradient, the parts received from all ranks, and their sum. On a
+    /// single rank, the flat gradient is the sum.
     fn leaving(&self, unit: usize) -> u64 {
         let flat = MASTER * self.trained[unit];
         if self.shards == 1 {
@@ -205,7 +207,7 @@ impl Facts {
         self.geometry.mlps.len()
     }
 
-    /// The layer whose unit is largest, counted from 1.
+    /// The layer with the largest unit, counted from 1.
     fn largest(&self) -> usize {
         (1..self.trained.len())
             .max_by_key(|unit| self.whole(*unit))
@@ -217,23 +219,22 @@ impl Facts {
         let g = &self.geometry;
         let (h, d) = (g.hidden, g.head_dim);
         let copied = g.groups.max(self.sequence);
-        // Input, residual, and both behind their norms; angles of queries and keys; logarithms.
+        // Input, residual, and both after their norms; angles of queries and keys; logarithms.
         let mut values = 4 * h + 2 * d + g.heads;
-        // Queries, keys and values as attention has them, its output, and queries and keys before their norms.
+        // Queries, keys and values as attention receives them, its output, and queries and keys before their norms.
         values += (2 * g.heads + g.groups + copied) * d;
         if g.norms_heads {
             values += (g.heads + g.groups) * d;
         }
         if self.sequence > 1 {
-            // Keys as well are copies of what came, and the output goes back.
+            // Keys are also copies of the received ones, and the output is sent back.
             values += g.heads * d + (copied - g.groups) * d;
         }
-        // What is left of each adapter's input.
+        // Each adapter's input after dropout.
         values += g.adapter.as_ref().map_or(0, |adapter| adapter.dropped);
         values
             + match g.mlps[layer] {
-                // Gate and up; their product is made again, but where an adapter is beside the layer that it goes
-                // through.
+                // Gate and up. Their product is recomputed, unless the layer that consumes it has an adapter.
                 Mlp::Dense { width } => (2 + u64::from(g.adapter.is_some())) * width,
                 Mlp::Experts {
                     count,
@@ -243,7 +244,7 @@ impl Facts {
             }
     }
 
-    /// What a block's backward pass makes beside what is kept of a token: gradients of the widest part.
+    /// Temporaries of a block's backward pass per token: gradients of the widest part.
     fn transient(&self, layer: usize) -> u64 {
         let h = self.geometry.hidden;
         2 * h
@@ -253,18 +254,18 @@ impl Facts {
             }
     }
 
-    /// Logits of a chunk, always.
+    /// Logits of a chunk, held throughout.
     fn logits(&self) -> u64 {
         let vocabulary = self.geometry.vocabulary;
         MASTER * (self.head_logits / vocabulary).max(1) * vocabulary
     }
 
-    /// Hidden states of the trained tokens, before and after the norm, and their gradients; of a chunk of them over its
-    /// temperatures.
+    /// Hidden states of the trained tokens, before and after the norm, and their gradients; for one chunk, also those
+    /// divided by temperature.
     fn head(&self, load: &Load, tokens: u64) -> u64 {
         let (h, vocabulary) = (self.geometry.hidden, self.geometry.vocabulary);
         let chunk = (self.head_logits / vocabulary).clamp(1, load.trained.max(1));
-        // What is computed between two blocks of logits.
+        // Temporaries between two blocks of logits.
         let blocks = HEAD_BLOCKS.min(4 * MASTER * chunk * vocabulary);
         self.logits() + blocks + self.compute * h * (4 * load.trained + 2 * chunk + tokens)
     }
@@ -285,7 +286,7 @@ impl Facts {
         vec![
             Estimate {
                 moment: "in the head",
-                // Of micro-batches before this one.
+                // Gradients of earlier micro-batches.
                 gradients: ends + if load.tokens.len() > 1 { blocks } else { 0 },
                 activations: self.compute * largest * all,
                 head: self.head(load, largest),
@@ -325,7 +326,7 @@ impl Facts {
         let two = (if layers > 1 { 2 } else { 1 }) * self.whole(unit);
         let ends = MASTER * self.trained[0];
         let parts = self.trained[1..].iter().sum::<u64>() * MASTER / self.shards;
-        // Aside, a block's inputs are in the pod's memory but for those it reads and those it writes.
+        // If offloaded, blocks' inputs are in the pod's memory, except the one being read and the one being written.
         let here = |blocks: u64| {
             if self.offload.activations {
                 blocks.min(2)
@@ -341,7 +342,7 @@ impl Facts {
             head: self.logits(),
             ..Estimate::default()
         };
-        // A block that is not the first to leave: the one before it is on its way.
+        // A block that is not the first to be reduced: the gradients of the one before it are in transit.
         let before = if layers > 1 { self.leaving(unit) } else { 0 };
         vec![
             Estimate {

@@ -1,11 +1,11 @@
-//! The sizes of a model that decide how much memory it takes.
+//! The sizes of a model that determine its memory.
 
-/// The sizes of a model that decide how much memory it takes.
+/// The sizes of a model that determine its memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Values of the model's sharding units: embedding with final norm and head, then each block.
     pub units: Vec<u64>,
-    /// What is trained beside the frozen model.
+    /// The adapter that is trained beside the frozen model.
     pub adapter: Option<AdapterGeometry>,
     pub vocabulary: u64,
     pub hidden: u64,
@@ -15,13 +15,13 @@ pub struct Geometry {
     pub head_dim: u64,
     /// Whether each head of queries and keys is normed.
     pub norms_heads: bool,
-    /// Positions the model may be given.
+    /// Maximum number of positions.
     pub positions: u64,
-    /// What each block has behind its attention.
+    /// The MLP of each block.
     pub mlps: Vec<Mlp>,
 }
 
-/// What a block has behind its attention.
+/// The MLP of a block, after its attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mlp {
     Dense { width: u64 },
@@ -33,6 +33,6 @@ pub enum Mlp {
 pub struct AdapterGeometry {
     /// Values of its units, one for each unit of the model.
     pub units: Vec<u64>,
-    /// Values that dropout keeps of a token in a block: the inputs of all targets; 0 without dropout.
+    /// Values per token and block that dropout keeps: the inputs of all targets; 0 without dropout.
     pub dropped: u64,
 }

@@ -1,11 +1,11 @@
-//! What a GPU can do at best, by its name.
+//! Peak performance of GPUs, by name.
 
-/// Peaks of a GPU's data sheet.
+/// Peaks from a GPU's data sheet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gpu {
-    /// Dense bf16 operations a second.
+    /// Dense bf16 operations per second.
     pub flops: f64,
-    /// Bytes of its memory that it moves in a second.
+    /// Memory bandwidth, bytes per second.
     pub bandwidth: f64,
 }
 
@@ -13,8 +13,8 @@ const fn gpu(flops: f64, bandwidth: f64) -> Gpu {
     Gpu { flops, bandwidth }
 }
 
-/// By words of a GPU's name, from NVIDIA's data sheets of the H100, H200, A100, L40S and Blackwell (those of Hopper and
-/// Blackwell give twice as many operations, with sparsity). The first line whose words all occur counts.
+/// Keyed by words of a GPU's name, from NVIDIA's data sheets of the H100, H200, A100, L40S and Blackwell (those of
+/// Hopper and Blackwell give twice as many operations, with sparsity). The first line whose words all occur applies.
 const GPUS: [(&[&str], Gpu); 9] = [
     (&["H100", "NVL"], gpu(835e12, 3.9e12)),
     (&["H100", "PCIe"], gpu(756e12, 2.0e12)),
@@ -28,8 +28,8 @@ const GPUS: [(&[&str], Gpu); 9] = [
 ];
 
 impl Gpu {
-    /// By the name that its driver gives it, or the label `nvidia.com/gpu.product` of a node. None of a GPU that the
-    /// table does not have, and of a part of a GPU (MIG).
+    /// Finds a GPU by its driver's name for it, or by a node's label `nvidia.com/gpu.product`. `None` for a GPU that is
+    /// not in the table, and for a partition of a GPU (MIG).
     pub fn named(name: &str) -> Option<Self> {
         let words: Vec<&str> = name.split([' ', '-']).collect();
         let has = |wanted: &&str| words.contains(wanted);

@@ -1,8 +1,8 @@
-//! What a rank's tensors take at a step's fullest moment, part by part, before anything is allocated; and how long a
-//! GPU computes a step.
+//! Estimates of a rank's peak memory in a step, by part, before anything is allocated; and of the time of a step on a
+//! GPU.
 //!
-//! One model for two processes: the operator asks it with a geometry guessed from the model's name, before a pod
-//! exists; the trainer asks it with the exact geometry of `config.json`. It needs no libtorch.
+//! Two processes use it: the operator with a geometry guessed from the model's name, before a pod exists; the trainer
+//! with the exact geometry of `config.json`. It does not need libtorch.
 
 mod engine;
 mod estimate;

@@ -1,46 +1,46 @@
-//! How long a GPU computes a step, by arithmetic: each part's operations over the peak of its products, or its bytes
-//! over that of its memory, whichever kernels of that kind reach (a roofline, Williams, Waterman and Patterson 2009).
+//! Estimates the time of a step on a GPU: each part's operations divided by the achieved peak of products, or its bytes
+//! divided by the achieved memory bandwidth (a roofline, Williams, Waterman and Patterson 2009).
 //!
-//! The shares of the peaks that are reached are chosen so that the estimate is near steps that were measured on one
-//! H100 and one H200 (the tests' table, docs/src/gpu.md). Not counted: what ranks send each other, and what the host
-//! does between steps.
+//! The achieved shares of the peaks are chosen so that the estimate is near measured steps on one H100 and one H200
+//! (the tests' table, docs/src/gpu.md). Not counted: communication between ranks, and the host's work between steps.
 
 use crate::facts::{Facts, Schedule};
 use crate::geometry::Mlp;
 use crate::gpu::Gpu;
 
-/// Of the peak of products: of linear layers and head, and of attention, forward and backward.
+/// Achieved shares of the peak of products: linear layers and head; attention forward; attention backward.
 const PRODUCTS: f64 = 0.62;
 const ATTENTION: f64 = 0.58;
 const ATTENTION_BACK: f64 = 0.50;
-/// A backward pass of attention computes scores again: five products to the forward pass's two.
+/// Attention's backward pass recomputes scores: five products, compared with two in the forward pass.
 const ATTENTION_BACK_WORK: f64 = 2.5;
-/// How many times as long attention takes where it computes the same bits every time.
+/// Slow-down of attention if it is deterministic.
 const DETERMINISTIC: f64 = 2.65;
-/// Of the peak of memory.
+/// Achieved share of the memory bandwidth.
 const MEMORY: f64 = 0.60;
 
 /// Bytes of a value in bf16.
 const BF16: f64 = 2.0;
-/// Bytes that a logit's passes move: written and read twice in fp32, its gradient in bf16 written and read twice.
+/// Bytes that a logit's passes move: the logit is written and read twice in fp32, its gradient in bf16 written and read
+/// twice.
 const LOGIT: f64 = 18.0;
-/// Bytes that a trained value's passes move once a step: gathering in bf16, its gradient cast, summed, laid flat,
-/// squared and clipped, and AdamW's three values read and written.
+/// Bytes that a trained value's passes move in each step: gathering in bf16; its gradient cast, summed, flattened,
+/// squared and clipped; and AdamW's three values read and written.
 const TRAINED: f64 = 70.0;
 
-/// What one rank computes in a step.
+/// A rank's work in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepWork {
     /// Unique tokens.
     pub tokens: f64,
-    /// Pairs of a query and a key that it sees.
+    /// Pairs of a query and a key that it attends to.
     pub pairs: f64,
     /// Trained tokens.
     pub trained: f64,
 }
 
 impl StepWork {
-    /// One row of so many tokens, all of them trained.
+    /// One row of `tokens` tokens, all of them trained.
     pub fn row(tokens: u64) -> Self {
         let tokens = tokens as f64;
         Self {
@@ -57,7 +57,7 @@ pub struct StepTime {
     pub linear: f64,
     pub attention: f64,
     pub head: f64,
-    /// Norms, rotation, gates and sums: what reads and writes memory.
+    /// Norms, rotation, gates and sums: operations limited by memory bandwidth.
     pub passes: f64,
     pub optimizer: f64,
 }
@@ -69,7 +69,7 @@ impl StepTime {
 }
 
 impl Facts {
-    /// How long a rank's GPU computes a step of this work.
+    /// The time of this work on a rank's GPU.
     pub fn step_time(&self, work: &StepWork, schedule: Schedule, gpu: &Gpu) -> StepTime {
         let g = self.geometry();
         let again = match schedule {
@@ -85,7 +85,7 @@ impl Facts {
         let layers = g.mlps.len() as f64;
         let (flops, bytes) = (gpu.flops * PRODUCTS, gpu.bandwidth * MEMORY);
 
-        // Two operations a multiplication; backward twice as many, but for a frozen weight's own gradient.
+        // Two operations for each multiplication. Backward takes twice as many; a frozen weight has no own gradient.
         let passes = if frozen { 2.0 } else { 3.0 } + again;
         let mlps: f64 = g.mlps.iter().map(|mlp| multiplications(mlp, h)).sum();
         let own = layers * h * (2.0 * queries + 2.0 * keys) + mlps;
@@ -121,7 +121,7 @@ impl Facts {
     }
 }
 
-/// Multiplications of a token behind a block's attention.
+/// Multiplications of a token in a block's MLP.
 fn multiplications(mlp: &Mlp, h: f64) -> f64 {
     match *mlp {
         Mlp::Dense { width } => 3.0 * h * width as f64,
@@ -133,7 +133,7 @@ fn multiplications(mlp: &Mlp, h: f64) -> f64 {
     }
 }
 
-/// Values of a token's copies for its experts, and back.
+/// Values of a token's copies for its experts, there and back.
 fn copies(mlp: &Mlp, h: f64) -> f64 {
     match *mlp {
         Mlp::Dense { .. } => 0.0,
@@ -141,7 +141,7 @@ fn copies(mlp: &Mlp, h: f64) -> f64 {
     }
 }
 
-/// Values of a token between the matrices there.
+/// Values of a token between the MLP's matrices.
 fn widths(mlp: &Mlp) -> f64 {
     match *mlp {
         Mlp::Dense { width } => width as f64,

@@ -1,4 +1,4 @@
-//! The tensors of a model's adapters: their names and shapes, and their directory as PEFT writes it.
+//! The tensors of a model's adapters: their names and shapes, and PEFT's directory format.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::error::ModelError;
 use crate::lora::{Linear, Lora};
 use crate::weights::{Array, Source, Unit, Weights};
 
-/// Reads an adapter's directory: `adapter_config.json` and `adapter_model.safetensors`. What would be computed
-/// differently is refused by name.
+/// Reads an adapter's directory: `adapter_config.json` and `adapter_model.safetensors`. A setting that this crate would
+/// compute differently is refused by name.
 pub fn read(dir: &Path, config: &Config) -> Result<(Lora, Weights), ModelError> {
     let file = dir.join("adapter_config.json");
     let path = file.display().to_string();
@@ -33,7 +33,7 @@ pub fn read(dir: &Path, config: &Config) -> Result<(Lora, Weights), ModelError> 
     Ok((lora, weights))
 }
 
-/// The adapters' tensors, one unit a unit of the model: none in the embedding's, A and B of every target in a layer's.
+/// The adapters' tensors, grouped like the model's units: none for the embedding, A and B of every target for a layer.
 pub fn units(config: &Config, lora: &Lora) -> Vec<Unit> {
     let layer = |layer: usize| Unit {
         name: format!("adapter of layer {layer}"),

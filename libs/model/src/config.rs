@@ -1,8 +1,8 @@
-//! `config.json` of a Hugging Face model directory, read strictly: what this crate would compute differently is refused
-//! by name and field.
+//! Reads `config.json` of a Hugging Face model directory strictly: a setting that this crate would compute differently
+//! is refused by name and field.
 //!
-//! Three families are known: Qwen2.5 (`qwen2`), Qwen3 dense (`qwen3`) and Qwen3 mixture-of-experts (`qwen3_moe`), as
-//! transformers 4 and 5 write them. What comes out is a [`Config`]: the geometry alone, with every default filled in.
+//! Three families are supported: Qwen2.5 (`qwen2`), Qwen3 dense (`qwen3`) and Qwen3 mixture-of-experts (`qwen3_moe`),
+//! as transformers 4 and 5 write them. The result is a [`Config`]: the geometry, with every default filled in.
 
 mod fields;
 #[cfg(test)]
@@ -15,21 +15,21 @@ use crate::lora::{Linear, Lora};
 use crate::yarn::Yarn;
 use fields::Fields;
 
-/// Which model code a directory asks for.
+/// The model family of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Qwen2.5: biases on queries, keys and values; no norms of heads.
+    /// Qwen2.5: biases on queries, keys and values; no norms per head.
     Qwen2,
     /// Qwen3, dense.
     Qwen3,
-    /// Qwen3 with a mixture of experts in place of (some) MLPs.
+    /// Qwen3 with a mixture of experts in place of some or all MLPs.
     Qwen3Moe,
 }
 
 impl Family {
     pub const ALL: [Self; 3] = [Self::Qwen2, Self::Qwen3, Self::Qwen3Moe];
 
-    /// What `model_type` says.
+    /// The value of `model_type`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Qwen2 => "qwen2",
@@ -38,7 +38,7 @@ impl Family {
         }
     }
 
-    /// What `architectures` says of a model that predicts the next token.
+    /// The value of `architectures` for a causal language model.
     fn architecture(self) -> &'static str {
         match self {
             Self::Qwen2 => "Qwen2ForCausalLM",
@@ -48,7 +48,7 @@ impl Family {
     }
 }
 
-/// The experts of a mixture (Shazeer et al., arXiv 1701.06538, with softmax before the choice as Qwen3 has it).
+/// The experts of a mixture (Shazeer et al., arXiv 1701.06538; with softmax before the choice, as in Qwen3).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     pub count: usize,
@@ -56,7 +56,7 @@ pub struct Experts {
     pub per_token: usize,
     /// Width of one expert.
     pub intermediate_size: usize,
-    /// Whether the weights of a token's experts are made to sum to one.
+    /// Whether the weights of a token's experts are normalised to sum to one.
     pub normalised: bool,
     /// For every layer, whether it has experts; the others have one MLP of `Config::intermediate_size`.
     pub layers: Vec<bool>,
@@ -76,12 +76,12 @@ pub struct Config {
     pub rms_norm_eps: f64,
     pub rope_theta: f64,
     pub yarn: Option<Yarn>,
-    /// Positions the model may be given; with YaRN, the extended ones.
+    /// Maximum number of positions; with YaRN, the extended number.
     pub max_position_embeddings: usize,
     pub tie_word_embeddings: bool,
     pub initializer_range: Option<f64>,
     pub experts: Option<Experts>,
-    /// The adapter that is trained while the model's own weights stay. Not part of `config.json`.
+    /// The adapter that is trained while the model's own weights are frozen. Not part of `config.json`.
     pub lora: Option<Lora>,
 }
 
@@ -159,7 +159,7 @@ impl Config {
         self.family != Family::Qwen2
     }
 
-    /// The experts of a layer, where it has any.
+    /// The experts of a layer, if it has any.
     pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
         self.experts
             .as_ref()
@@ -186,7 +186,7 @@ impl Config {
         }
     }
 
-    /// The same model with an adapter beside it, which is then what is trained.
+    /// The same model with an adapter; then only the adapter is trained.
     pub fn with_lora(mut self, lora: Lora) -> Result<Self, ModelError> {
         lora.check(self.experts.is_some())?;
         if self.lora.is_some() {
@@ -202,7 +202,7 @@ impl Config {
     }
 }
 
-/// As transformers 5.23 has it: Qwen3's default is a number, the other two divide the hidden size.
+/// As in transformers 5.23: Qwen3's default is a number, the other two divide the hidden size.
 fn head_dim(fields: &Fields<'_>, family: Family, hidden: usize, heads: usize) -> Result<usize, ModelError> {
     match (fields.optional("head_dim", "a number")?, family) {
         (Some(found), Family::Qwen2) if found * heads != hidden => Err(fields.refuse(

@@ -1,11 +1,11 @@
-//! Decoding with a key-value cache: what the embedded engine samples with.
+//! Decoding with a key-value cache, for sampling in the embedded engine.
 //!
-//! The model is the crate's own, configuration and weights included; only the arithmetic is another one. Training wants
-//! large products and gradients and gets them from libtorch. Decoding wants few rows at a time and, above all, *batch
-//! invariance*: a sampled token and its logprob must not depend on which other rows happened to be in the step.
-//! [`kernel`] gives that by construction, so prefill and decode are one function: some sequences, each with the tokens
-//! that come next, and logits for those who ask. Shared prefixes and chunked prefill then need no care: they give the
-//! same bits.
+//! It shares configuration and weights with the rest of the crate; only the arithmetic differs. Training needs large
+//! products and gradients, and uses libtorch. Decoding processes few rows at a time and needs *batch invariance*: a
+//! sampled token and its logprob must not depend on the other rows of the step. [`kernel`] guarantees this by
+//! construction, so prefill and decode are one function. Its input is several sequences, each with its next tokens; its
+//! output is logits where requested. Shared prefixes and chunked prefill then need no special care: they give the same
+//! bits.
 
 mod cache;
 mod kernel;
@@ -22,7 +22,7 @@ use crate::weights::Weights;
 use kernel::{LANES, Panels, accumulate, add, exp, gated, rms_norm, sum};
 use pulp::{Arch, NullaryFnOnce};
 
-/// What the loops need of the geometry, as numbers.
+/// The geometry as plain numbers, for the loops.
 struct Shape {
     hidden: usize,
     heads: usize,
@@ -55,11 +55,11 @@ pub struct Decoder {
     rope: (Vec<f32>, Vec<f32>),
 }
 
-/// The tokens that come next in one sequence.
+/// The next tokens of one sequence.
 pub struct Chunk<'a> {
     pub sequence: &'a mut Sequence,
     pub tokens: &'a [u32],
-    /// Where to put the logits after the last token, if anybody wants them.
+    /// The buffer for the logits after the last token, if requested.
     pub logits: Option<&'a mut Vec<f32>>,
 }
 
@@ -79,7 +79,7 @@ pub struct Scratch {
 }
 
 impl Decoder {
-    /// Packs a model for sequences of at most `max_context` positions. Of the families, Qwen3 dense is decoded.
+    /// Packs a model for sequences of at most `max_context` positions. Only Qwen3 dense is supported.
     pub fn new(config: &Config, weights: &Weights, max_context: usize) -> Result<Self, ModelError> {
         if config.family != Family::Qwen3 {
             return Err(ModelError::Unsupported {
@@ -153,10 +153,10 @@ impl Decoder {
         self.block_len() * size_of::<f32>()
     }
 
-    /// Reads every chunk's tokens into its sequence and computes the logits that are asked for. Work is divided among
-    /// as many threads as there are scratches; how it is divided does not show in the results.
+    /// Reads every chunk's tokens into its sequence and computes the requested logits. Work is divided over as many
+    /// threads as there are scratches; the division does not affect the results.
     ///
-    /// Token ids and lengths are the caller's to check: an id outside the vocabulary panics.
+    /// The caller must check token ids and lengths: an id outside the vocabulary panics.
     pub fn forward(&self, chunks: &mut [Chunk<'_>], scratches: &mut [Scratch]) {
         let total: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let share = total.div_ceil(scratches.len().max(1)).max(1);
@@ -198,7 +198,7 @@ impl Decoder {
     }
 }
 
-/// Cosine and sine of each position's angles, rounded once from f64 as the training arithmetic has them.
+/// Cosine and sine of each position's angles, rounded once from f64 as in training.
 fn rope_tables(config: &Config, positions: usize) -> (Vec<f32>, Vec<f32>) {
     let (frequencies, scale) = frequencies(config);
     let angles = (0..positions).flat_map(|position| frequencies.iter().map(move |speed| position as f64 * speed));
@@ -358,7 +358,7 @@ fn attend(
     }
 }
 
-/// One head's keys and values, as far as one token may look.
+/// One head's keys and values, up to the positions that one token attends to.
 struct Read<'a> {
     sequence: &'a Sequence,
     offset: usize,
@@ -417,7 +417,7 @@ fn attend_heads<const M: usize>(read: &Read<'_>, queries: &[f32], scores: &mut V
     }
 }
 
-/// Logits after the last token of each chunk that asked for them.
+/// Logits after the last token of each chunk that requests them.
 #[inline(always)]
 fn hand_out_logits(decoder: &Decoder, chunks: &mut [Chunk<'_>], scratch: &mut Scratch) {
     let hidden = decoder.shape.hidden;

@@ -1,37 +1,38 @@
-//! The vocabulary head in chunks: logprobs and entropies of chosen tokens, and their gradients, without ever holding
-//! more than a chunk's logits.
+//! The vocabulary head in chunks: logprobs and entropies of chosen tokens, and their gradients, with the logits of only
+//! one chunk in memory.
 //!
-//! What flows through: normed hidden states `[n, h]`, the head's weight `[v, h]`. Softmax, selected logprob, entropy
-//! and gradient are computed in place in one `[chunk, v]` buffer, in blocks of rows that stay in a core's cache. With z
-//! the logits over the temperature, p = softmax(z), and g, e the gradients of a token's logprob and entropy H, the
-//! gradient of z is g (onehot - p) - e p (log p + H). (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads are
-//! the same idea.)
+//! Inputs: normed hidden states `[n, h]`, the head's weight `[v, h]`. Softmax, selected logprob, entropy and gradient
+//! are computed in place in one `[chunk, v]` buffer, in blocks of rows that fit in a core's cache. Let z be the logits
+//! divided by temperature, p = softmax(z), and g, e the gradients of a token's logprob and entropy H. Then the gradient
+//! of z is g (onehot - p) - e p (log p + H). (Cut cross-entropy, arXiv 2411.09009, and Liger's fused heads use the same
+//! idea.)
 //!
-//! Where hidden states and weight are in bf16, logits, all that follows from them and the weight's gradient are in
-//! fp32: the products of two numbers of 8 bits are exact there. The weight is then passed over in parts of [`ROWS`]
-//! rows. On a GPU kernels of our own take its place ([`grpo_native::head`]): logprobs, entropies and, at the end, the
+//! For hidden states and weight in bf16, logits, everything derived from them and the weight's gradient are in fp32:
+//! products of two 8-bit significands are exact there. The weight is then processed in parts of [`ROWS`] rows. On a
+//! GPU, this project's own kernels replace this ([`grpo_native::head`]): logprobs, entropies and, at the end, the
 //! logits' gradients in bf16 each take one pass over the buffer.
 
 use grpo_native::head::{Scored, has_kernels};
 use tch::{Device, Kind, Tensor};
 
-/// Elements of a block that passes over a buffer share: 1 MiB of fp32.
+/// Elements of a block that several passes over a buffer share: 1 MiB of fp32.
 const BLOCK: i64 = 1 << 18;
 
-/// Rows of a bf16 weight that are multiplied at a time: what is converted, or added to the gradient, is no larger.
+/// Rows of a bf16 weight that are multiplied at a time: this bounds the converted part and the part added to the
+/// gradient.
 const ROWS: i64 = 1 << 14;
 
-/// One chunk's tokens over the whole vocabulary, and what their gradient needs.
+/// One chunk's tokens over the whole vocabulary, with the state for their gradient.
 pub enum Chunk {
-    /// By kernels of a GPU.
+    /// Computed by GPU kernels.
     Scored(Scored),
-    /// By libtorch's operations.
+    /// Computed by libtorch's operations.
     LogProbs(LogProbs),
 }
 
 impl Chunk {
     /// `hidden: [n, h]`, `weight: [v, h]`, `targets: [n]` int64, `temperatures: [n]`. `buffer` (see [`buffer`]) holds
-    /// at least `n * v` elements and is overwritten. Answers the chunk with the targets' logprobs `[n]` and the
+    /// at least `n * v` elements and is overwritten. Returns the chunk with the targets' logprobs `[n]` and the
     /// entropies `[n]` in nats. No graph is recorded.
     pub fn forward(
         weight: &Tensor,
@@ -41,7 +42,7 @@ impl Chunk {
         buffer: &Tensor,
     ) -> (Self, Tensor, Tensor) {
         if has_kernels(weight) {
-            // Shapes that do not fit panic, as they do in every other operation on tensors.
+            // Wrong shapes panic, as in every other tensor operation.
             let scored =
                 Scored::of(weight, hidden, targets, temperatures, buffer).unwrap_or_else(|error| panic!("{error}"));
             let (logprobs, entropies) = (scored.logprobs(), scored.entropies());
@@ -51,9 +52,9 @@ impl Chunk {
         (Self::LogProbs(chunk), logprobs, entropies)
     }
 
-    /// Adds to `weight_gradient: [v, h]` (none: the weight is not trained) and answers the gradient of the hidden
-    /// states, `[n, h]`, both in fp32 where they are in bf16, given those of the logprobs and of the entropies, `[n]`
-    /// each (none: the loss does not look at entropies). Consumes the buffer's content.
+    /// Given the gradients of the logprobs and of the entropies, `[n]` each (`None`: the loss does not use entropies),
+    /// adds to `weight_gradient: [v, h]` (`None`: the weight is not trained) and returns the gradient of the hidden
+    /// states, `[n, h]`; the two results are in fp32 if the inputs are in bf16. Consumes the buffer's content.
     pub fn backward(
         self,
         weight: &Tensor,
@@ -70,18 +71,18 @@ impl Chunk {
     }
 }
 
-/// Log probabilities of one chunk's tokens over the whole vocabulary.
+/// Logprobs of one chunk's tokens over the whole vocabulary.
 pub struct LogProbs {
     /// log p, `[n, v]`.
     logp: Tensor,
-    /// Hidden states, `[n, h]`; over their temperatures where they are not in bf16.
+    /// Hidden states, `[n, h]`; divided by temperature unless they are in bf16.
     scaled: Tensor,
     temperatures: Tensor,
     targets: Tensor,
     entropies: Tensor,
 }
 
-/// Rows `[begin, begin + count)` that are passed over together.
+/// Rows `[begin, begin + count)` that are processed together.
 fn blocks(n: i64, v: i64) -> impl Iterator<Item = (i64, i64)> {
     let rows = (BLOCK / v.max(1)).max(1);
     (0..n)
@@ -89,7 +90,7 @@ fn blocks(n: i64, v: i64) -> impl Iterator<Item = (i64, i64)> {
         .map(move |begin| (begin, rows.min(n - begin)))
 }
 
-/// What is summed of values of this kind.
+/// The type in which values of this type are summed.
 fn sums(kind: Kind) -> Kind {
     match kind {
         Kind::BFloat16 => Kind::Float,
@@ -211,7 +212,7 @@ impl LogProbs {
     }
 }
 
-/// A buffer for chunks of `tokens` of weights `like` this.
+/// A buffer for chunks of `tokens` tokens, for weights of the type and device of `like`.
 pub fn buffer(tokens: i64, vocabulary: i64, like: &Tensor) -> Tensor {
     Tensor::empty([tokens * vocabulary], (sums(like.kind()), like.device()))
 }

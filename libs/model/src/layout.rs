@@ -1,13 +1,13 @@
-//! Where the tokens of a batch stand: the position of each, and who attends to whom. The one thing by which a batch of
-//! rows and a packed tree differ to the model.
+//! The position of each token in a batch, and the tokens that it attends to. For the model, this is the only difference
+//! between a batch of rows and a packed tree.
 //!
 //! Tokens are counted flat over `[b, t]`: a batch of `b` padded rows has one causal piece per row, a packed tree has
 //! `b = 1` and the pieces of its paths.
 //!
 //! **A part of a tree.** Ranks that share a sequence (DeepSpeed-Ulysses, arXiv 2309.14509) each hold an equal,
-//! contiguous part of its tokens. Norms, linear layers, rotation and the MLP are of a token alone; around attention the
-//! ranks trade tokens for heads: each then has all tokens of its share of the heads, attends, and trades back. Ranks
-//! that are more than there are groups of keys and values have copies of one group.
+//! contiguous part of its tokens. Norms, linear layers, rotation and the MLP work on single tokens. Around attention
+//! the ranks exchange tokens for heads: each then has all tokens of its share of the heads, attends, and exchanges
+//! back. If there are more ranks than groups of keys and values, several ranks have copies of one group.
 
 use std::rc::Rc;
 
@@ -22,17 +22,17 @@ use crate::rotation::Rope;
 pub struct Layout {
     /// `[b * t]` int64.
     positions: Tensor,
-    /// Of all tokens, where these here are a part.
+    /// The pieces of the whole sequence, if this is a part.
     pieces: Vec<Piece>,
-    /// Those who have the other parts.
+    /// The ranks with the other parts.
     shared: Option<Rc<Exchange>>,
-    /// `[b * t]` int64, by which adapters drop; none: nothing is dropped.
+    /// `[b * t]` int64: keys for the adapters' dropout; `None`: no dropout.
     keys: Option<Tensor>,
 }
 
 impl Layout {
-    /// `b` rows of `t` tokens, padded on the right: a token sees its row up to itself, so padding is never seen by a
-    /// real token.
+    /// `b` rows of `t` tokens, padded on the right: a token attends to its row up to itself, so real tokens never
+    /// attend to padding.
     pub fn rows(b: i64, t: i64) -> Self {
         let t = t.max(0) as usize;
         let pieces = (0..b.max(0) as usize)
@@ -63,9 +63,9 @@ impl Layout {
         })
     }
 
-    /// This rank's part of a packed tree, of which every rank of `shared` has an equal one: `positions` and `pieces`
-    /// are the whole tree's, and its tokens a multiple of the ranks. Every pass through a block, and back, then waits
-    /// for the other ranks.
+    /// This rank's part of a packed tree; every rank of `shared` has an equal part. `positions` and `pieces` are those
+    /// of the whole tree, and its number of tokens is a multiple of the number of ranks. Every pass through a block,
+    /// forward and backward, then waits for the other ranks.
     pub fn part(positions: &[usize], pieces: Vec<Piece>, shared: Rc<Exchange>) -> Result<Self, AttentionError> {
         let n = positions.len();
         if !n.is_multiple_of(shared.world()) {
@@ -91,7 +91,7 @@ impl Layout {
         })
     }
 
-    /// The same where adapters drop by these keys of the tokens here, `[b * t]` int64.
+    /// The same layout with adapter dropout by these keys of its tokens, `[b * t]` int64.
     pub fn dropping(&self, keys: Tensor) -> Self {
         Self {
             positions: self.positions.shallow_clone(),
@@ -105,7 +105,7 @@ impl Layout {
         self.keys.as_ref()
     }
 
-    /// Pairs of a query and a key that it sees.
+    /// Pairs of a query and a key that it attends to.
     pub fn pairs(&self) -> usize {
         self.pieces.iter().map(Piece::pairs).sum()
     }
@@ -119,7 +119,7 @@ impl Layout {
     }
 
     /// Attention of `q: [b, t, heads, d]` over `k, v: [b, t, groups, d]`, to `[b, t, heads * d]`.
-    /// `saving`: of the heads that this rank computes.
+    /// `saving`: for the heads that this rank computes.
     pub fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, saving: &mut Saving) -> Tensor {
         let size = q.size();
         let (n, heads, d) = (size[0] * size[1], size[2], size[3]);
@@ -132,28 +132,21 @@ impl Layout {
         mixed.view([size[0], size[1], heads * d])
     }
 
-    /// The same of a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange there and
+    /// The same for a part: `q: [n, heads, d]` and `k, v: [n, groups, d]` to `[n, heads * d]`. One exchange forth and
     /// one back.
-    fn attend_with_others(
-        &self,
-        shared: &Exchange,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        saving: &mut Saving,
-    ) -> Tensor {
+    fn attend_with_others(&self, shared: &Exchange, q: &Tensor, k: &Tensor, v: &Tensor, saving: &mut Saving) -> Tensor {
         let ranks = shared.world() as i64;
         let (n, heads, d) = (q.size()[0], q.size()[1], q.size()[2]);
         let groups = k.size()[1];
         let share = |x: &Tensor| match groups >= ranks {
             true => x.view([n, ranks, groups / ranks, d]),
-            // Neighbours share a group, as the heads that they have do.
+            // Adjacent ranks share a group, as their heads do.
             false => x
                 .unsqueeze(2)
                 .expand([n, groups, ranks / groups, d], false)
                 .reshape([n, ranks, 1, d]),
         };
-        // Heads, keys and values of rank j, of the tokens here; then those of this rank, of all tokens.
+        // First: heads, keys and values for each rank j, of the local tokens. Then: those of this rank, of all tokens.
         let shares = [q.view([n, ranks, heads / ranks, d]), share(k), share(v)];
         let widths = shares.each_ref().map(|x| x.size()[2]);
         let own = shared.all_to_all(&Tensor::cat(&shares, 2).transpose(0, 1));
@@ -165,8 +158,8 @@ impl Layout {
     }
 }
 
-/// How many ranks may share a sequence of a model with so many heads and groups of keys and values: whether this number
-/// may, and if not why.
+/// Checks whether this number of ranks may share a sequence of a model with these numbers of heads and groups of keys
+/// and values; the error says why not.
 pub fn check_sharing(ranks: usize, heads: usize, groups: usize) -> Result<(), String> {
     if ranks == 0 || !heads.is_multiple_of(ranks) {
         return Err(format!(
@@ -181,7 +174,7 @@ pub fn check_sharing(ranks: usize, heads: usize, groups: usize) -> Result<(), St
     Ok(())
 }
 
-/// Shapes that do not fit panic, as they do in every other operation on tensors.
+/// Wrong shapes panic, as in every other tensor operation.
 fn done(result: Result<Tensor, AttentionError>) -> Tensor {
     result.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,9 +1,9 @@
 //! A language model of the Qwen families, read from and written to Hugging Face directories.
 //!
-//! [`config`], [`rope`], [`yarn`], [`lora`], [`adapter`] and [`weights`] are plain Rust and serve everybody; [`decode`]
-//! samples with a key-value cache and no libtorch; with feature `torch`, [`model`] is what the trainer differentiates,
-//! [`layout`] says where its tokens stand, [`rotation`] by which angles they turn, and [`head`] is its vocabulary head
-//! in chunks.
+//! [`config`], [`rope`], [`yarn`], [`lora`], [`adapter`] and [`weights`] are plain Rust for all users; [`decode`]
+//! samples with a key-value cache and without libtorch. With feature `torch`, [`model`] is the differentiable model of
+//! the trainer, [`layout`] has its tokens' positions, [`rotation`] their angles, and [`head`] its vocabulary head in
+//! chunks.
 
 pub mod adapter;
 pub mod config;

@@ -1,13 +1,13 @@
-//! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): beside a linear layer's frozen weight W, two trained matrices
-//! whose product is added to it, W + alpha / rank * B A. A is `[rank, inputs]`, B `[outputs, rank]` and zero at the
-//! start, so that training begins at the base model.
+//! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685): two trained matrices for a linear layer's frozen weight W,
+//! whose product is added to it, W + alpha / rank * B A. A is `[rank, inputs]`; B is `[outputs, rank]` and initially
+//! zero, so training begins at the base model.
 //!
-//! Names and configuration are PEFT's, so that an adapter is a directory that others read.
+//! Names and configuration are PEFT's, so other programs can read an adapter's directory.
 //!
-//! **Dropout** of what an adapter is given: which values are dropped is a function of seed, step, layer, linear layer
-//! and token (with all that is before it in its row), not of a generator's state. So all passes over a token within a
-//! step drop alike: their ratio is the weights' doing, not the mask's. And it does not matter what a token is packed
-//! with, which rank computes it, or whether it is computed again.
+//! **Dropout** of an adapter's input: the dropped values are a function of seed, step, layer, linear layer and token
+//! (with all tokens before it in its row), not of a generator's state. So all passes over a token within a step drop
+//! the same values: their ratio reflects the weights, not the mask. It does not matter with which tokens a token is
+//! packed, which rank computes it, or whether it is recomputed.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -50,7 +50,7 @@ impl Linear {
         }
     }
 
-    /// Its place in a layer: `self_attn.q_proj`.
+    /// Its path in a layer: `self_attn.q_proj`.
     pub fn path(self) -> String {
         match self {
             Self::Query | Self::Key | Self::Value | Self::Output => format!("self_attn.{}", self.name()),
@@ -64,14 +64,14 @@ impl Linear {
 pub struct Lora {
     pub rank: usize,
     pub alpha: f64,
-    /// Share of an adapter's inputs that are dropped where it is trained.
+    /// Share of an adapter's inputs that are dropped in training.
     pub dropout: f64,
     /// In the order of [`Linear::ALL`].
     targets: Vec<Linear>,
 }
 
 impl Lora {
-    /// `targets` by PEFT's names; nothing is dropped.
+    /// `targets` by PEFT's names; no dropout.
     pub fn new<T: AsRef<str>>(rank: usize, alpha: f64, targets: &[T]) -> Result<Self, ModelError> {
         let mut found = Vec::new();
         for name in targets.iter().map(AsRef::as_ref) {
@@ -101,7 +101,7 @@ impl Lora {
         &self.targets
     }
 
-    /// What B A is multiplied by.
+    /// The factor of B A.
     pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
@@ -131,7 +131,7 @@ impl Lora {
         }
     }
 
-    /// What PEFT's `adapter_config.json` says, as far as it is computed here. `path` is for messages.
+    /// Reads PEFT's `adapter_config.json`; unsupported settings are refused. `path` is for messages.
     pub fn from_peft(value: Value, path: &str) -> Result<Self, ModelError> {
         let unsupported = |field: &'static str, found: String, wanted: &'static str| ModelError::Unsupported {
             path: path.to_owned(),
@@ -173,7 +173,7 @@ impl Lora {
         Ok(Self::new(peft.r, peft.lora_alpha, &targets)?.with_dropout(peft.lora_dropout))
     }
 
-    /// PEFT's `adapter_config.json`. `base` is what it calls the model the adapter belongs to.
+    /// PEFT's `adapter_config.json`. `base` is the name of the adapter's model in it.
     pub fn peft_config(&self, base: &str) -> serde_json::Value {
         let targets: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
         serde_json::json!({
@@ -184,7 +184,7 @@ impl Lora {
     }
 }
 
-/// What is computed of `adapter_config.json`; any other field must say nothing.
+/// The supported fields of `adapter_config.json`; any other field must be empty.
 #[derive(Deserialize)]
 struct PeftConfig {
     peft_type: String,
@@ -197,7 +197,7 @@ struct PeftConfig {
     rest: serde_json::Map<String, Value>,
 }
 
-/// Fields that change what an adapter computes, or what it belongs to.
+/// Fields that change an adapter's computation, or the modules that it applies to.
 const MUST_BE_EMPTY: [&str; 14] = [
     "alpha_pattern",
     "rank_pattern",

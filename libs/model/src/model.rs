@@ -1,13 +1,13 @@
-//! The model, top to bottom, as functions of the weights they are given: the trainer gathers a unit, calls one of
-//! these, and frees it again.
+//! The model as functions of the weights that they receive: the trainer gathers a unit, calls one of these functions,
+//! and frees the unit.
 //!
-//! One decoder for three families. Embedding; then blocks of { RMSNorm, attention with grouped keys and values and
+//! One decoder for three families: embedding; then blocks of { RMSNorm, attention with grouped keys and values and
 //! rotary positions; RMSNorm, SwiGLU }; then RMSNorm and the vocabulary head. Qwen2.5 adds biases to queries, keys and
-//! values; Qwen3 instead norms each head of queries and keys before it is rotated; Qwen3's mixture has experts in place
-//! of the one SwiGLU. Any linear layer may have an adapter beside it ([`crate::lora`]).
+//! values; Qwen3 instead norms each head of queries and keys before rotation; Qwen3's mixture has experts in place of
+//! the one SwiGLU. Any linear layer may have an adapter ([`crate::lora`]).
 //!
-//! Shapes: `b` rows, `t` tokens, `h` hidden, `d` a head. Which position a token has and what it sees is the
-//! [`Layout`]'s: padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
+//! Shapes: `b` rows, `t` tokens, `h` hidden size, `d` head size. The [`Layout`] gives each token's position and the
+//! tokens that it attends to, for padded rows or a packed tree. Checked against transformers by `tests/reference.rs`.
 
 use grpo_native::attention::Saving;
 use grpo_native::dropout::dropout;
@@ -30,32 +30,24 @@ pub fn embed(embedding: &Tensor, ids: &Tensor) -> Tensor {
 pub struct Block<'a> {
     /// Counted from 0.
     pub layer: usize,
-    /// In the order of [`crate::weights::units`]; behind them, where the config has adapters, those of the layer in the
-    /// order of
-    /// [`crate::adapter::units`].
+    /// In the order of [`crate::weights::units`]; after them, if the config has adapters, those of the layer in the
+    /// order of [`crate::adapter::units`].
     pub weights: &'a [Tensor],
 }
 
-/// What one pass through a block leaves for the pass that computes it again.
+/// State that one pass through a block saves for its recomputation.
 #[derive(Default)]
 pub struct Pass {
-    /// Those that compute each token, `[b, t, experts per token]` int64: taken as they are where there are some, chosen
-    /// where there are none or a token has -1, and left here. That is how a block is recomputed as it was, and how a
-    /// trainer repeats what an engine has recorded (router replay, arXiv 2510.11370). A block without experts leaves it
-    /// alone. An expert that does not exist ends in libtorch's error.
+    /// The experts of each token, `[b, t, experts per token]` int64. Given experts are used; if there are none, or for
+    /// a token with -1, the router chooses; the result is stored here. So a block is recomputed with the same experts,
+    /// and a trainer repeats the experts that an engine recorded (router replay, arXiv 2510.11370). A block without
+    /// experts does not change it. A nonexistent expert causes libtorch's error.
     pub experts: Option<Tensor>,
     pub attention: Saving,
 }
 
-/// One transformer block: `[b, t, h]` to `[b, t, h]`, of tokens that stand as `layout` says.
-pub fn block(
-    config: &Config,
-    rope: &Rope,
-    layout: &Layout,
-    block: Block<'_>,
-    x: &Tensor,
-    pass: &mut Pass,
-) -> Tensor {
+/// One transformer block: `[b, t, h]` to `[b, t, h]`, for tokens at the positions of `layout`.
+pub fn block(config: &Config, rope: &Rope, layout: &Layout, block: Block<'_>, x: &Tensor, pass: &mut Pass) -> Tensor {
     let layer = Layer::new(config, layout, block);
     let normed = rms_norm(x, layer.input_norm, config.rms_norm_eps);
     let x = x + attention(config, rope, layout, &layer, &normed, &mut pass.attention);
@@ -94,7 +86,7 @@ fn attention(
 
 /// RMSNorm (Zhang and Sennrich, arXiv 1910.07467) over the last dimension.
 fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f64) -> Tensor {
-    // Shapes that do not fit panic, as they do in every other operation on tensors.
+    // Wrong shapes panic, as in every other tensor operation.
     fused::rms_norm(x, weight, epsilon).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -103,10 +95,10 @@ fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
     fused::swiglu(gate, up).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The experts of each token of `x: [b, t, h]`, weighed by the router's softmax over all of them.
+/// The experts of each token of `x: [b, t, h]`, weighted by the router's softmax over all of them.
 ///
-/// Tokens are put in the order of their experts and back by permutations, and a token's parts are summed along a
-/// dimension: nothing is added to one place from two, so the same bits come out every time, backward as well.
+/// Permutations sort tokens by expert and back, and a token's parts are summed along a dimension. No two values are
+/// added to one place concurrently, so the bits are reproducible, also in the backward pass.
 fn mixture(
     geometry: &Experts,
     router: &Tensor,
@@ -149,7 +141,7 @@ fn mixture(
         true => {
             let each = Tensor::arange(geometry.count as i64, (Kind::Int64, x.device()));
             let ends = each.searchsorted(&sorted, true, true, "right", None::<Tensor>);
-            // Shapes that do not fit panic here too.
+            // Wrong shapes panic here too.
             experts::experts(&permuted, &ends, weights).unwrap_or_else(|error| panic!("{error}"))
         }
         false => one_by_one(&permuted, &loads(geometry, &chosen), weights),
@@ -162,7 +154,7 @@ fn mixture(
         .view(size.as_slice())
 }
 
-/// The experts of `tokens: [n, h]`, of which each has the next `counts`.
+/// The experts applied to `tokens: [n, h]`; each takes the next `counts[i]` tokens.
 fn one_by_one(tokens: &Tensor, counts: &[i64], weights: &[Tensor]) -> Tensor {
     let mut begin = 0;
     let mut parts = Vec::with_capacity(counts.len());
@@ -178,7 +170,7 @@ fn one_by_one(tokens: &Tensor, counts: &[i64], weights: &[Tensor]) -> Tensor {
     Tensor::cat(&parts, 0)
 }
 
-/// How many tokens each expert computes, of experts as [`block`] leaves them.
+/// The number of tokens that each expert computes, from experts as [`block`] stores them.
 pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
     let counts = counts(geometry, experts);
     wait_for(counts.device(), || {
@@ -189,7 +181,7 @@ pub fn loads(geometry: &Experts, experts: &Tensor) -> Vec<i64> {
     })
 }
 
-/// The same as a tensor, `[experts]` int64, without a wait for the device.
+/// The same as a tensor, `[experts]` int64, without waiting for the device.
 pub fn counts(geometry: &Experts, experts: &Tensor) -> Tensor {
     let experts = experts.reshape([-1]);
     let counts = Tensor::zeros([geometry.count as i64], (Kind::Int64, experts.device()));
@@ -203,19 +195,19 @@ struct LinearLayer<'a> {
     adapter: Option<Adapter<'a>>,
 }
 
-/// What is beside one linear layer.
+/// The adapter of one linear layer.
 struct Adapter<'a> {
     a: &'a Tensor,
     b: &'a Tensor,
-    /// What B A is multiplied by.
+    /// The factor of B A.
     scale: f64,
-    /// Keys of the tokens, salt, and the share that is dropped.
+    /// Keys of the tokens, salt, and dropout rate.
     drops: Option<(&'a Tensor, u64, f64)>,
 }
 
 impl Adapter<'_> {
-    /// y + scale B A x. Only A x, which has few columns, is a tensor of its own: it is scaled, and its product is added
-    /// to y as it is computed.
+    /// y + scale B A x. Only A x, which has few columns, is materialised: it is scaled, and its product with B is added
+    /// to y in one operation.
     fn add_to(&self, y: &Tensor, x: &Tensor) -> Tensor {
         let x = match self.drops {
             Some((keys, salt, rate)) => dropout(x, keys, salt, rate).unwrap_or_else(|error| panic!("{error}")),
@@ -232,7 +224,7 @@ impl Adapter<'_> {
 
 impl LinearLayer<'_> {
     fn apply(&self, x: &Tensor) -> Tensor {
-        // Shapes that do not fit panic here too.
+        // Wrong shapes panic here too.
         let mut y = linear::linear(x, self.weight).unwrap_or_else(|error| panic!("{error}"));
         if let Some(bias) = self.bias {
             y += bias;
@@ -243,7 +235,7 @@ impl LinearLayer<'_> {
         y
     }
 
-    /// Of silu(gate) * up, which is not kept for backward where nothing else looks at it.
+    /// Applied to silu(gate) * up, which is not kept for backward unless another operation needs it.
     fn apply_gated(&self, gate: &Tensor, up: &Tensor) -> Tensor {
         match (self.bias, &self.adapter) {
             (None, None) => linear::gated(gate, up, self.weight).unwrap_or_else(|error| panic!("{error}")),
@@ -252,7 +244,7 @@ impl LinearLayer<'_> {
     }
 }
 
-/// A block's tensors by what they are for.
+/// A block's tensors by purpose.
 struct Layer<'a> {
     input_norm: &'a Tensor,
     query: LinearLayer<'a>,
@@ -274,7 +266,7 @@ enum Mlp<'a> {
     Mixture {
         experts: &'a Experts,
         router: &'a Tensor,
-        /// Gate, up and down of each expert behind each other.
+        /// Gate, up and down of each expert, one expert after the other.
         weights: &'a [Tensor],
     },
 }
@@ -294,7 +286,7 @@ impl<'a> Layer<'a> {
         let adapter = |linear: Linear| {
             let at = targets.iter().position(|target| *target == linear)?;
             let lora = config.lora.as_ref()?;
-            // Another stream for each: layers that are given the same must not drop the same of it.
+            // A separate salt for each linear layer: layers with the same input must not drop the same values.
             let salt = (block.layer * Linear::ALL.len() + linear as usize) as u64;
             let drops = layout.keys().map(|keys| (keys, salt, lora.dropout));
             Some(Adapter {

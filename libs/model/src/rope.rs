@@ -1,10 +1,9 @@
-//! How fast each pair of a head's dimensions turns with the position: rotary embedding (Su et al., arXiv 2104.09864),
-//! stretched by YaRN ([`crate::yarn`]) where a config asks for it. Plain numbers, from which training and
-//! decoding make their tables.
+//! The rotation speeds of a head's pairs of dimensions: rotary embedding (Su et al., arXiv 2104.09864), extended by
+//! YaRN ([`crate::yarn`]) if a config requires it. Plain numbers, from which training and decoding build their tables.
 
 use crate::config::Config;
 
-/// Radians per position of each pair, `[head_dim / 2]`, and what cosines and sines are multiplied by.
+/// Radians per position of each pair, `[head_dim / 2]`, and the factor of cosines and sines.
 pub fn frequencies(config: &Config) -> (Vec<f64>, f64) {
     let dim = config.head_dim() as f64;
     let own = (0..config.head_dim() / 2).map(|i| (-(2.0 * i as f64 / dim) * config.rope_theta.ln()).exp());

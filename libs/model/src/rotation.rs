@@ -1,4 +1,4 @@
-//! The rotary embedding's angles as tensors, from which layouts take those of their tokens.
+//! The rotary embedding's angles as tensors; layouts select those of their tokens.
 
 use tch::{Kind, Tensor};
 
@@ -30,7 +30,7 @@ impl Rope {
         }
     }
 
-    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2, and both have one
+    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2; both have the same
     /// angle.
     pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
         let half = self.cos.size()[1] / 2;

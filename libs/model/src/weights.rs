@@ -1,11 +1,9 @@
-//! Weights as files: a model's tensors by their Hugging Face names, read from and written to safetensors, fp32 in
-//! memory.
+//! A model's weights by their Hugging Face names, read from and written to safetensors files, fp32 in memory.
 //!
-//! Independent of libtorch, so the embedded engine reads the same bytes by the same code. [`Source`] reads any range of
-//! a directory's tensors, so that a rank takes no more than its shard; [`export`] writes directories that others read.
-//! [`checksum`] speaks of names, shapes and values, not of how they lie in a file: it is what a weights manifest calls
-//! `tensorsSha256` and what an engine reports after loading. [`TensorsDigest`] makes it of tensors that come one by
-//! one.
+//! Independent of libtorch, so the embedded engine reads the same bytes with the same code. [`Source`] reads any range
+//! of a directory's tensors, so that a rank reads only its shard; [`export`] writes directories for other programs.
+//! [`checksum`] covers names, shapes and values, not the layout in files. It is `tensorsSha256` in a weights manifest,
+//! and an engine reports it after loading. [`TensorsDigest`] computes it from tensors that arrive one by one.
 
 pub mod export;
 mod source;
@@ -33,7 +31,7 @@ pub struct Array {
 /// A model's tensors by name.
 pub type Weights = BTreeMap<String, Array>;
 
-/// One group of parameters that is gathered and freed together.
+/// One group of parameters that are gathered and freed together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     /// `embedding` or `layer <n>`.
@@ -74,7 +72,7 @@ pub fn units(config: &Config) -> Vec<Unit> {
     std::iter::once(ends).chain(layers).collect()
 }
 
-/// What one block has, in the order in which [`crate::model`] takes it.
+/// The tensors of one block, in the order in which [`crate::model`] takes them.
 fn layer_tensors(config: &Config, layer: usize) -> Vec<(String, Vec<usize>)> {
     let (h, d) = (config.hidden_size, config.head_dim());
     let named = |name: &str, shape: Vec<usize>| (format!("model.layers.{layer}.{name}"), shape);
@@ -115,7 +113,7 @@ fn layer_tensors(config: &Config, layer: usize) -> Vec<(String, Vec<usize>)> {
     tensors
 }
 
-/// Reads the whole model of a directory, which must hold exactly what the config asks for.
+/// Reads the whole model of a directory, which must hold exactly the tensors that the config requires.
 pub fn read(dir: &Path, config: &Config) -> Result<Weights, ModelError> {
     let source = Source::open(dir, config)?;
     let tensors = units(config).into_iter().flat_map(|unit| unit.tensors);
@@ -153,7 +151,7 @@ pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
 /// Values that are hashed at a time.
 const HASHED: usize = 1 << 14;
 
-/// [`checksum`] of tensors that come one by one, in any order.
+/// [`checksum`] of tensors that arrive one by one, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct TensorsDigest {
     by_name: BTreeMap<String, [u8; 32]>,
@@ -183,7 +181,7 @@ impl TensorsDigest {
     }
 }
 
-/// Hex sha256 over the tensors' sha256 in name order. That of a tensor is over its name, a zero byte, dimensions as
+/// Hex SHA-256 over the tensors' SHA-256 in name order. A tensor's SHA-256 is over its name, a zero byte, dimensions as
 /// little-endian u64, values as little-endian f32.
 pub fn checksum(weights: &Weights) -> String {
     let mut digest = TensorsDigest::default();

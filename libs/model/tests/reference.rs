@@ -17,10 +17,10 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 use tch::{Kind, Tensor};
 
-/// Both are fp32; they differ by the order in which they add.
+/// Both compute in fp32; they differ in the order of summation.
 const TOLERANCE: f64 = 1e-5;
 
-/// What is promised of any geometry: among many, some cancel more.
+/// The bound for any geometry: some of many have more cancellation.
 const BAR: f64 = 1e-4;
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Numbers {
     greedy: Vec<i64>,
 }
 
-/// A model, its leaves by unit, and what it should compute.
+/// A model, its leaves by unit, and the expected results.
 struct Case {
     name: String,
     config: Config,
@@ -40,7 +40,7 @@ struct Case {
     numbers: Numbers,
 }
 
-/// The largest of what was measured.
+/// The largest measured differences.
 #[derive(Debug, Default)]
 struct Apart {
     logits: f64,
@@ -52,7 +52,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
 }
 
-/// Every model of a folder, then every adapter of one.
+/// Every model in a folder, then every adapter of a model.
 fn cases(folder: &Path) -> Vec<Case> {
     let mut dirs: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
@@ -73,7 +73,7 @@ fn norm(x: &Tensor) -> f64 {
         .double_value(&[])
 }
 
-/// Norm of the difference over the norm of what is wanted.
+/// Norm of the difference divided by the norm of the expected value.
 fn apart(found: &Tensor, wanted: &Tensor) -> f64 {
     norm(&(found - wanted)) / norm(wanted)
 }
@@ -148,8 +148,8 @@ impl Case {
             if let Some(wanted) = self.expected.get(&format!("gradient:{name}")) {
                 let grad = leaf.grad();
                 let grad = if grad.defined() { grad } else { leaf.zeros_like() };
-                // What is nothing but rounding beside the other gradients (the router's, where its choice cannot show)
-                // is measured by those.
+                // A gradient that is only rounding error compared with the others (the router's, if its choice has no
+                // effect) is measured relative to those.
                 let size = norm(wanted);
                 let size = if size > 1e-6 * largest { size } else { largest };
                 let distance = norm(&(grad - wanted)) / size;
@@ -231,7 +231,7 @@ fn every_family_computes_what_transformers_does() {
     agree(&cases, TOLERANCE);
 }
 
-/// `make check-exports` writes these and says where.
+/// `make check-exports` writes these models and sets their folder.
 #[test]
 #[ignore = "needs models of random geometry, see make check-exports"]
 fn models_of_random_geometry_compute_what_transformers_does() {
@@ -295,7 +295,7 @@ fn a_router_that_is_told_the_experts_uses_them_and_reports_their_load() {
     assert_eq!((loads.len(), loads.iter().sum::<i64>()), (5, 36));
     assert!(loads.iter().filter(|load| **load > 0).count() > 2, "{loads:?}");
 
-    // Experts 0 and 3 for every token: the others get nothing to learn from.
+    // Experts 0 and 3 for every token: the others get no gradient.
     let given = Tensor::from_slice(&[0i64, 3])
         .view([1, 1, 2])
         .expand([2, 9, 2], false)

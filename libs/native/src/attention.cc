@@ -1,16 +1,18 @@
-// Attention over a packed tree, and the optimizer's step and norm: what one call from Rust does with many of libtorch's. Exceptions are caught and
-// returned as text (call.h).
+// Attention over a packed tree, and the optimizer's step and norm: functions that make many libtorch calls for one call
+// from Rust. Exceptions are caught and returned as text (call.h).
 //
-// A tree's attention is a list of pieces: a run of queries against a run of keys, causal or whole. On the CPU every piece is one call of libtorch's
-// flash kernel, which answers its logarithm of the sum of exponentials; pieces of one query are merged by those (as in flash decoding and
-// ring attention). The gradient needs no merge: given the *merged* output and logarithm, the kernel's backward of each piece is that piece's
-// part of the gradient, because p = exp(s - lse) and rowsum(dO * O) are then those of the whole row.
+// A tree's attention is a list of pieces: a run of queries against a run of keys, causal or full. On the CPU every
+// piece is one call of libtorch's flash kernel, which also returns the logarithm of the sum of exponentials; the pieces
+// of one query are merged by these logarithms (as in flash decoding and ring attention). The gradient needs no merge:
+// given the *merged* output and logarithm, the kernel's backward of each piece is that piece's part of the gradient,
+// because p = exp(s - lse) and rowsum(dO * O) are then those of the whole row.
 //
-// A piece's kernel is libtorch's for the tensors' device; merging and rotating are loops on the CPU and ATen's operations elsewhere. The
-// latter compute on the CPU as well where `generic` asks for it, with a plain kernel, so that all but a device's own kernel is checked there.
-// Sums over pieces, logarithms and rotations are in fp32 where tensors are in bf16.
+// A piece's kernel is libtorch's for the tensors' device; merging and rotating are loops on the CPU and ATen's
+// operations elsewhere. With `generic`, ATen's operations compute on the CPU too, with a plain kernel, so that tests
+// there cover everything but a device's own kernel. Sums over pieces, logarithms and rotations are in fp32 if tensors
+// are in bf16.
 //
-// In bf16 on a GPU pieces are not computed one by one: flash.cc.
+// In bf16 on a GPU one call computes many pieces: flash.cc.
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +43,7 @@ Tensor grouped(const Tensor& x, int64_t begin, int64_t count, int64_t groups) {
   return x.narrow(0, begin, count).view({count, groups, x.size(1) / groups, x.size(2)}).permute({1, 2, 0, 3});
 }
 
-// The same of keys or values, seen by every head of the group without a copy.
+// A run of keys or values as [groups, heads, run, d]: every head of the group sees it without a copy.
 Tensor shared(const Tensor& x, int64_t begin, int64_t count, int64_t heads) {
   return x.narrow(0, begin, count).permute({1, 0, 2}).unsqueeze(1).expand({x.size(1), heads, count, x.size(2)});
 }
@@ -59,13 +61,13 @@ Tensor scores_of(const Tensor& q, const Tensor& k, const Piece& p) {
   return scores.masked_fill(later, -std::numeric_limits<double>::infinity());
 }
 
-// What is summed of values of this kind.
+// The type of sums over values of this type.
 at::ScalarType sums_of(const Tensor& x) { return at::toOpMathType(x.scalar_type()); }
 
 // Whether ATen's operations are used in place of the loops below.
 bool by_operations(const Tensor& x, bool generic) { return generic || !x.device().is_cpu(); }
 
-// Writes a piece's output and logarithm into the whole's, or merges them where there is already one.
+// Writes a query's first piece, output and logarithm, into the result; merges later pieces into it.
 template <typename T, typename S>
 void merge(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse, int64_t begin, bool first) {
   const int64_t groups = part.size(0), in_group = part.size(1), count = part.size(2), d = part.size(3);
@@ -99,7 +101,7 @@ void merge(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse,
   });
 }
 
-// The same by operations on tensors.
+// `merge` by operations on tensors.
 void merge_by_operations(const Tensor& part, const Tensor& part_lse, Tensor& out, Tensor& lse, const Piece& p) {
   const int64_t groups = part.size(0);
   Tensor y = grouped(out, p.query, p.queries, groups);
@@ -129,13 +131,14 @@ std::pair<Tensor, Tensor> piece_forward(const Tensor& q, const Tensor& k, const 
   return {at::matmul(chances, shared(v, p.key, p.keys, in_group).to(chances.scalar_type())), lse};
 }
 
-// That piece's part of the gradients: of q as [groups, in_group, queries, d], of k and v as [keys, groups, d]. `out`, `lse`: merged.
+// A piece's part of the gradients: of q as [groups, in_group, queries, d], of k and v as [keys, groups, d]. `out`,
+// `lse`: merged.
 std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v,
                                                   const Tensor& out, const Tensor& lse, const Piece& p, bool generic) {
   const int64_t groups = k.size(1), in_group = q.size(1) / groups;
   const at::ScalarType sums = sums_of(q);
   const Tensor part_lse = lse.narrow(0, p.query, p.queries).view({p.queries, groups, in_group}).permute({1, 2, 0});
-  // Of the heads that share a key.
+  // Sums over the heads that share a key.
   const auto together = [&](const Tensor& x) { return x.sum(at::IntArrayRef{1}, false, sums).permute({1, 0, 2}); };
   if (!by_operations(q, generic)) {
     const auto answer = at::_scaled_dot_product_flash_attention_for_cpu_backward(
@@ -155,7 +158,7 @@ std::tuple<Tensor, Tensor, Tensor> piece_backward(const Tensor& dout, const Tens
           together(at::matmul(chances.transpose(-1, -2), above))};
 }
 
-// The output, [n, heads, d], and what backward reads of logarithms, whose shape is up to who computes them.
+// The output, [n, heads, d], and the logarithms for backward, in a shape that depends on the implementation.
 struct Attended {
   Tensor out, lse;
 };
@@ -182,7 +185,8 @@ Attended attended(const Tensor& q, const Tensor& k, const Tensor& v, const std::
 }
 
 struct TreeAttention : public torch::autograd::Function<TreeAttention> {
-  // What `saved` has is taken as it is; what it lacks is computed and left there, if it is not null.
+  // Takes the result from `saved` if it is there; otherwise computes it and leaves it in `saved`, unless `saved` is
+  // null.
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const std::vector<int64_t>& flat, bool generic, Attended* saved) {
     ctx->saved_data["pieces"] = flat;
@@ -190,7 +194,7 @@ struct TreeAttention : public torch::autograd::Function<TreeAttention> {
     const bool there = saved != nullptr && saved->out.defined();
     const Attended found = there ? *saved : attended(q, k, v, flat, generic);
     if (saved != nullptr && !there) *saved = found;
-    // A tensor of its own: autograd marks it as this function's.
+    // A separate tensor: autograd marks it as this function's output.
     const Tensor out = found.out.detach();
     ctx->save_for_backward({q, k, v, out, found.lse});
     return out;
@@ -287,9 +291,9 @@ struct Rotation : public torch::autograd::Function<Rotation> {
 
 extern "C" {
 
-// q: [n, heads, d]; k, v: [n, groups, d]; pieces: five numbers each (first query, queries, first key, keys, causal). The result is [n, heads, d].
-// saved: null, or two places for tensors, output and logarithms. Where they are null, what was computed is left there; else they are taken in place
-// of computing.
+// q: [n, heads, d]; k, v: [n, groups, d]; pieces: five numbers each (first query, queries, first key, keys, causal).
+// The result is [n, heads, d]. saved: null, or two places for tensors, output and logarithms. Null places receive the
+// computed tensors; other places give the result without computation.
 int grpo_tree_attention(void* q, void* k, void* v, const int64_t* pieces, size_t numbers, int generic, void** saved, void** out,
                         char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -313,7 +317,7 @@ int grpo_rotate(void* x, void* cos, void* sin, int generic, void** out, char* er
   });
 }
 
-// One AdamW step in place. `steps`: steps taken, this one among them.
+// One AdamW step in place. `steps`: steps taken, including this one.
 int grpo_adamw(void* values, void* gradient, void* first, void* second, double steps, double rate, double beta1,
                double beta2, double decay, double epsilon, char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -331,7 +335,7 @@ int grpo_square_sum(void* x, void** out, char* error, size_t room) {
     const Tensor values = of(x).contiguous().view({-1});
     const int64_t n = values.numel();
     if (values.device().is_cuda() && values.scalar_type() == at::kFloat) {
-      // As many parts on every GPU: the same bits on each.
+      // The number of parts is the same on every GPU, and so are the bits.
       constexpr int64_t PARTS = 1024;
       const Tensor parts = at::empty({PARTS}, values.options().dtype(at::kDouble));
       kernels::launch("squares", PARTS, kernels::THREADS, kernels::in<float>(values), kernels::out<double>(parts), static_cast<long long>(n));

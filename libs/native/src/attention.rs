@@ -1,10 +1,10 @@
 //! Attention over a packed tree, and rotary positions of its tokens.
 //!
-//! What flows through: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who
-//! attends to whom. No mask is ever built. On the CPU each piece is one call of libtorch's flash kernel; on a GPU one
-//! call takes many, in bf16. A query's pieces are merged by their logarithms of the sum of exponentials, forward, and
-//! the backward of every piece is given the merged output, which makes it exact (the merge of FlashAttention, arXiv
-//! 2205.14135, as ring attention uses it, arXiv 2310.01889).
+//! Input: `[n, heads, d]` of the `n` unique tokens of a pack, and a list of [`Piece`]s that says who attends to whom.
+//! No mask is ever built. On the CPU each piece is one call of libtorch's flash kernel; on a GPU, in bf16, one call
+//! takes many pieces. In forward, a query's pieces are merged by their logarithms of the sum of exponentials. In
+//! backward, every piece gets the merged output, which makes it exact (the merge of FlashAttention, arXiv 2205.14135,
+//! as ring attention uses it, arXiv 2310.01889).
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
@@ -43,7 +43,7 @@ unsafe extern "C" {
 pub struct Piece {
     pub queries: Range<usize>,
     pub keys: Range<usize>,
-    /// Query i sees the keys up to i; both runs are then the same. Else every query sees every key.
+    /// Query i sees the keys up to i, and both runs are the same; if false, every query sees every key.
     pub causal: bool,
 }
 
@@ -68,8 +68,8 @@ pub enum AttentionError {
     Torch { shapes: Vec<Vec<i64>>, message: String },
 }
 
-/// Checks that the pieces can be computed over `n` tokens: in bounds, and each token a query of exactly one causal
-/// piece, before any other.
+/// Checks that the pieces can be computed over `n` tokens: they are in bounds, and each token is a query of exactly one
+/// causal piece, which comes before its other pieces.
 pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
     let mut begun = vec![false; n];
     for (at, piece) in pieces.iter().enumerate() {
@@ -104,15 +104,15 @@ pub fn check(pieces: &[Piece], n: usize) -> Result<(), AttentionError> {
     }
 }
 
-/// What a pass through attention leaves for a later pass over the same queries, keys and values.
+/// Reuse of a pass's result by a later pass over the same queries, keys and values.
 #[derive(Debug, Default)]
 pub enum Saving {
-    /// Nothing: it is computed again.
+    /// The later pass computes again.
     #[default]
     Nothing,
-    /// The next pass leaves its output.
+    /// The next pass leaves its result here.
     Next,
-    /// The next pass, which may record a graph, takes this in place of computing.
+    /// The next pass, which may record a graph, takes this result without computing.
     Saved(Saved),
 }
 
@@ -124,13 +124,13 @@ pub struct Saved {
 }
 
 /// Attention of `q: [n, heads, d]` over `k, v: [n, groups, d]`, scaled by 1/sqrt(d), to `[n, heads, d]`.
-/// Differentiable. `pieces` as
-/// [`check`] wants them. Tensors are in fp64, fp32 or bf16; on CUDA only bf16 has a kernel that builds no scores.
+/// Differentiable. `pieces`: as [`check`] requires. Tensors are in fp64, fp32 or bf16; on CUDA only bf16 has a kernel
+/// that builds no scores.
 pub fn tree(q: &Tensor, k: &Tensor, v: &Tensor, pieces: &[Piece]) -> Result<Tensor, AttentionError> {
     tree_saving(q, k, v, pieces, &mut Saving::Nothing)
 }
 
-/// The same with an output that is saved, or taken.
+/// Like [`tree`], and saves the result or takes a saved one.
 pub fn tree_saving(
     q: &Tensor,
     k: &Tensor,
@@ -148,7 +148,7 @@ pub fn tree_saving(
         return Err(failed("the shapes do not fit each other".to_owned()));
     }
     let n = qs[0] as usize;
-    // This refuses only pieces that reach outside the tensors. Code that makes a layout calls `check` on it.
+    // Refuses only pieces that reach outside the tensors. Code that makes a layout calls `check` on it.
     if let Some(at) = pieces.iter().position(|p| p.queries.end > n || p.keys.end > n) {
         let message = "a run ends behind the last token".to_owned();
         return Err(AttentionError::Layout { at, message });
@@ -203,8 +203,8 @@ pub fn tree_saving(
     Ok(mixed)
 }
 
-/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles whose `cos, sin: [n, d / 2]` are given, in
-/// fp32 where `x` is in bf16 and else as `x` is. Differentiable in `x`.
+/// Rotates `x: [n, heads, d]`, pairing dimension i with i + d/2, by angles with these `cos, sin: [n, d / 2]`, in fp32
+/// if `x` is in bf16, else in the kind of `x`. Differentiable in `x`.
 pub fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor, AttentionError> {
     let (xs, cs, ss) = (x.size(), cos.size(), sin.size());
     let kinds = match x.kind() {

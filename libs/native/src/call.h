@@ -1,4 +1,4 @@
-// What every call from Rust needs: exceptions caught and returned as text, and a tensor behind its handle.
+// Common parts of every call from Rust: exceptions are caught and returned as text, and handles become tensors.
 
 #pragma once
 

@@ -1,8 +1,9 @@
-// The C face of libtorch's c10d: a rendezvous store (c10d's key-value store) and one process group, over Gloo for tensors on the CPU and, where it
-// is compiled in, over NCCL for tensors on a GPU. Orders and counts are on the CPU, so they never wait for a GPU. What goes over NCCL is queued on
-// NCCL's own stream, which the current stream waits for: a call returns before it is done, and whatever is queued behind it sees it done. Every function catches what c10d
-// throws, copies the text into `error` (at most `room` bytes with the closing zero) and returns non-zero, so that no exception crosses into
-// Rust.
+// The C interface of libtorch's c10d: a rendezvous store (c10d's key-value store) and one process group, over Gloo for
+// tensors on the CPU and, if compiled in, over NCCL for tensors on a GPU. Orders and counts are on the CPU, so they
+// never wait for a GPU. NCCL's collectives are queued on NCCL's own stream, for which the current stream waits: a call
+// returns before the collective ends, and work queued later sees its result. Every function catches c10d's exceptions,
+// copies the text into `error` (at most `room` bytes with the closing zero) and returns non-zero, so that no exception
+// crosses into Rust.
 
 #include <algorithm>
 #include <atomic>
@@ -28,8 +29,9 @@
 
 namespace {
 
-// c10d's recorder of past collectives is one for the process and not safe where ranks are threads of one, as they are in tests: it has crashed. Nobody
-// reads it here, so it is off unless somebody asks for it; it looks at this once, at the first collective.
+// c10d's recorder of past collectives is shared by the process and not safe if ranks are threads of one process, as in
+// tests: it has crashed. We do not read it, so it is off unless the environment turns it on; c10d reads this variable
+// once, at the first collective.
 const int recorder_is_off = setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
 
 struct RendezvousStore {
@@ -41,12 +43,13 @@ struct Group {
 #ifdef USE_C10D_NCCL
   c10::intrusive_ptr<c10d::Store> store;
   std::chrono::milliseconds gpu_timeout;
-  // Made by the first tensor on a GPU: a group without GPUs must not ask for one. Shared with graphs that outlive the group.
+  // Created for the first tensor on a GPU: a group without GPUs must not ask for one. Shared with graphs that outlive
+  // the group.
   std::shared_ptr<c10::intrusive_ptr<c10d::ProcessGroupNCCL>> nccl =
       std::make_shared<c10::intrusive_ptr<c10d::ProcessGroupNCCL>>();
 #endif
 
-  // Who carries this tensor.
+  // The backend for this tensor.
   c10d::Backend& carrier(const at::Tensor& x) {
     if (!x.is_cuda()) return *gloo;
 #ifdef USE_C10D_NCCL
@@ -70,7 +73,8 @@ void copy(const char* from, size_t length, char* into, size_t room) {
   into[length] = 0;
 }
 
-// A collective that is under way, with the tensors it reads and writes, and what is left to do here when all has arrived.
+// A collective under way, with the tensors that it reads and writes, and the local work that remains after all parts
+// have arrived.
 struct PendingCollective {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<at::Tensor> held;
@@ -82,8 +86,9 @@ struct PendingCollective {
   }
 };
 
-// Gloo's own all-gather and reduce-scatter go by way of whole copies, the latter of a whole sum on every rank. Here every rank's part is broadcast
-// into its place; and parts are sent to where they are summed, in the order of the ranks. NCCL's are as they should be.
+// Gloo's own all-gather and reduce-scatter use whole copies, the latter of a whole sum on every rank. So here every
+// rank's part is broadcast into its place, and in reduce-scatter parts are sent to the rank that sums them, in the
+// order of the ranks. NCCL's own collectives have no such cost.
 PendingCollective gather(Group& group, at::Tensor& whole, at::Tensor& part) {
   if (part.is_cuda()) return {{group.carrier(part)._allgather_base(whole, part)}, {whole, part}, {}};
   const int64_t own = group.gloo->getRank(), n = part.numel();
@@ -110,8 +115,9 @@ PendingCollective reduce_scatter(Group& group, at::Tensor& part, at::Tensor& who
   return {{work}, {part, whole, arrived}, sum};
 }
 
-// What a graph needs of a group to exchange tensors in backward, however long the graph lives. `note` is told of every exchange: 0 it begins, 1 it is
-// done, 2 it failed, with the text. After a failure nothing is exchanged any more, and what would have come is zero.
+// A graph's handle on a group to exchange tensors in backward, for as long as the graph lives. `note` is called for
+// every exchange: 0 it begins, 1 it is done, 2 it failed, with the text. After a failure nothing is exchanged any more,
+// and the missing data are zeros.
 struct Exchange : torch::CustomClassHolder {
   Group group;
   void* context;
@@ -139,7 +145,7 @@ struct Exchange : torch::CustomClassHolder {
   }
 };
 
-// Block j goes to rank j, and what came from rank j is block j. The gradient goes back the way it came, by the same exchange.
+// Block j goes to rank j, and rank j's data arrive as block j. The gradient returns by the same exchange.
 struct AllToAll : torch::autograd::Function<AllToAll> {
   static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
                             const c10::intrusive_ptr<Exchange>& exchange) {
@@ -160,7 +166,7 @@ c10d::Store& store_of(void* store) { return *static_cast<RendezvousStore*>(store
 
 extern "C" {
 
-// `opens`: whether this is the process that keeps the store. Others connect to it, and so may that process again.
+// `opens`: whether this process keeps the store. Others connect to it, and so may this process again.
 int grpo_store_new(int rank, int world, int opens, const char* address, int port, int64_t timeout_ms, void** out,
                    char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -182,7 +188,7 @@ int grpo_store_set(void* store, const char* key, const char* value, char* error,
   });
 }
 
-// `found` says whether there was a value. Does not wait for one.
+// `found`: whether there was a value. Does not wait for one.
 int grpo_store_get(void* store, const char* key, int* found, char* value, size_t value_room, char* error,
                      size_t room) {
   return guarded(error, room, [&] {
@@ -198,7 +204,7 @@ int grpo_store_wait(void* store, const char* key, int64_t timeout_ms, char* erro
                  [&] { store_of(store).wait({key}, std::chrono::milliseconds(timeout_ms)); });
 }
 
-// `gpu_timeout_ms`: after as long NCCL's watchdog ends the process by SIGABRT.
+// `gpu_timeout_ms`: the deadline after which NCCL's watchdog ends the process by SIGABRT.
 int grpo_group_new(void* rendezvous, int rank, int world, const char* own_host, const char* interface, int64_t timeout_ms,
                    int64_t gpu_timeout_ms, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -225,7 +231,7 @@ int grpo_group_new(void* rendezvous, int rank, int world, const char* own_host, 
 
 void grpo_group_free(void* group) { delete static_cast<Group*>(group); }
 
-// The same store for a group of some of the ranks: its keys are apart from those of other groups.
+// The same store with separate keys for a group of some of the ranks.
 int grpo_store_part(void* store, const char* name, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     *out = new RendezvousStore{c10::make_intrusive<c10d::PrefixStore>(name, static_cast<RendezvousStore*>(store)->store)};
@@ -252,7 +258,7 @@ int grpo_barrier(void* group, char* error, size_t room) {
   return guarded(error, room, [&] { static_cast<Group*>(group)->gloo->barrier()->wait(); });
 }
 
-// Both return at once; what is under way is waited for with grpo_pending_wait, and freed.
+// Both return at once; grpo_pending_wait waits for the collective and frees it.
 int grpo_start_all_gather(void* group, void* output, void* input, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     *out = new PendingCollective(gather(*static_cast<Group*>(group), of(output), of(input)));

@@ -1,4 +1,4 @@
-//! What `collectives.cc` exports: the rendezvous store, groups and their collectives, those that are under way, and the
+//! Exports of `collectives.cc`: the rendezvous store, groups and their collectives, pending collectives, and the
 //! exchange of a graph.
 
 use std::ffi::{c_char, c_int, c_void};

@@ -1,4 +1,4 @@
-// The GPU of a rank, and tensors' way between it and the host.
+// The GPU of a rank, and copies of tensors between it and the host.
 
 #include <algorithm>
 #include <cstdint>
@@ -22,7 +22,8 @@
 
 namespace {
 
-// cuBLAS repeats its sums only with a workspace of a size that is known, and reads this when CUDA starts. A value that is set stays.
+// cuBLAS repeats its sums only with a workspace of fixed size, and reads this variable when CUDA starts. A value that
+// is already set stays.
 const int workspace_is_known = setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
 
 // A GPU that the process sees.
@@ -39,10 +40,11 @@ c10::DeviceIndex gpu(int index) {
 #endif
 }
 
-// Streams and events by libtorch's own interface for all devices: CUDA's is in a library that this one is not linked with.
+// Streams and events through libtorch's interface for all devices: CUDA's interface is in a library that this one does
+// not link.
 c10::Stream computation(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
-// The stream of a thread's copies between a GPU and the pod's memory: they pass beside the computation.
+// The stream of a thread's copies between a GPU and the pod's memory: they run beside the computation.
 c10::Stream copies(c10::Device device) {
   static thread_local std::map<c10::DeviceIndex, c10::Stream> streams;
   const auto found = streams.find(device.index());
@@ -51,7 +53,7 @@ c10::Stream copies(c10::Device device) {
   return streams.emplace(device.index(), made).first->second;
 }
 
-// What `later` is given from here on begins after what `earlier` was given before.
+// Later work on `later` begins after the work that `earlier` already has.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
   c10::Event done(earlier.device_type());
   done.record(earlier);
@@ -87,7 +89,8 @@ int grpo_gpu_name(int index, char* name, size_t name_room, char* error, size_t r
   });
 }
 
-// Bytes of that GPU's memory that this process could have now: what is free, and what libtorch keeps for later tensors.
+// Bytes of the GPU's memory that this process could use now: free memory, and memory that libtorch keeps for later
+// tensors.
 int grpo_gpu_free(int index, uint64_t* bytes, char* error, size_t room) {
   return guarded(error, room, [&] {
 #ifdef GRPO_CUDA
@@ -105,7 +108,7 @@ int grpo_gpu_free(int index, uint64_t* bytes, char* error, size_t room) {
   });
 }
 
-// Bytes of that GPU's memory in all.
+// Total bytes of the GPU's memory.
 int grpo_gpu_total(int index, uint64_t* bytes, char* error, size_t room) {
   return guarded(error, room, [&] {
 #ifdef GRPO_CUDA
@@ -117,8 +120,9 @@ int grpo_gpu_total(int index, uint64_t* bytes, char* error, size_t room) {
   });
 }
 
-// Operations that sum in an order of their own choice take one that is always the same. One that has none warns once: a run that ends for it would
-// be worse than a replay with other last bits. What is not written yet is not filled: everything here is written before it is read.
+// Makes operations that may choose the order of a sum use a fixed one. An operation without a fixed order warns once:
+// ending the run would be worse than a replay with other last bits. Uninitialised memory is not filled: everything here
+// is written before it is read.
 void grpo_compute_deterministically(int on) {
   at::globalContext().setDeterministicAlgorithms(on != 0, true);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
@@ -126,7 +130,7 @@ void grpo_compute_deterministically(int on) {
 
 int grpo_computes_deterministically() { return at::globalContext().deterministicAlgorithms() ? 1 : 0; }
 
-// Copies to pinned memory, beside the computation, after what it was given before.
+// Copies to pinned memory, beside the computation, after its work so far.
 int grpo_host_copy(void* x, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     const at::Tensor& from = of(x);
@@ -146,7 +150,8 @@ int grpo_host_copy(void* x, void** out, char* error, size_t room) {
   });
 }
 
-// The way back, beside the computation, behind earlier copies. The computation may read it after grpo_wait_for_copies.
+// Copies back to the GPU, beside the computation, after earlier copies. The computation may read the result after
+// grpo_wait_for_copies.
 int grpo_gpu_copy(void* x, int index, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     const at::Tensor& from = of(x);
@@ -160,7 +165,7 @@ int grpo_gpu_copy(void* x, int index, void** out, char* error, size_t room) {
   });
 }
 
-// The computation waits for the copies that have begun; the process does not.
+// Makes the computation wait for the copies that have begun; the process does not wait.
 int grpo_wait_for_copies(int index, char* error, size_t room) {
   return guarded(error, room, [&] {
     const c10::Device device(c10::DeviceType::CUDA, gpu(index));
@@ -168,7 +173,8 @@ int grpo_wait_for_copies(int index, char* error, size_t room) {
   });
 }
 
-// Sends a tensor of the host's to a GPU in the stream of the computation. The process does not wait: pinned memory is read while it continues.
+// Sends a host tensor to a GPU in the stream of the computation. The process does not wait: pinned memory is read while
+// it continues.
 int grpo_sent(void* x, int index, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     const at::Tensor& from = of(x);

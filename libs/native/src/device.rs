@@ -1,4 +1,4 @@
-//! The GPU of a rank, and tensors' way between it and the host.
+//! The GPU of a rank, and copies of tensors between it and the host.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -14,18 +14,12 @@ unsafe extern "C" {
     fn grpo_compute_deterministically(on: c_int);
     fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
-    fn grpo_gpu_copy(
-        x: *mut c_void,
-        index: c_int,
-        out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
+    fn grpo_gpu_copy(x: *mut c_void, index: c_int, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
     fn grpo_wait_for_copies(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_sent(x: *mut c_void, index: c_int, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
-/// CUDA has as much room for a name.
+/// CUDA's limit for a name.
 const NAME_BYTES: usize = 256;
 
 /// A tensor could not be copied between the host and a GPU.
@@ -38,14 +32,14 @@ pub struct CopyError {
     pub message: String,
 }
 
-/// From here on this thread's CUDA calls are for that GPU, counted among those that the process sees. The error says
-/// what is missing: the GPU, or the build's CUDA (see `GRPO_CUDA` in build.rs).
+/// Selects a GPU for this thread's CUDA calls; `index` counts the GPUs that the process sees. The error names what is
+/// missing: the GPU, or CUDA in the build (see `GRPO_CUDA` in build.rs).
 pub fn use_gpu(index: usize) -> Result<(), String> {
     // SAFETY: takes a number.
     call(|error, room| unsafe { grpo_use_gpu(index as c_int, error, room) })
 }
 
-/// The name that the driver gives that GPU, such as `NVIDIA H100 80GB HBM3`.
+/// The GPU's name from its driver, such as `NVIDIA H100 80GB HBM3`.
 pub fn gpu_name(index: usize) -> Result<String, String> {
     let mut name = vec![0u8; NAME_BYTES];
     // SAFETY: the place for the name outlives the call, which writes no more than fits and ends it with a zero.
@@ -54,8 +48,8 @@ pub fn gpu_name(index: usize) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Bytes of that GPU's memory that this process could take now: what no process has, and what libtorch keeps of freed
-/// tensors.
+/// Bytes of the GPU's memory that this process could use now: free memory, and freed tensors' memory that libtorch
+/// keeps.
 pub fn gpu_free(index: usize) -> Result<u64, String> {
     let mut bytes = 0;
     // SAFETY: the place for the number outlives the call.
@@ -63,7 +57,7 @@ pub fn gpu_free(index: usize) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// Bytes of that GPU's memory in all.
+/// Total bytes of the GPU's memory.
 pub fn gpu_total(index: usize) -> Result<u64, String> {
     let mut bytes = 0;
     // SAFETY: the place for the number outlives the call.
@@ -71,22 +65,22 @@ pub fn gpu_total(index: usize) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// From here on the process computes the same bits every time on a GPU (true), or may sum in any order (false). On the
-/// CPU it computes the same bits anyway.
+/// Sets whether the process computes the same bits every time on a GPU (true), or may sum in any order (false). On the
+/// CPU it always computes the same bits.
 pub fn compute_deterministically(on: bool) {
     // SAFETY: sets two flags of the process.
     unsafe { grpo_compute_deterministically(c_int::from(on)) }
 }
 
-/// What [`compute_deterministically`] was last told.
+/// The last setting of [`compute_deterministically`].
 pub fn computes_deterministically() -> bool {
     // SAFETY: reads a flag.
     unsafe { grpo_computes_deterministically() != 0 }
 }
 
-/// A copy in pinned memory. It is made beside the computation, on a stream of its own, after what the computation was
-/// given before: [`start_gpu_copy`] sees the complete copy, the process does not. For a tensor on the host, returns the
-/// tensor itself.
+/// A copy in pinned memory, made beside the computation, on its own stream, after the computation's work so far.
+/// [`start_gpu_copy`] sees the complete copy, the process does not. For a tensor on the host, returns the tensor
+/// itself.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
     made_tensor(|out, error, room| {
@@ -100,8 +94,8 @@ pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     })
 }
 
-/// Begins to copy what [`host_copy`] has answered back to a GPU, beside the computation. [`wait_for_copies`] comes
-/// before its first use.
+/// Begins to copy a result of [`host_copy`] back to a GPU, beside the computation. Call [`wait_for_copies`] before its
+/// first use.
 pub fn start_gpu_copy(x: &Tensor, index: usize) -> Result<Tensor, CopyError> {
     let mut from = x.shallow_clone();
     made_tensor(|out, error, room| {
@@ -115,14 +109,14 @@ pub fn start_gpu_copy(x: &Tensor, index: usize) -> Result<Tensor, CopyError> {
     })
 }
 
-/// What a GPU computes from here on waits for the copies of this thread that have begun. The process continues.
+/// Makes the GPU's later computation wait for this thread's copies that have begun. The process continues.
 pub fn wait_for_copies(index: usize) -> Result<(), String> {
     // SAFETY: takes a number.
     call(|error, room| unsafe { grpo_wait_for_copies(index as c_int, error, room) })
 }
 
-/// The tensor on that device. From the host to a GPU it passes through pinned memory, so that the process does not wait
-/// for what the GPU computes before.
+/// The tensor on a device. From the host to a GPU it passes through pinned memory, so that the process does not wait
+/// for the GPU's earlier work.
 pub fn sent(x: &Tensor, device: Device) -> Result<Tensor, CopyError> {
     let (Device::Cpu, Device::Cuda(index)) = (x.device(), device) else {
         return Ok(x.to_device(device));

@@ -1,4 +1,5 @@
-// Dropout whose mask is a function of keys: computed again in backward instead of kept, and the same on every device.
+// Dropout whose mask is a function of keys: backward computes it again instead of keeping it, and it is the same on
+// every device.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,7 +29,8 @@ inline uint32_t draw(uint64_t key, int64_t column) {
   return uint32_t((z ^ (z >> 31)) >> 32);
 }
 
-// The same by operations on tensors of signed numbers, whose right shift repeats the sign: [n, columns] int64 of 32 bits each.
+// `draw` by operations on tensors of signed numbers, whose right shift repeats the sign: [n, columns] int64 of 32 bits
+// each.
 Tensor draw_by_operations(const Tensor& keys, int64_t columns) {
   const auto shifted = [](const Tensor& z, int64_t by) {
     return z.bitwise_right_shift(by).bitwise_and((int64_t(1) << (64 - by)) - 1);
@@ -41,7 +43,7 @@ Tensor draw_by_operations(const Tensor& keys, int64_t columns) {
 
 struct Rule {
   int64_t salt;
-  // A value whose draw is below is dropped; what stays is multiplied by `scale`.
+  // A value with a draw below this is dropped; the others are multiplied by `scale`.
   uint32_t below;
   double scale;
   bool generic;
@@ -106,7 +108,7 @@ struct Dropout : public torch::autograd::Function<Dropout> {
 
 extern "C" {
 
-// x: [.., columns], of as many rows as there are keys, [n] int64.
+// x: [.., columns], with one row per key; keys: [n] int64.
 int grpo_dropout(void* x, void* keys, int64_t salt, uint32_t below, double scale, int generic, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     *out = new Tensor(Dropout::apply(of(x), of(keys).contiguous(), salt, int64_t(below), scale, generic != 0));

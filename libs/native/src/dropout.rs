@@ -1,8 +1,8 @@
-//! Dropout (Srivastava et al., JMLR 2014) whose mask is a function of keys: each row's, a salt, and the column.
+//! Dropout (Srivastava et al., JMLR 2014) whose mask is a function of each row's key, a salt, and the column.
 //! Differentiable.
 //!
-//! Nothing is drawn from a generator, so what is computed again, in another order, on another rank or device, is
-//! dropped alike; and nothing is kept for backward but the keys.
+//! There is no random generator, so a recomputation, also in another order, on another rank or device, drops the same
+//! values; backward keeps only the keys.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -1,5 +1,5 @@
-//! An all-to-all that gradients flow through: how ranks that share a sequence trade tokens for heads and back
-//! (DeepSpeed-Ulysses, arXiv 2309.14509).
+//! A differentiable all-to-all: ranks that share a sequence trade tokens for heads and back (DeepSpeed-Ulysses, arXiv
+//! 2309.14509).
 //!
 //! Forward and backward call it from the middle of a graph, where it cannot return an error to a caller. So it records
 //! a failure: from then on it exchanges nothing, returns zeros in place of the other ranks' data, and
@@ -18,7 +18,7 @@ use crate::rendezvous_store::{Progress, RendezvousStore};
 
 const DOING: &str = "exchange of a sequence";
 
-/// What the exchanges of a graph say to this side.
+/// Receives the reports of a graph's exchanges.
 struct Notes {
     store: Arc<RendezvousStore>,
     progress: Arc<Progress>,
@@ -26,7 +26,8 @@ struct Notes {
 }
 
 extern "C" fn note(context: *mut c_void, event: c_int, text: *const c_char) {
-    // SAFETY: the Arc that `Exchange::new` gave away, which lives until `forget` has it; the text outlives the call.
+    // SAFETY: `context` is the Arc from `Exchange::new`, which lives until `forget` takes it; the text outlives the
+    // call.
     let (notes, text) = unsafe { (&*context.cast::<Notes>(), CStr::from_ptr(text)) };
     if event == 0 {
         notes.progress.enter(&notes.store, DOING, true);
@@ -54,7 +55,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// One rank, which has all of its sequences itself.
+    /// A single rank, which shares no sequences.
     pub fn alone() -> Self {
         Self {
             raw: None,
@@ -63,8 +64,8 @@ impl Exchange {
         }
     }
 
-    /// Over the ranks of `group`, which other ranks may call more or less often than this one: see [`Group::part`]'s
-    /// `within`.
+    /// An exchange over the ranks of `group`. Other groups' ranks may call theirs more or less often than this one: see
+    /// `within` at [`Group::part`].
     pub fn new(group: Group) -> Result<Self, CollectiveError> {
         let mut exchange = Self {
             raw: None,
@@ -99,9 +100,9 @@ impl Exchange {
         self.group.world as usize
     }
 
-    /// `x: [world, ..]`: block j goes to rank j, and what rank j sent here is block j of the answer. Differentiable.
-    /// Every rank of the group calls it in the same order with the same shape, and so do their backward passes. Alone,
-    /// `x` itself.
+    /// `x: [world, ..]`: block j goes to rank j, and block j of the result comes from rank j. Differentiable. Every
+    /// rank of the group calls it in the same order with the same shape, and so do their backward passes. For a single
+    /// rank, returns `x` itself.
     pub fn all_to_all(&self, x: &Tensor) -> Tensor {
         let Some(exchange) = self.raw else {
             return x.shallow_clone();
@@ -118,7 +119,7 @@ impl Exchange {
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Whether everything that was exchanged so far, forward and backward, arrived.
+    /// Fails if any exchange so far, forward or backward, failed.
     pub fn check(&self) -> Result<(), CollectiveError> {
         let Some(notes) = &self.notes else { return Ok(()) };
         match &*notes.failure.lock().unwrap_or_else(PoisonError::into_inner) {

@@ -1,6 +1,7 @@
-// A mixture's experts on a GPU in bf16: tokens in the order of their experts, one grouped product for each of an expert's three matrices, over
-// all experts. On Hopper libtorch's grouped products read where each expert's tokens end from the device, so the host does not wait for it. On older GPUs they
-// wait in each call; on Blackwell the gradients of experts without tokens may be wrong (pytorch/pytorch#172439).
+// A mixture's experts on a GPU in bf16: tokens in the order of their experts, and one grouped product over all experts
+// for each of an expert's three matrices. On Hopper libtorch's grouped products read the end of each expert's tokens
+// from the device, so the host does not wait. On older GPUs each call waits; on Blackwell the gradients of experts
+// without tokens may be wrong (pytorch/pytorch#172439).
 
 #include <cstdint>
 #include <vector>
@@ -22,8 +23,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The matrix-th of each expert's three as one tensor, [experts, outputs, inputs]: a view where they lie equally far from each other, as those of a
-// gathered unit do.
+// The matrix-th of each expert's three as one tensor, [experts, outputs, inputs]: a view if they are equally spaced in
+// memory, as in a gathered unit.
 Tensor together(at::TensorList weights, size_t matrix) {
   std::vector<Tensor> each;
   for (size_t i = matrix; i < weights.size(); i += 3) each.push_back(weights[i]);
@@ -44,7 +45,7 @@ struct Experts : public torch::autograd::Function<Experts> {
     const Tensor gates = together(weights, 0), ups = together(weights, 1), downs = together(weights, 2);
     const Tensor gate = at::_grouped_mm(x, gates.transpose(1, 2), ends), up = at::_grouped_mm(x, ups.transpose(1, 2), ends);
     ctx->saved_data["trained"] = weights.front().requires_grad();
-    // Views of the weights, which the caller holds; copies where they do not lie equally far from each other.
+    // Views of the weights, which the caller holds; copies if they are not equally spaced in memory.
     ctx->save_for_backward({x, ends, gate, up, gates, ups, downs});
     return at::_grouped_mm(gated(gate, up), downs.transpose(1, 2), ends);
   }
@@ -75,7 +76,7 @@ struct Experts : public torch::autograd::Function<Experts> {
 
 extern "C" {
 
-// Whether the function below computes with these tokens: [n, h].
+// Whether the function below supports these tokens: [n, h].
 int grpo_experts_have_kernels(void* x) {
 #ifdef GRPO_CUDA
   return kernels::compute(of(x)) && of(x).size(1) % 8 == 0 && at::cuda::getCurrentDeviceProperties()->major == 9 ? 1 : 0;
@@ -85,13 +86,13 @@ int grpo_experts_have_kernels(void* x) {
 #endif
 }
 
-// x: [n, h] in bf16, in the order of their experts, of which the i-th has tokens up to ends[i], [experts] int32; weights: gate, up [width, h] and down
-// [h, width] of each expert behind each other. The result is [n, h].
+// x: [n, h] in bf16, in the order of their experts; the tokens of the i-th expert end at ends[i], [experts] int32;
+// weights: gate, up [width, h] and down [h, width] of each expert in turn. The result is [n, h].
 int grpo_experts(void* x, void* ends, void* const* weights, size_t count, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     variable_list all;
     for (size_t i = 0; i < count; ++i) all.push_back(of(weights[i]));
-    // As a list of tensors: others are not followed by autograd.
+    // As a TensorList: autograd does not follow other lists.
     *out = new Tensor(Experts::apply(of(x), of(ends), at::TensorList(all)));
   });
 }

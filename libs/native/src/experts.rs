@@ -22,10 +22,10 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Experts that libtorch's grouped products take.
+/// Most experts that libtorch's grouped products take.
 const MOST: usize = 1024;
 
-/// Whether [`experts`] computes with these tokens, `[n, h]`, and weights: in bf16 on a Hopper GPU, of widths that are
+/// Whether [`experts`] supports these tokens, `[n, h]`, and weights: in bf16 on a Hopper GPU, with widths that are
 /// multiples of eight.
 pub fn have_kernels(x: &Tensor, weights: &[Tensor]) -> bool {
     let even = |weight: &Tensor| weight.size().iter().all(|side| side % 8 == 0);
@@ -38,9 +38,9 @@ pub fn have_kernels(x: &Tensor, weights: &[Tensor]) -> bool {
         && unsafe { grpo_experts_have_kernels(x.as_mut_ptr().cast()) != 0 }
 }
 
-/// SwiGLU of each token by its expert: `x: [n, h]` in the order of their experts, of which the i-th has the tokens up
-/// to `ends[i]`, `[experts]` int32; `weights` are gate and up `[width, h]` and down `[h, width]` of each expert, one
-/// behind the other. To `[n, h]`.
+/// SwiGLU of each token by its expert, to `[n, h]`. `x: [n, h]` in the order of the experts; the tokens of the i-th
+/// expert end at `ends[i]`, `[experts]` int32; `weights` are gate and up `[width, h]` and down `[h, width]` of each
+/// expert in turn.
 pub fn experts(x: &Tensor, ends: &Tensor, weights: &[Tensor]) -> Result<Tensor, FusedError> {
     let failed = |message: String| FusedError {
         operation: "a mixture's experts",

@@ -1,8 +1,10 @@
-// A tree's pieces by as few calls as they allow. One call of the flash kernel for sequences of different lengths takes all causal pieces; a call more
-// takes as many of the others as have queries and keys behind each other. Where the process need not repeat its bits, a long causal piece is cuDNN's,
-// whose kernels use what a Hopper GPU has: they are twice as fast, and their backward pass sums in any order.
+// Computes a tree's pieces with as few calls as possible. One call of the flash kernel for sequences of different
+// lengths takes all causal pieces; each further call takes as many other pieces as have consecutive queries and keys.
+// If the process need not repeat its bits, cuDNN computes long causal pieces: its kernels use a Hopper GPU's features
+// and are twice as fast, but their backward pass sums in any order.
 //
-// Parts of one query are merged by a kernel of our own, forward; backward, each call is given what was merged (attention.cc).
+// In forward, a kernel of our own merges the parts of one query; in backward, each call gets the merged result
+// (attention.cc).
 
 #include "flash.h"
 
@@ -20,8 +22,8 @@ namespace {
 
 using at::Tensor;
 
-// Where the process computes deterministically (device.cc), the flash kernel's backward does so only while libtorch is told to fail for operations
-// that cannot; other operations only warn.
+// If the process computes deterministically (device.cc), the flash kernel's backward does so only while libtorch is set
+// to fail for operations that cannot; with warnings only, it does not.
 class Strictly {
  public:
   Strictly() : warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) { set(false); }
@@ -36,19 +38,19 @@ class Strictly {
   bool warned_;
 };
 
-// Tokens of a causal piece from which on cuDNN computes it, and what their number is rounded up to: cuDNN makes a plan for each length, which takes
-// longer than a short piece is worth, and keeps it.
+// LONG: fewest tokens of a causal piece that cuDNN computes. STEP: their number is rounded up to a multiple of this,
+// because cuDNN makes and keeps a plan for each length, which takes longer than a short piece is worth.
 constexpr int64_t LONG = 4096, STEP = 1024;
 
-// Pieces that one call computes: sequences of queries and of keys, each behind the other from the first token to the last. A gap between two pieces is
-// a sequence of queries without keys, or of keys without queries.
+// Pieces that one call computes: consecutive sequences of queries and of keys, from the first token to the last. A gap
+// between two pieces is a sequence of queries without keys, or of keys without queries.
 struct Call {
-  // One long causal piece, by cuDNN; nothing below but pieces.
+  // Whether this is one long causal piece, computed by cuDNN: then of the fields below only `pieces` is set.
   bool alone = false;
   bool causal = false;
   // Ends of the sequences, [sequences + 1] int32 on the device.
   Tensor queries, keys;
-  // Of the longest, gaps among them.
+  // Lengths of the longest sequences, gaps included.
   int64_t most_queries = 0, most_keys = 0;
   std::vector<Piece> pieces;
 };
@@ -72,7 +74,7 @@ Call call_of(std::vector<Piece> pieces, int64_t n, const at::Device& device) {
     call.most_queries = std::max<int64_t>(call.most_queries, queries[i] - queries[i - 1]);
     call.most_keys = std::max<int64_t>(call.most_keys, keys[i] - keys[i - 1]);
   }
-  // With single queries the kernel takes another way, on which a sequence without queries fails.
+  // For single queries the kernel takes another code path, in which a sequence without queries fails.
   call.most_queries = std::max<int64_t>(call.most_queries, 2);
   call.causal = pieces.front().causal;
   // From pinned memory, so that the host does not wait: the stream may be waiting for another rank.
@@ -93,7 +95,7 @@ bool by_cudnn(const Tensor& q) {
 #endif
 }
 
-// Causal calls come first. Together they have every token's query once.
+// Causal calls come first. Together they contain every token's query once.
 std::vector<Call> calls_of(std::vector<Piece> pieces, const Tensor& q, bool cudnn) {
   std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::make_tuple(!a.causal, a.query, a.key) < std::make_tuple(!b.causal, b.query, b.key);
@@ -126,8 +128,8 @@ std::vector<Call> calls_of(std::vector<Piece> pieces, const Tensor& q, bool cudn
   return calls;
 }
 
-// Every block of a model has the same pieces, forward and backward, and blocks are computed for all micro-batches in turn: the calls of the last layouts
-// are kept, by thread.
+// Every block of a model has the same pieces, forward and backward, and each block is computed for all micro-batches in
+// turn: each thread keeps the calls of the last layouts.
 const std::vector<Call>& calls_for(const std::vector<int64_t>& flat, const Tensor& q) {
   struct Made {
     std::vector<int64_t> flat;
@@ -147,7 +149,7 @@ const std::vector<Call>& calls_for(const std::vector<int64_t>& flat, const Tenso
   return made.back().calls;
 }
 
-// Tokens [begin, begin + count) of x: [n, heads, d] as [1, heads, padded, d], with zeros behind them.
+// Tokens [begin, begin + count) of x: [n, heads, d] as [1, heads, padded, d], with zeros at the end.
 Tensor padded(const Tensor& x, int64_t begin, int64_t count) {
   const Tensor own = x.narrow(0, begin, count);
   const int64_t whole = (count + STEP - 1) / STEP * STEP;
@@ -161,7 +163,8 @@ Tensor padded(const Tensor& x, int64_t begin, int64_t count) {
 // [1, heads, padded, d] as [count, heads, d].
 Tensor shortened(const Tensor& x, int64_t count) { return x.squeeze(0).transpose(0, 1).narrow(0, 0, count); }
 
-// A causal piece's output [queries, heads, d] and logarithms [heads, queries]. Queries do not see the padding, which is behind them.
+// A causal piece's output [queries, heads, d] and logarithms [heads, queries]. Queries do not see the padding, which is
+// at the end.
 std::pair<Tensor, Tensor> cudnn_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Piece& p) {
   const Tensor queries = padded(q, p.query, p.queries);
   const int64_t whole = queries.size(2);
@@ -170,14 +173,15 @@ std::pair<Tensor, Tensor> cudnn_forward(const Tensor& q, const Tensor& k, const 
   return {shortened(std::get<0>(answer), p.queries), std::get<1>(answer).view({q.size(1), whole}).narrow(1, 0, p.queries)};
 }
 
-// Zeros for queries, output and its gradient behind the last token flow nowhere: their chances are 1, their gradients 0.
+// Zeros in queries, output and its gradient after the last token add nothing: their probabilities are 1, their
+// gradients 0.
 std::tuple<Tensor, Tensor, Tensor> cudnn_backward(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                                                   const Tensor& lse, const Piece& p) {
   const Tensor queries = padded(q, p.query, p.queries);
   const int64_t whole = queries.size(2);
   const Tensor logarithms = at::zeros({1, q.size(1), whole, 1}, lse.options());
   logarithms.view({q.size(1), whole}).narrow(1, 0, p.queries).copy_(lse.narrow(1, p.query, p.queries));
-  // Nothing is dropped out, so no random numbers have to be repeated.
+  // There is no dropout, so no random numbers to repeat.
   const Tensor none = at::zeros({}, q.options().dtype(at::kLong));
   const auto answer = at::_cudnn_attention_backward(padded(dout, p.query, p.queries), queries, padded(k, p.key, p.keys), padded(v, p.key, p.keys),
                                                     padded(out, p.query, p.queries), logarithms, none, none, Tensor(), Tensor(), Tensor(), whole, whole,
@@ -234,7 +238,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dout, const Tensor& q,
                                             const std::vector<int64_t>& pieces) {
   const Tensor none = at::zeros({2}, q.options().dtype(at::kUInt64));
   const Strictly strictly;
-  // In bf16 until there is something to add.
+  // In bf16 until a second part is added.
   Tensor dq, dk, dv;
   for (const Call& call : calls_for(pieces, q)) {
     if (call.alone) {
@@ -257,7 +261,7 @@ std::tuple<Tensor, Tensor, Tensor> backward(const Tensor& dout, const Tensor& q,
       continue;
     }
     for (Tensor* sum : {&dq, &dk, &dv}) *sum = sum->to(at::kFloat);
-    // Outside of its pieces a call's answer says nothing.
+    // Outside of its pieces a call's result has no meaning.
     for (const Piece& p : call.pieces) {
       dq.narrow(0, p.query, p.queries).add_(part_q.narrow(0, p.query, p.queries));
       dk.narrow(0, p.key, p.keys).add_(part_k.narrow(0, p.key, p.keys));

@@ -1,4 +1,4 @@
-// Parts of a block in one pass over memory each, keeping for backward only what cannot be computed again from its inputs.
+// Parts of a block, each in one pass over memory. Backward keeps only what it cannot compute again from the inputs.
 
 #include <algorithm>
 #include <cmath>
@@ -21,10 +21,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// Compiled for several vector widths; the processor's is chosen when the library is loaded.
+// Compiled for several vector widths; the loader chooses the CPU's.
 #define WIDTHS __attribute__((target_clones("avx512f", "avx2", "default")))
 
-// T: of the values; S: of the sums, fp32 for bf16.
+// T: type of the values; S: type of the sums, fp32 for bf16.
 template <typename T, typename S>
 inline __attribute__((always_inline)) void norm_row(const T* __restrict x, const T* __restrict w, T* __restrict y, S& scale,
                                                     int64_t h, double epsilon) {
@@ -63,7 +63,8 @@ ROWS(float, float)
 ROWS(double, double)
 ROWS(c10::BFloat16, float)
 
-// The same by operations on tensors, for what neither these loops nor the kernels of a GPU take. Both answer r beside the rest, [n].
+// RMSNorm by operations on tensors, for inputs that neither these loops nor the GPU's kernels take. Forward and
+// backward also return r, [n].
 std::pair<Tensor, Tensor> norm_by_operations(const Tensor& x, const Tensor& w, double epsilon) {
   const at::ScalarType sums = at::toOpMathType(x.scalar_type());
   const Tensor rows = x.reshape({-1, w.numel()}).to(sums);
@@ -79,9 +80,9 @@ std::pair<Tensor, Tensor> norm_backward_by_operations(const Tensor& x, const Ten
   return {dx.to(x.scalar_type()).view(x.sizes()), (dy * scaled).sum(0).to(w.scalar_type())};
 }
 
-// The same by kernels of a GPU. Rows of up to 1,024 values are a warp's, longer ones a block's.
+// RMSNorm by kernels on a GPU. A warp takes a row of up to 1,024 values, a block a longer one.
 constexpr int64_t WARP_ROW = 1024, LONGEST_ROW = 8192;
-// Groups of threads that sum a weight's gradient by themselves, as many on every GPU: the same bits on each.
+// Groups of threads that sum parts of a weight's gradient. Their number is the same on every GPU, and so are the bits.
 constexpr int64_t GROUPS_OF_WARPS = 128, GROUPS_OF_BLOCKS = 264;
 
 bool by_kernels(const Tensor& x, const Tensor& w) { return kernels::compute(x) && kernels::compute(w) && w.numel() <= LONGEST_ROW; }
@@ -110,7 +111,8 @@ std::pair<Tensor, Tensor> norm_backward_by_kernel(const Tensor& x, const Tensor&
   return {dx, parts.sum(0).to(w.scalar_type())};
 }
 
-// Parts whose weight gradients are summed by themselves, however many threads there are: the same bits on any machine of one width.
+// Parts whose weight gradients are summed separately. Their number does not depend on the number of threads: the same
+// bits on any machine of one vector width.
 constexpr int64_t PARTS = 32;
 
 struct RmsNorm : public torch::autograd::Function<RmsNorm> {

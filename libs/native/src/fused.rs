@@ -1,5 +1,4 @@
-//! Parts of a block in one pass each, which keep less for backward than the same written in single operations.
-//! Differentiable.
+//! Parts of a block in one pass each, which keep less for backward than single operations would.
 
 use std::ffi::{c_char, c_int, c_void};
 

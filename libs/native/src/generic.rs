@@ -1,4 +1,4 @@
-//! Whether this crate computes by its own kernels, or by libtorch's operations alone.
+//! The switch between this crate's own kernels and libtorch's operations.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -7,9 +7,9 @@ thread_local! {
     static GENERIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work` with what this crate computes by libtorch's operations alone, on any device: attention's pieces, their
-/// merging, rotation and norms. A GPU computes so but in bf16, for which it has kernels. What was computed so is
-/// differentiated so.
+/// Runs `work` with libtorch's operations in place of this crate's kernels, on any device: for attention's pieces,
+/// their merging, rotation and norms. A GPU always computes so, except in bf16, for which it has kernels. The backward
+/// pass uses the same way as its forward pass.
 pub fn generic<T>(work: impl FnOnce() -> T) -> T {
     let before = GENERIC.replace(true);
     let done = work();

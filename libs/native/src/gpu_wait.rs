@@ -1,8 +1,8 @@
-//! Where the host waits for what a GPU computes: it may be another rank that keeps the GPU waiting, inside of a
-//! collective. The watchdog sees such a wait as it sees the wait for a collective.
+//! Waits of the host for a GPU, which may itself wait for another rank inside of a collective. The watchdog sees such a
+//! wait like the wait for a collective.
 //!
-//! A rank trains in the thread in which it joined the group, so its waits are noted by thread: the code that reads a
-//! tensor need not know the group.
+//! A rank trains in the thread in which it joined the group, so waits are recorded by thread: code that reads a tensor
+//! need not know the group.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -11,20 +11,20 @@ use tch::Device;
 
 use crate::rendezvous_store::Progress;
 
-/// As the watchdog names it.
+/// The watchdog's name for it.
 const DOING: &str = "a wait for its GPU";
 
 thread_local! {
-    /// Of the rank that trains in this thread; none where it has no other ranks to wait for.
+    /// Progress of the rank that trains in this thread; empty if there are no other ranks.
     static PROGRESS: RefCell<Weak<Progress>> = const { RefCell::new(Weak::new()) };
 }
 
-/// Waits of this thread are that rank's from here on.
+/// Records this thread's waits in `progress` from now on.
 pub(crate) fn counts_for(progress: &Arc<Progress>) {
     PROGRESS.set(Arc::downgrade(progress));
 }
 
-/// Does something that ends when `device` has computed what was asked of it before, such as reading a tensor.
+/// Runs `read`, which ends when `device` has finished its queued work, such as reading a tensor.
 pub fn wait_for<T>(device: Device, read: impl FnOnce() -> T) -> T {
     let progress = PROGRESS.with_borrow(Weak::upgrade);
     match progress.filter(|_| device.is_cuda()) {

@@ -1,4 +1,4 @@
-//! The ranks that train together, and their collectives.
+//! The group of ranks that train together, and its collectives.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Arrived {
 }
 
 impl Arrived {
-    /// Returns when rank 0 is there.
+    /// Waits until rank 0 has opened the store.
     pub fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
         let store = (at.world > 1).then(|| RendezvousStore::reach(at)).transpose()?;
         Ok(Self {
@@ -30,15 +30,15 @@ impl Arrived {
         })
     }
 
-    /// How long a collective of tensors on GPUs may take, from the call to its end on the GPU: then NCCL ends the
-    /// process. Without it: [`Rendezvous::timeout`].
+    /// Deadline of a collective of tensors on GPUs, from the call to its end on the GPU; after it NCCL ends the
+    /// process. Default: [`Rendezvous::timeout`].
     #[must_use]
     pub fn with_gpu_deadline(self, gpu_deadline: Duration) -> Self {
         Self { gpu_deadline, ..self }
     }
 
-    /// Joins the group; returns when every rank has. `beside` is given what a thread may watch the group by, once all
-    /// ranks are there.
+    /// Joins the group; returns when every rank has joined. `beside` gets a [`Watch`] for another thread as soon as all
+    /// ranks have arrived.
     pub fn join(self, beside: impl FnOnce(Watch)) -> Result<Group, CollectiveError> {
         let at = self.at;
         let mut group = Group {
@@ -70,14 +70,14 @@ impl Arrived {
 pub struct Group {
     rank: u32,
     pub(crate) world: u32,
-    /// Where all ranks met, this group's and others.
+    /// The rendezvous of all ranks, of this group and others.
     at: Rendezvous,
     gpu_deadline: Duration,
     pub(crate) raw: Option<*mut c_void>,
     pub(crate) store: Option<Arc<RendezvousStore>>,
     asked: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
-    /// Whether ranks outside of this group may meanwhile enter another number of collectives.
+    /// Whether ranks outside of this group may enter a different number of collectives in the same time.
     within: bool,
 }
 
@@ -101,14 +101,14 @@ impl Group {
         }
     }
 
-    /// Joins the group; returns when every rank has.
+    /// Joins the group; returns when every rank has joined.
     pub fn join(at: &Rendezvous) -> Result<Self, CollectiveError> {
         Arrived::reach(at)?.join(|_| ())
     }
 
-    /// A group of some of the ranks of all, in that order; this rank is one of them. Every rank calls it as often and
-    /// in the same order, each with its own group's members; groups that are made by the same call have no rank in
-    /// common. `within`: ranks of other groups may enter more or fewer of its collectives than this one does.
+    /// A group of the ranks `members`, in that order; this rank is one of them. All ranks make the same calls in the
+    /// same order, each with its own group's members; groups made by the same call have no rank in common. `within`:
+    /// other groups' ranks may enter more or fewer of its collectives than this one does.
     pub fn part(&self, name: &str, members: &[u32], within: bool) -> Result<Self, CollectiveError> {
         let joining = "joining a part of the group";
         let place = members.iter().position(|member| *member == self.at.rank);
@@ -136,7 +136,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Connects to the other ranks of this group, through `store`.
+    /// Connects to the other ranks of this group through `store`.
     fn connect(&self, store: &RendezvousStore) -> Result<*mut c_void, CollectiveError> {
         let joining = "joining the group";
         let text = |text: &str| CString::new(text).map_err(|error| self.error(joining, error.to_string()));
@@ -162,7 +162,7 @@ impl Group {
         })
     }
 
-    /// What another thread may watch this group by.
+    /// A view of this group for another thread.
     pub fn watch(&self) -> Watch {
         Watch {
             store: self.store.clone(),
@@ -202,12 +202,12 @@ impl Group {
         self.collective("broadcast", copy)
     }
 
-    /// [`Group::start_all_gather`], waited for.
+    /// [`Group::start_all_gather`], and waits for it.
     pub fn all_gather(&self, shard: &Tensor) -> Result<Tensor, CollectiveError> {
         self.start_all_gather(shard)?.wait()
     }
 
-    /// [`Group::start_reduce_scatter_sum`], waited for.
+    /// [`Group::start_reduce_scatter_sum`], and waits for it.
     pub fn reduce_scatter_sum(&self, whole: &Tensor) -> Result<Tensor, CollectiveError> {
         self.start_reduce_scatter_sum(whole)?.wait()
     }
@@ -226,7 +226,7 @@ impl Group {
         }
     }
 
-    /// Counts a call among this rank's collectives, and says that it is in it.
+    /// Counts a call as one of this rank's collectives, and reports the rank in it.
     pub(crate) fn collective<T>(
         &self,
         doing: &'static str,

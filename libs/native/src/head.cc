@@ -1,4 +1,4 @@
-// The vocabulary head of a GPU in bf16: two products and two kernels for a chunk of tokens, in one buffer of logits.
+// The vocabulary head on a GPU in bf16: two products and two kernels for a chunk of tokens, in one buffer of logits.
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -17,11 +17,11 @@ Tensor logits_in(const Tensor& buffer, int64_t n, int64_t v) { return buffer.nar
 
 extern "C" {
 
-// Whether the functions below compute with this weight of a head: [vocabulary, h].
+// Whether the functions below support this weight of a head: [vocabulary, h].
 int grpo_head_has_kernels(void* weight) { return kernels::compute(of(weight)) && of(weight).size(0) % 4 == 0 ? 1 : 0; }
 
-// weight: [v, h] and hidden: [n, h] in bf16; targets: [n] int64; temperatures: [n] and buffer: [>= n v] in fp32. Leaves logits in the buffer, and makes
-// the targets' logprobs, entropies and logarithms of sums, [3, n].
+// weight: [v, h] and hidden: [n, h] in bf16; targets: [n] int64; temperatures: [n] and buffer: [>= n v] in fp32. Leaves
+// logits in the buffer, and returns the targets' logprobs, entropies and logarithms of sums, [3, n].
 int grpo_head_scores(void* weight, void* hidden, void* targets, void* temperatures, void* buffer, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     at::NoGradGuard no_grad;
@@ -36,8 +36,9 @@ int grpo_head_scores(void* weight, void* hidden, void* targets, void* temperatur
   });
 }
 
-// After the scores of the same chunk: adds to `gradient`, that of the weight, [v, h] in fp32 (none: null), and makes that of hidden, [n, h] in fp32.
-// by_logprobs, by_entropies (none: null): [n] in fp32. What the buffer holds is used up.
+// Call it after the scores of the same chunk. Adds to `gradient`, the weight's, [v, h] in fp32 (null: not trained), and
+// returns the gradient of hidden, [n, h] in fp32. by_logprobs, by_entropies (null: not used): [n] in fp32. Overwrites
+// the buffer.
 int grpo_head_gradients(void* weight, void* hidden, void* targets, void* temperatures, void* buffer, void* scores, void* by_logprobs,
                         void* by_entropies, void* gradient, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -49,7 +50,7 @@ int grpo_head_gradients(void* weight, void* hidden, void* targets, void* tempera
     const void* const weighed = by_entropies == nullptr ? nullptr : kernels::in<float>(entropies);
     kernels::launch("scores_back", n, kernels::HEAD_THREADS, kernels::out<float>(logits), kernels::in<int64_t>(to), kernels::in<float>(by),
                     kernels::in<float>(found[2]), kernels::in<float>(found[1]), kernels::in<float>(logprobs), weighed, static_cast<long long>(v));
-    // In the first half of each row.
+    // The gradients are in the first half of each row.
     const Tensor above = logits.view(at::kBFloat16).narrow(1, 0, v);
     if (gradient != nullptr) at::addmm_out(of(gradient), of(gradient), above.t(), of(hidden), at::kFloat);
     *out = new Tensor(at::mm(above, of(weight), at::kFloat));

@@ -1,5 +1,5 @@
-//! The vocabulary head of a GPU in bf16: logits of a chunk of tokens in one buffer, from which kernels of our own take
-//! logprobs and entropies in one pass, and into which they write the logits' gradients in another.
+//! The vocabulary head on a GPU in bf16: the logits of a chunk of tokens are in one buffer. One pass of our own kernels
+//! reads logprobs and entropies from it; another overwrites it with the logits' gradients.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -37,8 +37,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Whether [`Scored`] computes with this weight of a head: in bf16 on a GPU, of a vocabulary and a width that are
-/// multiples of four.
+/// Whether [`Scored`] supports this weight of a head: in bf16 on a GPU, vocabulary and width multiples of four.
 pub fn has_kernels(weight: &Tensor) -> bool {
     let mut weight = weight.shallow_clone();
     // SAFETY: reads a live tensor's type.
@@ -59,8 +58,8 @@ pub struct Scored {
 }
 
 impl Scored {
-    /// Of `hidden: [n, h]` and `weight: [v, h]` in bf16, with `targets: [n]` int64 and `temperatures: [n]` in fp32.
-    /// `buffer: [>= n * v]` in fp32 is overwritten. No graph is recorded.
+    /// Scores `hidden: [n, h]` by `weight: [v, h]`, both in bf16, with `targets: [n]` int64 and `temperatures: [n]` in
+    /// fp32. Overwrites `buffer: [>= n * v]` in fp32. Records no graph.
     pub fn of(
         weight: &Tensor,
         hidden: &Tensor,
@@ -102,19 +101,19 @@ impl Scored {
         })
     }
 
-    /// Of the targets, `[n]`.
+    /// Logprobs of the targets, `[n]`.
     pub fn logprobs(&self) -> Tensor {
         self.scores.get(0)
     }
 
-    /// In nats, `[n]`.
+    /// Entropies in nats, `[n]`.
     pub fn entropies(&self) -> Tensor {
         self.scores.get(1)
     }
 
-    /// Given the gradients of logprobs and entropies (none: nothing depends on them), `[n]` in fp32: adds to that of
-    /// the weight, `[v, h]` in fp32 (none: it is not trained), and answers that of the hidden states, `[n, h]` in
-    /// fp32. The logits are used up.
+    /// Takes the gradients of logprobs and entropies (`None`: the loss does not use them), `[n]` in fp32. Adds to the
+    /// gradient of the weight, `[v, h]` in fp32 (`None`: the weight is not trained), and returns that of the hidden
+    /// states, `[n, h]` in fp32. Overwrites the logits.
     pub fn gradients(
         self,
         weight: &Tensor,

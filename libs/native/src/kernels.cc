@@ -1,5 +1,5 @@
-// Compiles kernels.cu for the GPU that is there, once a process, and launches what is in it. NVRTC and the driver are opened when they are first
-// needed: a trainer for CPUs has neither, and one for GPUs brings libtorch's own NVRTC.
+// Compiles kernels.cu for the GPU at hand, once per process, and launches its kernels. NVRTC and the driver are loaded
+// at first use: a trainer for CPUs has neither, and a trainer for GPUs brings libtorch's own NVRTC.
 
 #include "kernels.h"
 
@@ -37,7 +37,7 @@ namespace {
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("the kernels of this trainer: " + what); }
 
-// A library that is loaded when it is first needed.
+// A library that is loaded at first use.
 class Library {
  public:
   explicit Library(std::vector<std::string> names) : name_(names.front()) {
@@ -59,10 +59,11 @@ class Library {
   void* handle_ = nullptr;
 };
 
-// The source as machine code of that architecture, such as sm_90.
+// Compiles the source to machine code for an architecture, such as sm_90.
 std::vector<char> compiled(const std::string& architecture) {
   static const Library nvrtc({"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
-  // nvrtcResult is an enumeration whose 0 is success, and nvrtcProgram a pointer: nvrtc.h is in no wheel of headers that is taken.
+  // nvrtcResult is an enumeration whose 0 is success, and nvrtcProgram a pointer: none of the header wheels that the
+  // build takes has nvrtc.h.
   const auto create = nvrtc.find<int (*)(void**, const char*, const char*, int, const char* const*, const char* const*)>("nvrtcCreateProgram");
   const auto compile = nvrtc.find<int (*)(void*, int, const char* const*)>("nvrtcCompileProgram");
   const auto log_size = nvrtc.find<int (*)(void*, size_t*)>("nvrtcGetProgramLogSize");
@@ -100,7 +101,7 @@ class Module {
         launch_(driver_.find<decltype(&cuLaunchKernel)>("cuLaunchKernel")),
         current_(driver_.find<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent")),
         make_current_(driver_.find<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent")) {
-    // That of the device which libtorch computes in.
+    // The context of libtorch's current device.
     const CUresult retained =
         driver_.find<CUresult (*)(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context_, static_cast<CUdevice>(at::cuda::current_device()));
     if (retained != CUDA_SUCCESS) fail("the GPU has no context: error " + std::to_string(retained));
@@ -124,7 +125,8 @@ class Module {
   }
 
  private:
-  // A thread of autograd's has no context until CUDA's runtime is called in it, and a backward pass may begin with a kernel of ours.
+  // An autograd thread has no context until it calls CUDA's runtime, and a backward pass may begin with a kernel of
+  // ours.
   void be_here() {
     CUcontext now = nullptr;
     if (current_(&now) == CUDA_SUCCESS && now == context_) return;

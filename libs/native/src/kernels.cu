@@ -1,12 +1,13 @@
-// What a GPU computes of a block, of attention's pieces and of the vocabulary head in one pass over memory each. Compiled for the GPU that is there
-// when it is first needed (kernels.cc), so it includes nothing.
+// GPU kernels for parts of a block, for merging attention's pieces and for the vocabulary head, each in one pass over
+// memory. Compiled at first use for the GPU at hand (kernels.cc), so this file includes nothing.
 //
-// Values are in bf16, sums in fp32. Every sum is in an order that depends on the shapes alone, so the same bits come out every time and on any GPU.
+// Values are in bf16, sums in fp32. The order of every sum depends on the shapes only, so the bits are the same every
+// time and on any GPU.
 
 typedef unsigned short bf16;
 typedef long long i64;
 
-// Threads of a block, wherever a block is not a warp for each row.
+// Threads of a block, unless a kernel says otherwise.
 #define THREADS 256
 
 __device__ __forceinline__ float low(unsigned pair) { return __uint_as_float(pair << 16); }
@@ -34,7 +35,7 @@ __device__ __forceinline__ float over_warp(float x) {
   return x;
 }
 
-// Of a row's threads: a warp or a block. Every thread has the answer.
+// Sum over a row's threads: a warp or a block. Every thread gets it.
 template <int LANES>
 __device__ __forceinline__ float over_row(float x) {
   x = over_warp(x);
@@ -48,8 +49,8 @@ __device__ __forceinline__ float over_row(float x) {
   return x;
 }
 
-// RMSNorm: y = x r w with r = rsqrt(mean(x^2) + epsilon). A row is a warp's (LANES 32) or a block's, which hold it in PIECES pieces of four values a
-// thread.
+// RMSNorm: y = x r w with r = rsqrt(mean(x^2) + epsilon). A warp (LANES 32) or a block takes a row and holds it in
+// PIECES pieces of four values per thread.
 template <int LANES, int PIECES>
 __device__ __forceinline__ void norm_row(const bf16* x, const bf16* w, bf16* y, float* scales, i64 n, int h, float epsilon) {
   const int lane = threadIdx.x % LANES;
@@ -179,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gated(const bf16* gate, co
   store(y + at, g);
 }
 
-// The gradients of gate and up, given that of y.
+// The gradients of gate and up from that of y.
 extern "C" __global__ void __launch_bounds__(THREADS)
     gated_back(const bf16* gate, const bf16* up, const bf16* dy, bf16* dgate, bf16* dup, i64 n) {
   const i64 at = 4 * ((i64)blockIdx.x * THREADS + threadIdx.x);
@@ -198,8 +199,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   store(dup + at, u);
 }
 
-// Merges a part of attention into what there is. part: [n, heads, d]; part_lse, lse: [heads, n]; out: [n, heads, d] in fp32. A query that the part has
-// nothing for has an infinite logarithm there, and keeps what it has.
+// Merges a part of attention into the output so far. part: [n, heads, d]; part_lse, lse: [heads, n]; out: [n, heads, d]
+// in fp32. A query without keys in the part has an infinite logarithm there and does not change.
 extern "C" __global__ void __launch_bounds__(THREADS)
     merge(const bf16* part, const float* part_lse, float* out, const float* lse, i64 n, int heads, int d) {
   const int pieces = d / 4;
@@ -216,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   *reinterpret_cast<float4*>(out + 4 * at) = y;
 }
 
-// Then their logarithms, [heads n].
+// Merges the logarithms, [heads n], after `merge`.
 extern "C" __global__ void __launch_bounds__(THREADS) merge_lse(const float* part_lse, float* lse, i64 n) {
   const i64 at = (i64)blockIdx.x * THREADS + threadIdx.x;
   if (at >= n || isinf(part_lse[at])) return;
@@ -229,7 +230,7 @@ struct Softmax {
   float top, sum, weighed;
 };
 
-// The same numbers from a larger logit.
+// The same sums relative to a larger logit.
 __device__ __forceinline__ Softmax from_top(Softmax a, float top) {
   if (a.sum == 0) return {top, 0, 0};
   const float down = a.top - top, w = expf(down);
@@ -244,7 +245,8 @@ __device__ __forceinline__ Softmax both(Softmax a, Softmax b) {
 
 #define HEAD_THREADS 512
 
-// Of each row of logits: [n, v], over its temperature: the logprob of its target, the entropy, and the logarithm of the sum of exponentials. A block a row.
+// For each row of logits: [n, v], divided by its temperature: the logprob of its target, the entropy, and the logarithm
+// of the sum of exponentials. A block per row.
 extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
     scores(const float* logits, const i64* targets, const float* temperatures, float* logprobs, float* entropies, float* lse, i64 v) {
   const i64 row = blockIdx.x;
@@ -279,8 +281,9 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
   logprobs[row] = x[targets[row]] * by - log;
 }
 
-// The gradient of each logit, in bf16 in the first half of its row of logits. With z the logit over the temperature, p = exp(z - lse), and g and e the
-// gradients of the row's logprob and entropy H: (g (onehot - p) - e p (z - lse + H)) / temperature. by_entropies may be null. A block a row.
+// The gradient of each logit, in bf16, in the first half of its row of logits. With z the logit over the temperature, p
+// = exp(z - lse), and g and e the gradients of the row's logprob and entropy H: (g (onehot - p) - e p (z - lse + H)) /
+// temperature. by_entropies may be null. A block per row.
 extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
     scores_back(float* logits, const i64* targets, const float* temperatures, const float* lse, const float* entropies, const float* by_logprobs,
                 const float* by_entropies, i64 v) {
@@ -288,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
   float* x = logits + row * v;
   bf16* y = reinterpret_cast<bf16*>(x);
   const float by = 1.0f / temperatures[row], log = lse[row], g = by_logprobs[row], e = by_entropies ? by_entropies[row] : 0, entropy = entropies[row];
-  // What a turn writes lies before what the turns after it read.
+  // Each iteration writes before the place where later iterations read.
   for (i64 begin = 0; begin < v; begin += 4 * HEAD_THREADS) {
     const i64 at = begin + 4 * threadIdx.x;
     float d[4];
@@ -308,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
   }
 }
 
-// Sums of the squares of x: [n], in double precision, by parts: one of each block.
+// Sums of the squares of x: [n], in double precision, one part per block.
 extern "C" __global__ void __launch_bounds__(THREADS) squares(const float* x, double* parts, i64 n) {
   double sum = 0;
   for (i64 at = (i64)blockIdx.x * THREADS + threadIdx.x; at < n; at += (i64)gridDim.x * THREADS) sum += (double)x[at] * x[at];
@@ -321,7 +324,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) squares(const float* x, do
   parts[blockIdx.x] = sum;
 }
 
-// Dropout by keys (dropout.cc): of row i the j-th value's draw is the j-th number of SplitMix64's stream from keys[i] ^ salt. x, y: [n, columns].
+// Dropout by keys (dropout.cc): in row i the draw of the j-th value is the j-th number of SplitMix64's stream from
+// keys[i] ^ salt. x, y: [n, columns].
 extern "C" __global__ void __launch_bounds__(THREADS)
     drop(const bf16* x, const i64* keys, bf16* y, i64 n, int columns, unsigned long long salt, unsigned below, float scale) {
   const int pieces = columns / 4;

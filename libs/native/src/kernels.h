@@ -7,16 +7,16 @@
 
 namespace kernels {
 
-// Threads of a block, as kernels.cu has them.
+// Threads of a block, as in kernels.cu.
 constexpr int THREADS = 256, HEAD_THREADS = 512;
 
-// Whether they compute with this tensor: in bf16 on a GPU, where it can be read in pieces of four values.
+// Whether the kernels support this tensor: in bf16 on a GPU, readable in pieces of four values.
 bool compute(const at::Tensor& x);
 
-// Launches a kernel of that name. `arguments`: addresses of what it is given.
+// Launches a kernel by name. `arguments`: addresses of its arguments.
 void launch_with(const char* name, int64_t blocks, int threads, void** arguments);
 
-// What a kernel is given must have its parameters' very types: pointers, long long, int, float.
+// Arguments must have exactly the types of the kernel's parameters: pointers, long long, int, float.
 template <typename... Arguments>
 void launch(const char* name, int64_t blocks, int threads, Arguments... arguments) {
   if (blocks == 0) return;
@@ -24,10 +24,10 @@ void launch(const char* name, int64_t blocks, int threads, Arguments... argument
   launch_with(name, blocks, threads, addresses);
 }
 
-// Blocks of `threads` that take so many items.
+// Number of blocks of `threads` for `items`.
 inline int64_t blocks_for(int64_t items, int threads) { return (items + threads - 1) / threads; }
 
-// ATen's operations check where their tensors are; a kernel that is given an address of the host's ends the process.
+// ATen's operations check where their tensors are; a kernel that gets a host address ends the process.
 inline void check(const at::Tensor& x) {
   TORCH_CHECK(x.is_cuda() && x.is_contiguous(), "a kernel of this trainer was given a tensor that is not on the GPU, or not contiguous");
 }

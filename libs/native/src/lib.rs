@@ -1,10 +1,10 @@
-//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. The only crate with `unsafe`;
-//! [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`experts`] and the vocabulary
-//! [`head`] of a GPU, [`dropout`] and the [`optimizer`]'s fused step are in it for that reason.
+//! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. This is the only crate with
+//! `unsafe`, so it also has [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`experts`]
+//! and the vocabulary [`head`] on a GPU, [`dropout`] and the [`optimizer`]'s fused step.
 //!
-//! A [`Group`] of one rank does nothing but copy, so the same code trains in one process and over many. Every call
-//! blocks until it is done or has failed; a rank that died makes the others' next call fail at once (its sockets
-//! close). One that hangs is found through [`rendezvous_store`], where every rank says how far it is.
+//! A [`Group`] of one rank only copies, so the same code trains in one process and in many. Every call blocks until it
+//! is done or has failed. If a rank dies, the other ranks' next call fails at once (its sockets close). A rank that
+//! hangs is found through [`rendezvous_store`], where every rank reports its progress.
 
 #![allow(unsafe_code)]
 
@@ -40,7 +40,7 @@ unsafe extern "C" {
     fn _exit(code: c_int) -> !;
 }
 
-/// Ends the process now. Nothing is torn down: another thread may be inside a collective, and would be waited for.
+/// Ends the process now, without destructors: they would wait for a thread that is inside of a collective.
 pub fn end_now(code: i32) -> ! {
     // SAFETY: takes a number and does not return.
     unsafe { _exit(code) }

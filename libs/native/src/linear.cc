@@ -1,8 +1,8 @@
-// Linear layers, and the SwiGLU with the linear layer behind it: gradients by hand, so that a weight's comes out in the weight's own order,
-// and nothing is kept for backward that is computed again in one pass.
+// Linear layers, and a SwiGLU with the linear layer after it. Gradients are by hand, so that a weight's gradient has
+// the weight's own memory order, and backward keeps nothing that one pass can compute again.
 //
-// On processors, 32-bit products of tokens and weights are oneDNN's where libtorch has it: with AVX-512 on AMD's they are faster than MKL's,
-// which libtorch's own matmul calls, most of all where a token's input is narrow.
+// On CPUs, oneDNN computes 32-bit products of tokens and weights if libtorch has it: on AMD CPUs with AVX-512 it is
+// faster than MKL, which libtorch's own matmul calls, most of all for narrow inputs.
 
 #include <vector>
 
@@ -25,7 +25,7 @@ using torch::autograd::variable_list;
 using Pointwise = Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&, std::string_view,
                          c10::List<std::optional<at::Scalar>>, std::optional<std::string_view>);
 
-// oneDNN's inner product; none where this libtorch does not have it.
+// oneDNN's inner product; nullopt if this libtorch does not have it.
 const std::optional<c10::TypedOperatorHandle<Pointwise>>& pointwise() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<Pointwise>> {
     const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
@@ -46,7 +46,7 @@ Tensor product(const Tensor& x, const Tensor& w) {
 
 Tensor flat(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
-// Not a view in autograd's eyes, so that a bias may be added in place.
+// Not a view for autograd, so that a bias may be added in place.
 Tensor shaped(const Tensor& y, const Tensor& like) {
   auto sizes = like.sizes().vec();
   sizes.back() = y.size(1);
@@ -70,7 +70,7 @@ struct Linear : public torch::autograd::Function<Linear> {
   }
 };
 
-// y = (silu(gate) * up) w'. What goes into w is computed again.
+// y = (silu(gate) * up) w'. Backward computes the input of w again.
 struct Gated : public torch::autograd::Function<Gated> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, const Tensor& w) {
     ctx->save_for_backward({gate, up, w});
@@ -111,7 +111,7 @@ int grpo_gated(void* gate, void* up, void* weight, void** out, char* error, size
   return guarded(error, room, [&] { *out = new Tensor(Gated::apply(of(gate), of(up), of(weight))); });
 }
 
-// Adds to the gradients of y's leaves those of <y, above>; y and above are of one shape and kind.
+// Adds the gradients of <y, above> to those of y's leaves; y and above have the same shape and kind.
 int grpo_backward(void* y, void* above, char* error, size_t room) {
   return guarded(error, room, [&] { torch::autograd::backward({of(y)}, {of(above)}); });
 }

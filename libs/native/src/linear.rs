@@ -1,7 +1,7 @@
-//! Linear layers, and the SwiGLU with the linear layer behind it. Differentiable, in either precision.
+//! Linear layers, and a SwiGLU with the linear layer after it. Differentiable, in either precision.
 //!
-//! What flows through: `x: [.., inputs]` and a weight `[outputs, inputs]`, to `[.., outputs]`. A weight's gradient is
-//! contiguous, as the weight is; of the SwiGLU, only its two inputs are kept for backward.
+//! Input: `x: [.., inputs]` and a weight `[outputs, inputs]`; output: `[.., outputs]`. A weight's gradient is
+//! contiguous, like the weight; for the SwiGLU, backward keeps only its two inputs.
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -19,7 +19,7 @@ void add(int64_t bytes) {
   }
 }
 
-// What libtorch frees by itself, without a tensor's help, must have its address for a context: sizes are kept aside.
+// Memory that libtorch frees without a tensor must have its own address as context, so sizes are kept separately.
 std::mutex guard;
 std::unordered_map<void*, int64_t> sizes;
 
@@ -58,7 +58,7 @@ struct Counter : c10::Allocator {
 
 extern "C" {
 
-// From here on every new tensor is counted, until the process ends.
+// Counts every new tensor from now on, until the process ends.
 void grpo_memory_count() {
   static Counter counter;
   c10::SetCPUAllocator(&counter, 255);
@@ -68,7 +68,7 @@ int64_t grpo_memory_now() { return now; }
 
 int64_t grpo_memory_peak() { return peak; }
 
-// Begins a new peak at what is held now.
+// Resets the peak to the bytes held now.
 void grpo_memory_reset() { peak = now.load(); }
 
 }  // extern "C"

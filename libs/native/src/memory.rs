@@ -1,4 +1,4 @@
-//! How many bytes libtorch's tensors hold on the CPU, exactly: what an estimate of them is held against.
+//! Exact bytes of libtorch's tensors on the CPU, to check memory estimates.
 
 unsafe extern "C" {
     fn grpo_memory_count();
@@ -7,7 +7,7 @@ unsafe extern "C" {
     fn grpo_memory_reset();
 }
 
-/// Counts every tensor that is made from here on, until the process ends. Call it before the first one.
+/// Counts every new tensor from now on, until the process ends. Call it before the first one.
 pub fn count() {
     // SAFETY: takes nothing; the allocator it installs is never freed.
     unsafe { grpo_memory_count() }

@@ -24,10 +24,10 @@ unsafe extern "C" {
     fn grpo_square_sum(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
 }
 
-/// A step's numbers.
+/// Parameters of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamStep {
-    /// Steps taken, this one among them: the exponent of the bias corrections.
+    /// Steps taken, including this one: the exponent of the bias corrections.
     pub steps: u64,
     pub rate: f64,
     pub betas: [f64; 2],
@@ -87,8 +87,8 @@ pub fn adamw(
     .map_err(failed)
 }
 
-/// The sum of a tensor's squares in double precision, `[1]`, where the tensor is. It is summed in an order that depends
-/// on the shape alone.
+/// The sum of a tensor's squares in double precision, `[1]`, on the tensor's device. The order of the sum depends on
+/// the shape only.
 pub fn square_sum(x: &Tensor) -> Result<Tensor, OptimizerError> {
     let mut values = x.shallow_clone();
     // SAFETY: the tensor outlives the call.

@@ -1,4 +1,4 @@
-//! Collectives that are under way while something else is computed.
+//! Pending collectives: they run while something else is computed.
 
 use std::ffi::c_void;
 
@@ -11,8 +11,7 @@ use crate::collectives::{
 use crate::group::Group;
 use crate::rendezvous::CollectiveError;
 
-/// A tensor that a collective is about to fill. Waits for it when dropped, for what others have sent must arrive
-/// somewhere.
+/// A tensor that a collective will fill. Waits for it when dropped, because data from other ranks must still arrive.
 #[must_use = "a collective is waited for"]
 pub struct PendingCollective<'a> {
     group: &'a Group,
@@ -22,7 +21,7 @@ pub struct PendingCollective<'a> {
 }
 
 impl<'a> PendingCollective<'a> {
-    /// One that has nothing to wait for.
+    /// A finished collective.
     pub fn ready(group: &'a Group, result: Tensor) -> Self {
         Self {
             group,
@@ -32,7 +31,7 @@ impl<'a> PendingCollective<'a> {
         }
     }
 
-    /// The tensor, when it is whole.
+    /// Waits for the complete tensor.
     pub fn wait(mut self) -> Result<Tensor, CollectiveError> {
         self.finish()?;
         Ok(self.result.shallow_clone())
@@ -52,22 +51,21 @@ impl<'a> PendingCollective<'a> {
 
 impl Drop for PendingCollective<'_> {
     fn drop(&mut self) {
-        // The caller that drops it has another error to report.
+        // Ignores the error: a caller that drops it has another error to report.
         let _ = self.finish();
     }
 }
 
 impl Group {
-    /// The ranks' shards behind each other: `[n]` on each rank becomes `[world * n]`. Alone, the shard itself and no
-    /// copy of it. Returns at once; `shard` must stay as it is until it is waited for.
+    /// Concatenates the ranks' shards: `[n]` on each rank becomes `[world * n]`. For a single rank, the shard itself
+    /// without a copy. Returns at once; `shard` must not change before the wait ends.
     pub fn start_all_gather(&self, shard: &Tensor) -> Result<PendingCollective<'_>, CollectiveError> {
         let n = shard.numel() as i64 * i64::from(self.world);
         self.start("all-gather", shard, n, grpo_start_all_gather)
     }
 
-    /// Sums over the ranks and gives each its part: `[world * n]`, which the caller pads to, on each rank becomes
-    /// `[n]`. Alone, `whole` itself and no copy of it. Returns at once; `whole` must stay as it is until it is waited
-    /// for.
+    /// Sums over the ranks and gives each its part: `[world * n]` on each rank, padded by the caller, becomes `[n]`.
+    /// For a single rank, `whole` itself without a copy. Returns at once; `whole` must not change before the wait ends.
     pub fn start_reduce_scatter_sum(&self, whole: &Tensor) -> Result<PendingCollective<'_>, CollectiveError> {
         let n = whole.numel() as i64 / i64::from(self.world);
         self.start("reduce-scatter", whole, n, grpo_start_reduce_scatter_sum)

@@ -1,8 +1,8 @@
-//! Where the ranks of a trainer find each other, and the error that names a rank among them.
+//! The rendezvous of a trainer's ranks, and the error of a collective.
 
 use std::time::Duration;
 
-/// A collective that did not come about.
+/// A failed collective.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{doing} on rank {rank} of {world}: {message}")]
 pub struct CollectiveError {
@@ -12,7 +12,7 @@ pub struct CollectiveError {
     pub message: String,
 }
 
-/// Where the ranks find each other: torchrun's environment.
+/// The rendezvous, from torchrun's environment.
 #[derive(Clone, Debug)]
 pub struct Rendezvous {
     pub rank: u32,
@@ -21,11 +21,11 @@ pub struct Rendezvous {
     pub address: String,
     /// `MASTER_PORT`.
     pub port: u16,
-    /// Address by which the other ranks reach this one; empty: what the host's name resolves to.
+    /// Address by which the other ranks reach this one; empty: the address of the host's name.
     pub own_host: String,
     /// Network interface to use instead; empty: the one of `own_host`.
     pub interface: String,
-    /// How long ranks wait for each other at most, in the rendezvous and in every collective.
+    /// Longest wait of ranks for each other, in the rendezvous and in every collective.
     pub timeout: Duration,
 }
 

@@ -1,7 +1,7 @@
-//! Where ranks find each other and say how far they are: c10d's key-value store, kept by rank 0.
+//! The rendezvous store: c10d's key-value store, kept by rank 0, in which ranks find each other and report progress.
 //!
 //! Every rank writes the number of the collective it enters, so a rank that waits too long can name the missing rank.
-//! [`Progress`] is this rank's own part of it; [`Watch`] is the view of all ranks for another thread of the process.
+//! [`Progress`] is this rank's own progress; [`Watch`] shows all ranks to another thread of the process.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::rendezvous::{CollectiveError, Rendezvous};
 
 const REACHING: &str = "reaching rank 0";
 
-/// Longest value.
+/// Longest value in the store.
 const VALUE_BYTES: usize = 4096;
 
 /// A connection to the store.
@@ -31,7 +31,7 @@ unsafe impl Send for RendezvousStore {}
 unsafe impl Sync for RendezvousStore {}
 
 impl RendezvousStore {
-    /// Connects to rank 0's store; rank 0 opens it. Waits for rank 0 as long as the group may.
+    /// Connects to rank 0's store; rank 0 opens it. Waits for rank 0 up to the group's timeout.
     pub(crate) fn reach(at: &Rendezvous) -> Result<Self, CollectiveError> {
         let store = Self::connect(at, at.rank == 0)?;
         let here = Position::default().to_string();
@@ -41,8 +41,8 @@ impl RendezvousStore {
         Ok(store)
     }
 
-    /// Another connection to the same store. One is locked as long as a call on it waits: the watchdog asks by one that
-    /// nothing else uses, so that what the training thread waits for there does not keep it from an answer.
+    /// A second connection to the same store. A call locks its connection while it waits, so the watchdog uses its own:
+    /// a wait of the training thread cannot block it.
     pub(crate) fn reach_again(at: &Rendezvous) -> Result<Self, CollectiveError> {
         Self::connect(at, false)
     }
@@ -74,7 +74,7 @@ impl RendezvousStore {
         })
     }
 
-    /// Returns when every rank is here.
+    /// Waits until every rank has arrived.
     pub(crate) fn wait_for_all(&self, at: &Rendezvous) -> Result<(), CollectiveError> {
         for rank in 0..self.world {
             let key = text(&place(rank)).map_err(|message| at.error("meeting", message))?;
@@ -85,7 +85,8 @@ impl RendezvousStore {
         Ok(())
     }
 
-    /// The same store with keys of its own, where some of the ranks become a group: rank `rank` of `world` there.
+    /// The same store with a separate key prefix, for a group of some of the ranks: rank `rank` of `world` in that
+    /// group.
     pub(crate) fn part(&self, name: &str, rank: u32, world: u32) -> Result<Self, String> {
         let name = text(name)?;
         // SAFETY: the store is live, the string outlives the call.
@@ -139,16 +140,16 @@ fn place(rank: u32) -> String {
     format!("grpo/at/{rank}")
 }
 
-/// How far a rank is.
+/// Progress of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Collectives it has entered, of those that every rank enters in the same order.
+    /// Collectives entered, of those that every rank enters in the same order.
     pub number: u64,
-    /// Collectives since then among ranks that share a sequence, of which other ranks enter more or fewer.
+    /// Collectives since then among ranks that share a sequence; other ranks enter more or fewer of them.
     pub within: u64,
-    /// It does something that may take long, outside of any collective, and says so.
+    /// The rank reports long work outside of any collective.
     pub busy: bool,
-    /// The last collective's name, or what it is busy with.
+    /// The name of the last collective, or of the long work.
     pub doing: String,
 }
 
@@ -171,20 +172,20 @@ impl Position {
     }
 }
 
-/// What this rank does, and since when.
+/// Current work of this rank, with its start.
 #[derive(Clone, Debug, Default)]
 pub struct Doing {
-    /// The collective it is in.
+    /// The current collective.
     pub collective: Option<(&'static str, Instant)>,
-    /// The optimizer step it works on.
+    /// The current step.
     pub step: Option<(u32, Instant)>,
 }
 
-/// This rank's part of the picture.
+/// This rank's own progress.
 #[derive(Default)]
 pub(crate) struct Progress {
     doing: Mutex<Doing>,
-    /// As [`Position`] has them.
+    /// `number` and `within` of [`Position`].
     counted: Mutex<(u64, u64)>,
 }
 
@@ -193,7 +194,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Progress {
-    /// Says in which collective this rank is, as long as `work` takes.
+    /// Reports this rank in a collective while `work` runs.
     pub(crate) fn during<T>(
         &self,
         store: &RendezvousStore,
@@ -205,7 +206,7 @@ impl Progress {
         self.waiting(name, work)
     }
 
-    /// Counts a collective.
+    /// Counts a collective and writes the new position into the store.
     pub(crate) fn enter(&self, store: &RendezvousStore, name: &'static str, within: bool) {
         let (number, within) = {
             let mut counted = locked(&self.counted);
@@ -221,11 +222,11 @@ impl Progress {
             busy: false,
             doing: name.to_owned(),
         };
-        // Should rank 0 be gone, the collective itself says so.
+        // Ignores an error: if rank 0 is gone, the collective itself fails.
         let _ = store.set(&place(store.rank), &at.to_string());
     }
 
-    /// Says for which collective this rank waits, as long as `work` takes.
+    /// Reports that this rank waits for a collective while `work` runs.
     pub(crate) fn waiting<T>(&self, name: &'static str, work: impl FnOnce() -> T) -> T {
         let around = locked(&self.doing).collective.replace((name, Instant::now()));
         let done = work();
@@ -259,10 +260,10 @@ impl Progress {
     }
 }
 
-/// Why rank 0's store said nothing.
+/// Why rank 0's store did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unanswered {
-    /// It keeps its connections, and does not answer: rank 0 hangs.
+    /// Its connections are open, but it does not answer: rank 0 hangs.
     #[error("no answer within {0:?}")]
     Silent(Duration),
     /// Its connections are closed: rank 0 has ended.
@@ -270,12 +271,12 @@ pub enum Unanswered {
     Gone(String),
 }
 
-/// What a thread beside the training sees of this rank and, through the store, of all.
+/// The view of another thread on this rank and, through the store, on all ranks.
 #[derive(Clone)]
 pub struct Watch {
-    /// Where this rank says what it does.
+    /// The connection on which this rank reports its progress.
     pub(crate) store: Option<Arc<RendezvousStore>>,
-    /// Where the others are asked about: [`RendezvousStore::reach_again`].
+    /// The connection on which the other ranks' progress is read: [`RendezvousStore::reach_again`].
     pub(crate) asked: Option<Arc<RendezvousStore>>,
     pub(crate) progress: Arc<Progress>,
 }
@@ -293,8 +294,8 @@ impl Watch {
         locked(&self.progress.doing).clone()
     }
 
-    /// Does something long outside of any collective: the others, who wait in the next one, are told not to take it for
-    /// a hang.
+    /// Runs long work outside of any collective, and reports it: the other ranks, which wait in the next collective,
+    /// must not take it for a hang.
     pub fn busy<T>(&self, with: &str, work: impl FnOnce() -> T) -> T {
         match &self.store {
             Some(store) => self.progress.busy(store, with, work),
@@ -302,12 +303,12 @@ impl Watch {
         }
     }
 
-    /// Begins or ends an optimizer step.
+    /// Begins or ends a step.
     pub fn set_step(&self, step: Option<u32>) {
         locked(&self.progress.doing).step = step.map(|step| (step, Instant::now()));
     }
 
-    /// How far every rank is; nothing where one never came.
+    /// Position of every rank; `None` for a rank that never arrived.
     pub fn positions(&self, patience: Duration) -> Result<Vec<Option<Position>>, Unanswered> {
         self.asked(patience, |store| {
             (0..store.world)
@@ -317,19 +318,19 @@ impl Watch {
         .unwrap_or_else(|| Ok(vec![Some(Position::default())]))
     }
 
-    /// Leaves, for the other ranks, the reason why this rank terminates them all.
+    /// Leaves the reason for the other ranks why this rank terminates them all.
     pub fn announce_termination(&self, reason: &str, patience: Duration) -> Result<(), Unanswered> {
         let reason = reason.to_owned();
         self.asked(patience, move |store| store.set(TERMINATION, &reason))
             .unwrap_or(Ok(()))
     }
 
-    /// The reason that a rank left, if one has terminated them all.
+    /// The reason that a rank left when it terminated all ranks, if any.
     pub fn terminated(&self, patience: Duration) -> Result<Option<String>, Unanswered> {
         self.asked(patience, |store| store.get(TERMINATION)).unwrap_or(Ok(None))
     }
 
-    /// Asks in a thread of its own: a stopped rank 0 keeps its connections open and never answers.
+    /// Asks in a separate thread: a stopped rank 0 keeps its connections open and never answers.
     fn asked<T: Send + 'static>(
         &self,
         patience: Duration,

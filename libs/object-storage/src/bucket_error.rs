@@ -1,10 +1,10 @@
-//! Why a model or a dataset of a bucket cannot be downloaded, and what to do about it.
+//! Why a model or a dataset in a bucket cannot be downloaded, with the next step.
 
 use crate::open::OpenError;
 use grpo_hub::HubError;
 use grpo_hub::model::Lacking;
 
-/// Longest text of a server that a message repeats, in characters.
+/// Maximum length of a server's text in a message, in characters.
 const LONGEST: usize = 300;
 
 /// Each message names the field, the URL, the cause, and the next step.
@@ -82,7 +82,7 @@ fn missing_file(objects: usize, lacking: Lacking) -> &'static str {
 }
 
 impl BucketError {
-    /// Whether another try may succeed: the server or the way to it is in trouble.
+    /// Whether a retry may succeed: the server or the network has a problem.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Open { source, .. } => source.is_transient(),
@@ -105,7 +105,7 @@ impl From<BucketError> for HubError {
     }
 }
 
-/// A request that failed.
+/// A failed request.
 pub(crate) struct Failed {
     pub field: &'static str,
     pub url: String,
@@ -134,7 +134,7 @@ impl From<Failed> for BucketError {
     }
 }
 
-/// Whether a server refused who asks, or what is asked for: another try gets the same answer.
+/// Whether a server refused the caller or the request: a retry gets the same answer.
 pub(crate) fn is_refusal(error: &object_store::Error) -> bool {
     use object_store::Error;
     let is_named = matches!(
@@ -147,17 +147,17 @@ pub(crate) fn is_refusal(error: &object_store::Error) -> bool {
     is_named || matches!(status(&error.to_string()), Some(401 | 403 | 404))
 }
 
-/// What an error's text has before the status of an answer.
+/// The text before an answer's status in an error.
 const STATUS: &str = "status code: ";
 
-/// The status of an answer that is in an error's text. `object_store` has a type for it that it does not export, and a
-/// listing that fails with 403 or 404 is a generic error.
+/// The HTTP status in an error's text. `object_store` does not export its type for it, and a listing that fails with
+/// 403 or 404 is a generic error.
 fn status(text: &str) -> Option<u16> {
     let (_, after) = text.split_once(STATUS)?;
     after.get(..3)?.parse().ok()
 }
 
-/// An error's text without the server's XML: of that only code and message. Its other elements repeat the access key.
+/// An error's text with only code and message of the server's XML: its other elements repeat the access key.
 fn words(text: &str) -> String {
     let answer = text.split_once(STATUS).map_or(text, |(_, answer)| answer);
     let (before, xml) = answer.split_once('<').unwrap_or((answer, ""));

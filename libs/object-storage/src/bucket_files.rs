@@ -1,7 +1,7 @@
-//! A model's folder, or a dataset's file, in a bucket: listed once, then downloaded as it was listed.
+//! A model's folder, or a dataset's file, in a bucket: listed once, then downloaded as listed.
 //!
-//! Every request names the ETag of the listing, so that an object that is replaced during a download is an error and
-//! never a file of mixed bytes. [`grpo_hub::snapshot`] keeps the files, as it does for a hub.
+//! Every request names the ETag of the listing. So an object that is replaced during a download causes an error, never
+//! a file of mixed bytes. [`grpo_hub::snapshot`] caches the files, as it does for a hub.
 
 use crate::bucket_error::{BucketError, Failed};
 use crate::credentials::Credentials;
@@ -17,10 +17,10 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Most objects below a model's folder. More are several models, or something else.
+/// Maximum objects below a model's folder. More objects are several models, or something else.
 pub const MOST_OBJECTS: usize = 10_000;
 
-/// What a bucket holds at a URL.
+/// The kind of content at a bucket's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A folder with `config.json`, tokenizer and weights.
@@ -30,7 +30,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// The field that names it.
+    /// The field of the spec for this content.
     fn field(self) -> &'static str {
         match self {
             Self::Model => "model.objectStore",
@@ -48,19 +48,19 @@ impl fmt::Display for Content {
     }
 }
 
-/// The files of a model or a dataset in a bucket. `Display` gives its kind and URL, such as `model s3://bucket/folder`.
+/// The files of a model or a dataset in a bucket. `Display` shows its kind and URL, such as `model s3://bucket/folder`.
 #[derive(Clone)]
 pub struct BucketFiles {
     content: Content,
     url: String,
     endpoint: Option<String>,
     objects: Arc<dyn ObjectStore>,
-    /// The folder; of a dataset the object.
+    /// The folder; for a dataset, the object.
     location: Location,
 }
 
 impl BucketFiles {
-    /// With the credentials of a Secret that is mounted as a folder. Without one: with those of this process.
+    /// Opens a bucket with the credentials of a mounted Secret; without a Secret, with those of this process.
     pub async fn open(
         content: Content,
         source: &ObjectStoreSource,
@@ -73,7 +73,7 @@ impl BucketFiles {
         Self::of(content, source, opened)
     }
 
-    /// Of a bucket that is open.
+    /// From an open bucket.
     pub fn of(content: Content, source: &ObjectStoreSource, opened: Opened) -> Result<Self, BucketError> {
         let url = source.url.trim_end_matches('/').to_owned();
         let field = content.field();
@@ -91,7 +91,7 @@ impl BucketFiles {
         })
     }
 
-    /// Which bytes these are now.
+    /// Pins the current objects.
     pub async fn pin(&self) -> Result<Pin, BucketError> {
         let mut files = match self.content {
             Content::Model => self.model().await?,
@@ -113,7 +113,7 @@ impl BucketFiles {
             }
             let path = object.location.as_ref();
             let path = path.strip_prefix(self.location.as_ref()).unwrap_or(path);
-            // Some tools leave an empty object with the name of the folder.
+            // Some tools create an empty object with the name of the folder.
             let path = path.strip_prefix('/').unwrap_or(path);
             if !path.is_empty() {
                 found.push(self.file(path, &object)?);
@@ -150,9 +150,9 @@ impl BucketFiles {
         RemoteFile::listed(path, object.size, Digest::ETag(tag)).ok_or_else(refused)
     }
 
-    /// The version of an object that is wanted, as a request names it.
+    /// The pinned version of an object, as a request names it.
     fn condition(&self, tag: &str) -> String {
-        // Azure's listing leaves out the quotes that its other answers have.
+        // Azure's listing omits the quotes that its other answers have.
         match self.url.starts_with("az://") && !tag.contains('"') {
             true => format!("\"{tag}\""),
             false => tag.to_owned(),
@@ -190,7 +190,7 @@ impl fmt::Display for BucketFiles {
 }
 
 impl FileSource for BucketFiles {
-    /// The client repeats a request for minutes.
+    /// The client itself retries a request for minutes.
     const ATTEMPTS: u32 = 3;
 
     fn folder(&self) -> String {
@@ -218,7 +218,7 @@ impl FileSource for BucketFiles {
             error => self.failed(error),
         });
         let found = found.map_err(|error| Refused::from(error.into_source()))?;
-        // Not every server that speaks S3 minds the condition.
+        // Some servers that speak S3 ignore the condition.
         let is_wanted = found
             .meta
             .e_tag

@@ -1,11 +1,11 @@
-//! The variables that a store's own tools read: from a mounted Secret, or from the process's environment.
+//! Credentials in the variables of a store's own tools: from a mounted Secret, or from the process's environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Longest value: a service account's key file has 2.4 kB.
+/// Maximum length of a value: a service account's key file has 2.4 kB.
 const LONGEST: u64 = 64 << 10;
 
 /// Names and values, such as `AWS_ACCESS_KEY_ID`. [`fmt::Debug`] shows names only.
@@ -26,13 +26,14 @@ begin with {prefix}"
 }
 
 impl Credentials {
-    /// Of this process: what the cluster gives a pod with a service account of the cloud, or a user's shell.
+    /// From this process: the variables that the cluster gives a pod with a service account of the cloud, or a user's
+    /// shell.
     pub fn from_env() -> Self {
         Self(std::env::vars().filter(|(name, _)| is_variable(name)).collect())
     }
 
-    /// Of a Secret that is mounted here, one file a key. Nothing is taken from the environment then: an identity that
-    /// the node happens to have must not take the place of the one that was named.
+    /// From a mounted Secret, one file for each key. The environment is then ignored: an identity of the node must not
+    /// replace the one that was named.
     pub fn mounted(folder: &Path) -> Result<Self, CredentialsError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -41,7 +42,7 @@ impl Credentials {
         let mut variables = BTreeMap::new();
         for entry in fs::read_dir(folder).map_err(failed(folder))? {
             let path = entry.map_err(failed(folder))?.path();
-            // Beside the keys lie the folders through which the kubelet changes all of them at once.
+            // Beside the keys are the folders through which the kubelet changes all keys at once.
             let Some(name) = path
                 .file_name()
                 .and_then(|name| name.to_str())
@@ -58,13 +59,13 @@ impl Credentials {
         Ok(Self(variables))
     }
 
-    /// Those of a bucket: of the Secret that is mounted here, or of this process without a Secret.
+    /// The credentials of a bucket: from the mounted Secret or, without a Secret, from this process.
     pub fn of_bucket(url: &str, secret: Option<&Path>) -> Result<Self, CredentialsError> {
         let Some(folder) = secret else {
             return Ok(Self::from_env());
         };
         let credentials = Self::mounted(folder)?;
-        // Without keys the client would ask the machine for an identity, for minutes.
+        // Without keys, the client would ask the machine for an identity for minutes.
         let prefix = variables_of(url);
         let has_keys = credentials.of(prefix).next().is_some();
         has_keys.then_some(credentials).ok_or_else(|| CredentialsError::NoKeys {
@@ -73,7 +74,7 @@ impl Credentials {
         })
     }
 
-    /// Those of one cloud: keys of its builder in `object_store`, and values.
+    /// The credentials of one cloud: keys of its builder in `object_store`, and values.
     pub(crate) fn of(&self, cloud: &str) -> impl Iterator<Item = (String, &str)> {
         let own = self.0.iter().filter(move |(name, _)| name.starts_with(cloud));
         own.map(|(name, value)| (name.to_ascii_lowercase(), value.as_str()))
@@ -96,7 +97,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// With what the variables of a store's own tools begin.
+/// The prefix of the variables of a store's own tools.
 fn variables_of(url: &str) -> &'static str {
     match url.split_once("://") {
         Some(("gs", _)) => "GOOGLE_",

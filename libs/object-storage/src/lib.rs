@@ -1,9 +1,9 @@
 //! Buckets of S3, Google Cloud Storage and Azure, as a run's manifest names them.
 //!
-//! [`open`] makes a client of an [`ObjectStoreSource`](grpo_crds::sources::ObjectStoreSource) and the credentials that
-//! belong to it; [`store_of`] opens a run's store. The protocols are those of the crate [`object_store`]; this crate
-//! says who signs, through which proxy, and whom TLS trusts.
-//! [`BucketFiles`] are a model or a dataset of a bucket that a cache of [`grpo_hub::snapshot`] downloads.
+//! [`open`] creates a client from an [`ObjectStoreSource`](grpo_crds::sources::ObjectStoreSource) and its credentials;
+//! [`store_of`] opens a run's store. The crate [`object_store`] implements the protocols; this crate decides on the
+//! identity that signs, the proxy, and the authorities that TLS trusts. [`BucketFiles`] is a model or a dataset in a
+//! bucket that a cache of [`grpo_hub::snapshot`] downloads.
 
 mod bucket_error;
 mod bucket_files;

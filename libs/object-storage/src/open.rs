@@ -11,21 +11,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long one request is tried again.
+/// How long one request is retried.
 const PATIENCE: Duration = Duration::from_secs(180);
 const CONNECT: Duration = Duration::from_secs(10);
-/// Without a byte, then the request is tried again. The whole of a large answer may take longer.
+/// Time without a byte after which the request is retried. A large answer as a whole may take longer.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Where S3's own servers say nothing of a region, and others do not mind.
+/// The region for S3's own servers if none is given; others ignore it.
 const DEFAULT_REGION: &str = "us-east-1";
 
 /// A bucket's client.
 #[derive(Clone)]
 pub struct Opened {
     pub objects: Arc<dyn ObjectStore>,
-    /// Uploads in parts, by name, where one that was aborted cannot be completed: not with Azure.
+    /// Named multipart uploads, if an aborted one cannot be completed: not with Azure.
     pub parts: Option<Arc<dyn MultipartStore>>,
-    /// What the URL names below the bucket, without slashes at its ends.
+    /// The URL's path below the bucket, without slashes at its ends.
     pub prefix: String,
 }
 
@@ -48,7 +48,7 @@ the store's own tools"
 }
 
 impl OpenError {
-    /// Whether another try may succeed.
+    /// Whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -60,9 +60,9 @@ impl OpenError {
     }
 }
 
-/// A client for the bucket. Only a bucket of Amazon's without a region is asked for something.
+/// A client for the bucket. It sends a request only for a bucket of Amazon's without a region.
 pub async fn open(source: &ObjectStoreSource, credentials: &Credentials) -> Result<Opened, OpenError> {
-    // Of two providers of cryptography in one process rustls takes the one that was installed.
+    // If a process has two cryptography providers, rustls uses the installed one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let unknown = || OpenError::Url {
         url: source.url.clone(),
@@ -130,7 +130,7 @@ fn gs(
         .with_retry(retries())
         .with_client_options(options);
     for (key, value) in credentials.of("GOOGLE_") {
-        // A Secret has the key itself where a machine has the path of its file.
+        // A Secret has the key itself, a machine the path of its file.
         let is_key = value.trim_start().starts_with('{');
         match key.parse::<GoogleConfigKey>() {
             Ok(_) if is_key => builder = builder.with_service_account_key(value),
@@ -157,7 +157,7 @@ fn az(
         .with_client_options(options);
     for (key, value) in credentials.of("AZURE_") {
         match key.parse::<AzureConfigKey>() {
-            // A path is put behind it, and Azure's webhook ends it with a slash.
+            // A path is appended to it, and Azure's webhook adds a final slash.
             Ok(key @ AzureConfigKey::AuthorityHost) => builder = builder.with_config(key, value.trim_end_matches('/')),
             Ok(key) => builder = builder.with_config(key, value),
             Err(_) => {}
@@ -169,8 +169,8 @@ fn az(
     Ok((Arc::new(builder.build()?), None))
 }
 
-/// Proxies are those of `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`. TLS trusts the authorities that browsers trust,
-/// also in an image that has none of its own, and those in `SSL_CERT_FILE`.
+/// Proxies come from `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`. TLS trusts the authorities that browsers trust, even
+/// in an image without any, and those in `SSL_CERT_FILE`.
 fn client_options(source: &ObjectStoreSource) -> Result<ClientOptions, OpenError> {
     let is_plain = source
         .endpoint

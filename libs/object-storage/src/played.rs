@@ -1,4 +1,4 @@
-//! A bucket on a socket of this machine, for tests: what reading one needs of S3.
+//! A simulated bucket on a local socket, for tests: the part of S3 that reading needs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,10 +16,10 @@ use grpo_crds::sources::ObjectStoreSource;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// The access key that the bucket knows. The secret key is not checked.
+/// The access key that the bucket accepts. The secret key is not checked.
 pub const ACCESS_KEY: &str = "key";
 
-/// A server with one bucket. It ends when this is dropped.
+/// A server with one bucket. It ends when this value is dropped.
 pub struct PlayedBucket {
     pub endpoint: String,
     name: String,
@@ -66,7 +66,7 @@ impl PlayedBucket {
         })
     }
 
-    /// A new version of an object.
+    /// Stores a new version of an object.
     pub fn put(&self, key: &str, bytes: impl Into<Bytes>) {
         let mut shared = lock(&self.shared);
         shared.versions += 1;
@@ -74,7 +74,7 @@ impl PlayedBucket {
         shared.objects.insert(key.to_owned(), (bytes.into(), tag));
     }
 
-    /// What a manifest says of a folder or an object.
+    /// The source of a folder or an object, as a manifest names it.
     pub fn source(&self, path: &str) -> ObjectStoreSource {
         ObjectStoreSource {
             url: format!("s3://{}/{path}", self.name),
@@ -101,7 +101,7 @@ fn refusal(status: StatusCode, code: &str) -> Response {
     (status, body).into_response()
 }
 
-/// Why a request gets no answer.
+/// The error for a refused request.
 fn refused(objects: &Objects, headers: &HeaderMap, bucket: &str) -> Option<Response> {
     let signed = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !signed.is_some_and(|signed| signed.contains(&format!("Credential={ACCESS_KEY}/"))) {

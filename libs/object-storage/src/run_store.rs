@@ -1,4 +1,4 @@
-//! A run's store: a folder on a volume, or one in a bucket.
+//! A run's store: a folder on a volume or in a bucket.
 
 use crate::bucket_error::is_refusal;
 use crate::credentials::Credentials;
@@ -21,7 +21,7 @@ pub enum RunStoreError {
     },
 }
 
-/// What to do where the server refuses: the end of a message.
+/// The remedy if the server refuses: the end of a message.
 fn advice(error: &StoreError) -> &'static str {
     match error {
         StoreError::Access { source, .. } if is_refusal(source) => {
@@ -33,7 +33,7 @@ list and delete there"
 }
 
 impl RunStoreError {
-    /// Whether only people can mend it.
+    /// Whether a retry cannot help: a person must correct the cause.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Open(error) => !error.is_transient(),
@@ -46,7 +46,7 @@ impl RunStoreError {
     }
 }
 
-/// Opens the store of a run; `mount` is where its volume is mounted, if it has one.
+/// Opens a run's store; `mount` is the mount path of its volume, if it has one.
 pub async fn store_of(config: &RunConfig, mount: &Path) -> Result<RunStore, RunStoreError> {
     match &config.spec.store.object_store {
         None => Ok(RunStore::open(mount, &config.store_path)?),
@@ -54,9 +54,9 @@ pub async fn store_of(config: &RunConfig, mount: &Path) -> Result<RunStore, RunS
     }
 }
 
-/// Opens the folder `root` (such as `namespace/name`) below the source's URL, and asks the server whether it keeps what
-/// a store needs. `secret` is the folder where the Secret with credentials is mounted; without one the process's own
-/// identity counts.
+/// Opens the folder `root` (such as `namespace/name`) below the source's URL, and probes whether the server keeps a
+/// store's guarantees. `secret` is the folder of the mounted Secret with credentials; without it, the process's own
+/// identity is used.
 pub async fn run_store(
     source: &ObjectStoreSource,
     secret: Option<&Path>,
@@ -77,7 +77,7 @@ pub fn run_store_blocking(
     wait(run_store(source, secret, root))
 }
 
-/// The same to read: nothing is written, and what only writers need is not asked for.
+/// The same, read-only: nothing is written, and the probe for writers is left out.
 pub async fn read_store(
     source: &ObjectStoreSource,
     secret: Option<&Path>,

@@ -1,6 +1,6 @@
-//! What one training step consumes: raw rewards and exact tokens. Advantages are the trainer's to compute.
+//! The input of one training step: raw rewards and exact tokens. The trainer computes the advantages.
 //!
-//! The stored batch names the rows of episodes and does not repeat their ids: [`Batch::fill`] reads them.
+//! The stored batch names the rows of episodes and does not repeat their ids; [`Batch::fill`] reads them.
 
 use crate::ended::EndedEpisode;
 use crate::episode::EpisodeMeta;
@@ -24,10 +24,10 @@ pub struct Batch {
     pub run: String,
     pub iteration: u32,
     pub step: u32,
-    /// Groups that stayed, in order; a group with fewer than two valid episodes is not here.
+    /// The groups that the batch keeps, in order. A group with fewer than two valid episodes is not here.
     pub groups: Vec<GroupRecord>,
     pub rows: Vec<Row>,
-    /// In mode Finetune: the rows are conversations, and what is learnt of them is what the mask marks.
+    /// Set in mode Finetune: the rows are conversations, and their masks mark the tokens to learn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervised: Option<Supervised>,
 }
@@ -49,19 +49,19 @@ impl Batch {
 
 impl Record for Batch {}
 
-/// What a batch of mode Finetune has besides its rows.
+/// The settings of a batch of mode Finetune, besides its rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Supervised {
-    /// Steps of the whole run, for the schedule of the learning rate: they follow from the dataset, which the trainer
-    /// does not read.
+    /// Steps of the whole run, for the learning rate schedule. They follow from the dataset, which the trainer does not
+    /// read.
     pub steps: u32,
-    /// Rows that the loss is measured on after the step, and that nothing is learnt from.
+    /// Held-out rows: the loss is measured on them after the step, and they are not trained on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<Row>,
 }
 
-/// Why the rows that a batch names are not read.
+/// Why the rows that a batch names cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FillError<E: std::error::Error + 'static> {
     #[error("reading {file}: {source}")]
@@ -89,7 +89,7 @@ pub enum FillError<E: std::error::Error + 'static> {
 }
 
 impl Batch {
-    /// Reads the ids of every row. `read` answers a file of the store by its path.
+    /// Reads the ids of every row. `read` returns a file of the store by its path.
     pub fn fill<E, B>(&mut self, mut read: impl FnMut(&str) -> Result<B, E>) -> Result<(), FillError<E>>
     where
         E: std::error::Error + 'static,
@@ -130,7 +130,7 @@ impl Batch {
     }
 }
 
-/// One prompt and what became of its samples.
+/// One prompt and the results of its samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupRecord {
@@ -138,12 +138,12 @@ pub struct GroupRecord {
     pub instance: String,
     /// Raw reward of every valid episode, in the order of its samples.
     pub rewards: Vec<f32>,
-    /// Episodes that left the group because they stayed void within their budget.
+    /// Episodes that left the group: they stayed void until their attempts were used up.
     pub voids: u32,
 }
 
-/// One training sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and
-/// 0 elsewhere. Its ids are stored with its episode; a batch that was just read has none until [`Batch::fill`].
+/// One training row. `mask[i] = 1` exactly if `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and 0
+/// otherwise. Its ids are stored with its episode; a batch that was just read has no ids until [`Batch::fill`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
@@ -153,10 +153,10 @@ pub struct Row {
     /// Position of the task in its dataset.
     pub task: u32,
     pub instance: String,
-    /// Which turn this row is, in a run whose turns are rows of their own.
+    /// The turn of this row, in a run whose turns are separate rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn: Option<u32>,
-    /// Where its ids are.
+    /// The location of its ids.
     pub stored: StoredRow,
     #[serde(skip)]
     pub tokens: Vec<u32>,
@@ -166,26 +166,27 @@ pub struct Row {
     pub logprobs: Vec<f32>,
     #[serde(skip)]
     pub weights: Vec<WeightsSpan>,
-    /// Which experts of a mixture computed the tokens, as far as an engine has said it. In order, without overlaps.
+    /// The experts of a mixture that computed the tokens, as far as an engine reported them. In order, without
+    /// overlaps.
     #[serde(skip)]
     pub experts: Vec<ExpertsSpan>,
     pub temperature: f32,
     pub reward: f32,
     pub outcome: Outcome,
-    /// The episode was ended by a limit, not by the policy.
+    /// A limit ended the episode, not the policy.
     pub truncated: bool,
 }
 
-/// A row of an episode.
+/// Names a row of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredRow {
     #[serde(flatten)]
     pub rows: StoredRows,
-    /// Which of them.
+    /// The row's number in that file.
     pub row: u32,
-    /// The answer that is trained on, where a turn is a row of its own: the row ends with it, and what stands before it
-    /// is its history. Absent: all of the row.
+    /// The answer that is trained on, if a turn is a separate row: the row ends with it, and the tokens before it are
+    /// its history. Absent: the whole row is trained on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<AnswerSpan>,
 }
@@ -201,27 +202,27 @@ pub struct AnswerSpan {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RowRule {
     pub agent: RunAgent,
-    /// Each turn is a row of its own, with the history that it saw. Their ids are stored once all the same: a row of
-    /// the batch names a part of an episode's row.
+    /// Each turn is a separate row with the history that the policy saw. The ids are still stored once: a row of the
+    /// batch names a part of an episode's row.
     pub per_turn: bool,
-    /// How rewards follow from the scores of a judge.
+    /// How rewards follow from the judge's scores.
     pub process: Option<ProcessRule>,
 }
 
 impl RowRule {
-    /// The rule of a run that rewards turns one by one.
+    /// The rule, if the run rewards each turn separately.
     pub fn step_wise(&self) -> Option<&ProcessRule> {
         self.process.as_ref().filter(|rule| rule.step_wise)
     }
 }
 
-/// A file of an episode's rows.
+/// The file with an episode's rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredRows {
     /// Below the store's root.
     pub file: String,
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: String,
 }
 
@@ -250,7 +251,7 @@ impl StoredRows {
     }
 }
 
-/// What is wrong with a row.
+/// A defect of a row.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowFault {
     #[error(
@@ -288,8 +289,8 @@ pub enum RowFault {
 }
 
 impl Row {
-    /// Those of an episode that a batch of its run has: a row without an answer teaches nothing, the agent may leave
-    /// some out, and where turns are rewarded one by one a turn without a reward has nothing to be compared by.
+    /// The rows of an episode that the batch includes. Left out: rows without a sampled token, rows that the agent
+    /// skips and, if turns are rewarded separately, turns without a reward, which cannot be compared.
     pub fn trained_on(episode: &EndedEpisode, verdict: &EpisodeMeta, rule: &RowRule) -> Vec<Self> {
         let turns = &episode.record.turns;
         let skipped = rule.agent.skipped_rows(turns);
@@ -311,7 +312,7 @@ impl Row {
         rows
     }
 
-    /// One row for each turn of this one, which ends with the turn's answer.
+    /// One row for each turn of this row. Each ends with its turn's answer.
     fn of_turns(&self, turns: &[TurnRecord]) -> Vec<Self> {
         let own = turns.iter().filter(|turn| turn.row == self.stored.row);
         let rows = own.filter_map(|turn| {
@@ -327,7 +328,7 @@ impl Row {
         rows.collect()
     }
 
-    /// The rows of an episode that has its verdict, in order.
+    /// The rows of an episode that has a verdict, in order.
     pub fn of(episode: &EndedEpisode, outcome: &Outcome, reward: f32) -> Vec<Self> {
         let EndedEpisode { record, rows } = episode;
         let Some(file) = &record.rows else {
@@ -378,7 +379,7 @@ impl Row {
         self.cut();
     }
 
-    /// Leaves what belongs to the answer that the row ends with, where it has one.
+    /// Cuts the row to the answer that it ends with, if it has one.
     fn cut(&mut self) {
         let Some(AnswerSpan { from, to }) = self.stored.answer else {
             return;
@@ -394,11 +395,11 @@ impl Row {
         for span in &mut self.weights {
             (span.from, span.to) = (span.from.max(from), span.to.min(to));
         }
-        // A turn's span ends before its last token, so none reaches over the end of its answer.
+        // A turn's span ends before its last token, so no span crosses the end of the answer.
         self.experts.retain(|span| span.to <= to);
     }
 
-    /// Refuses a row that would train on something that no policy sampled.
+    /// Refuses a row that would train on tokens that the policy did not sample.
     pub fn check(&self) -> Result<(), RowFault> {
         let episode = || self.episode.clone();
         if self.tokens.len() != self.mask.len() || self.tokens.len() != self.logprobs.len() {
@@ -450,7 +451,7 @@ impl Row {
         }
     }
 
-    /// How many of the tokens were sampled.
+    /// The number of sampled tokens.
     pub fn sampled(&self) -> usize {
         self.mask.iter().filter(|m| **m == 1).count()
     }

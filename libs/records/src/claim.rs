@@ -1,18 +1,18 @@
-//! The right of one writer to write into a store, until it is withdrawn.
+//! One writer's right to write into a store, until it is withdrawn.
 //!
-//! An attempt of the trainer begins while the one before it may still be alive, cut off from the cluster. It withdraws
-//! the claims before it; what these writers still do then changes nothing.
+//! An attempt of the trainer can begin while the previous one is still alive, cut off from the cluster. It withdraws
+//! the earlier claims; later writes under them change nothing.
 //!
-//! A claim is a folder below [`paths::STAGING`] with a file that says it holds. What is written under it is staged
-//! there first and then named. Withdrawing removes the file, then discards everything staged. The writer looks for
-//! the file again when all is staged: either it sees that it is gone, or what it staged is discarded and cannot be
-//! named, or it was named before the withdrawal returned.
+//! A claim is a folder below [`paths::STAGING`] with a file that marks it as held. Each write is staged in that folder
+//! and then named. To withdraw a claim, the file is removed, then everything staged is discarded. After staging, the
+//! writer looks for the file again. Three cases: the writer sees that the file is gone; or the staged bytes are
+//! discarded and cannot be named; or they were named before the withdrawal returned.
 
 use crate::paths;
 use crate::store::{RunStore, Staged, StoreError, Uploaded};
 use bytes::Bytes;
 
-/// The file that says a claim holds.
+/// The file that marks a claim as held.
 const HOLDS: &str = "claim";
 
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum ClaimError {
     },
 }
 
-/// A writer's right. Its name is its own: no two writers use one.
+/// A writer's right. The name is unique: two writers never share one.
 #[derive(Clone, Debug)]
 pub struct Claim {
     store: RunStore,
@@ -35,7 +35,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Names a claim; [`Claim::take`] makes it hold.
+    /// Names a claim; [`Claim::take`] makes it held.
     pub fn new(store: RunStore, name: String) -> Self {
         Self { store, name }
     }
@@ -53,7 +53,7 @@ impl Claim {
         self.store.replace(&self.file(HOLDS), Bytes::new()).await
     }
 
-    /// When this returns, every write under the claim is done or will fail.
+    /// When this returns, every write under the claim has finished or will fail.
     pub async fn withdraw(&self) -> Result<(), StoreError> {
         let folder = format!("{}/{}", paths::STAGING, self.name);
         self.store.delete(&self.file(HOLDS)).await?;
@@ -61,7 +61,7 @@ impl Claim {
         self.store.delete_folder(&folder).await
     }
 
-    /// Refuses where the claim was withdrawn.
+    /// Returns an error if the claim was withdrawn.
     pub async fn check(&self, doing: &'static str, path: &str) -> Result<(), ClaimError> {
         match self.store.exists(&self.file(HOLDS)).await? {
             true => Ok(()),
@@ -73,14 +73,14 @@ impl Claim {
         }
     }
 
-    /// Gives `path` these bytes, whether it exists or not.
+    /// Writes these bytes to `path`, whether or not it exists.
     pub async fn replace(&self, path: &str, bytes: Bytes) -> Result<(), ClaimError> {
         let mut upload = self.upload(path).await?;
         upload.write(&bytes).await?;
         upload.finish().await.map(|_| ())
     }
 
-    /// Begins a file, which may be too large for memory.
+    /// Begins a file, which can be too large for memory.
     pub async fn upload(&self, path: &str) -> Result<ClaimedUpload, ClaimError> {
         self.check("writing", path).await?;
         let staged = self.store.stage(&self.staged(path), path).await;
@@ -91,7 +91,7 @@ impl Claim {
         })
     }
 
-    /// What failed because what was staged is gone failed because of the withdrawal.
+    /// An error is reported as the withdrawal if the claim was withdrawn: its staged bytes were discarded.
     async fn explained<T>(&self, path: &str, done: Result<T, StoreError>) -> Result<T, ClaimError> {
         match done {
             Ok(done) => Ok(done),
@@ -119,13 +119,13 @@ pub struct ClaimedUpload {
 }
 
 impl ClaimedUpload {
-    /// Adds bytes. After an error the upload is of no use.
+    /// Adds bytes. After an error the upload is unusable.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ClaimError> {
         let written = self.staged.write(bytes).await;
         self.claim.explained(&self.path, written).await
     }
 
-    /// The file has its name and is durable when this returns.
+    /// When this returns, the file has its name and is durable.
     pub async fn finish(mut self) -> Result<Uploaded, ClaimError> {
         let arrived = self.staged.arrive().await;
         self.claim.explained(&self.path, arrived).await?;

@@ -1,7 +1,7 @@
-//! An episode that has ended: its record and its rows, put together.
+//! An ended episode: its record and its rows together.
 //!
-//! `traj.json` has every turn without ids, `rows.safetensors` every id once. Here a turn gets its ids back, and the
-//! episode is told as messages.
+//! `traj.json` has every turn without ids, `rows.safetensors` every id once. This module returns the ids to the turns
+//! and shows the episode as messages.
 
 use crate::episode::EpisodeRecord;
 use crate::rows::{self, RowsError, TokenRow};
@@ -15,7 +15,7 @@ pub struct EndedEpisode {
     pub rows: Vec<TokenRow>,
 }
 
-/// Why record and rows are not of one episode.
+/// Why record and rows do not belong to one episode.
 #[derive(Debug, thiserror::Error)]
 pub enum EndedError {
     #[error("its rows: {0}")]
@@ -32,7 +32,7 @@ pub enum EndedError {
 }
 
 impl EndedEpisode {
-    /// `rows`: the bytes of the file that the record names, empty where it names none.
+    /// `rows`: the bytes of the file that the record names; empty if it names none.
     pub fn of(record: EpisodeRecord, rows: &[u8]) -> Result<Self, EndedError> {
         let rows = match &record.rows {
             None => Vec::new(),
@@ -48,9 +48,9 @@ impl EndedEpisode {
         Ok(Self { record, rows })
     }
 
-    /// The turns with their ids, as they were recorded while the episode went on.
+    /// The turns with their ids, as recorded during the episode.
     pub fn turns(&self) -> Result<Vec<TurnRecord>, EndedError> {
-        // Up to where the turns before have their row's ids.
+        // For each row, the number of ids that earlier turns cover.
         let mut known = vec![0; self.rows.len()];
         let turns = self.record.turns.iter().map(|turn| {
             let at = turn.row as usize;
@@ -74,7 +74,7 @@ fn with_ids(turn: &TurnRecord, row: Option<&TokenRow>, known: usize) -> Result<T
         to: observed.end,
         tokens,
     })?;
-    // A prompt that is shorter than what is known belongs to a forged record.
+    // Only a forged record has a prompt shorter than the known ids.
     let prompt = known.min(turn.prompt_length)..turn.prompt_length;
     Ok(TurnRecord {
         prompt: row.tokens[prompt].to_vec(),
@@ -85,7 +85,7 @@ fn with_ids(turn: &TurnRecord, row: Option<&TokenRow>, known: usize) -> Result<T
     })
 }
 
-/// The episode as messages, for people.
+/// The episode as messages, for display.
 pub fn messages(turns: &[TurnRecord]) -> Vec<Message> {
     let mut messages = Vec::new();
     for turn in turns {

@@ -1,4 +1,4 @@
-//! One episode: where it lives, what happened in it, and its verdict.
+//! One episode: its folder, its record, and its verdict.
 
 use crate::graded::GradedTask;
 use crate::judged::ProcessScores;
@@ -25,20 +25,19 @@ impl EpisodeKey {
         format!("{}__g{}__i{}", self.instance, self.group, self.sample)
     }
 
-    /// The group in such a name, with or without the number of an attempt.
+    /// The group in an episode's name, with or without the attempt number.
     pub fn group_of(name: &str) -> Option<u32> {
         let mut parts = name.rsplit("__");
         parts.find_map(|part| part.strip_prefix('g')?.parse().ok())
     }
 
-    /// The folder of the given attempt (from 1). An attempt that came to nothing is left as it lies; the next has a
-    /// folder of its own.
+    /// The folder of the given attempt (from 1). A failed attempt keeps its folder; the next attempt has its own.
     pub fn dir(&self, attempt: u32) -> String {
         paths::episode(&self.scope, &self.name(), attempt)
     }
 }
 
-/// `…/traj.json`: the whole episode, readable from top to bottom. Its ids are in `rows.safetensors` beside it.
+/// `…/traj.json`: the whole episode as readable text. Its ids are in `rows.safetensors` beside it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeRecord {
@@ -47,27 +46,27 @@ pub struct EpisodeRecord {
     pub run: String,
     #[serde(flatten)]
     pub key: EpisodeKey,
-    /// Which attempt of the episode this is, from 1.
+    /// The number of the episode attempt, from 1.
     pub attempt: u32,
     pub task: u32,
     pub image: String,
     pub end: EpisodeEnd,
-    /// Why it was aborted; set exactly where `end` is `Aborted`.
+    /// Why it was aborted; set exactly if `end` is `Aborted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<AbortCause>,
     /// In order, without ids.
     pub turns: Vec<TurnRecord>,
-    /// The command-line agent, where there was one and it ended or was ended.
+    /// The command-line agent, if the episode had one and its process ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<AgentProcess>,
-    /// The file of its ids; absent where nothing was sampled.
+    /// The file of its ids; absent if nothing was sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows: Option<RowsFile>,
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: i64,
     pub truncated: bool,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub started_at: i64,
     pub finished_at: i64,
 }
@@ -78,24 +77,24 @@ impl Record for EpisodeRecord {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentProcess {
-    /// Absent where a signal ended it.
+    /// Absent if a signal ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-    /// Which limit killed it, `Request` where the driver ended it.
+    /// The limit that killed it; `Request` if the driver ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub killed: Option<String>,
-    /// What it printed: the end of it, and the beginning where there is room.
+    /// Its output: the end and, if there is room, the beginning.
     pub log: String,
-    /// Bytes left out of it.
+    /// Bytes of the output that are left out.
     pub omitted_bytes: u64,
     pub duration_millis: u64,
-    /// How often it was given a recorded answer again.
+    /// How often it received a recorded answer again.
     pub replays: u32,
 }
 
-/// The void that an aborted attempt ends with.
+/// The void that ends an aborted attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AbortCause {
@@ -103,18 +102,18 @@ pub struct AbortCause {
     pub message: String,
 }
 
-/// What `rows.safetensors` beside the record holds.
+/// The contents of `rows.safetensors` beside the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RowsFile {
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: String,
     pub rows: usize,
-    /// Of all rows together.
+    /// Tokens of all rows together.
     pub tokens: usize,
 }
 
-/// `…/meta.json`: written last, created once; its being there is what makes the episode finished.
+/// `…/meta.json`: written last, created once. An episode is finished if this file exists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeMeta {
@@ -128,7 +127,7 @@ pub struct EpisodeMeta {
     /// Absent for a void.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reward: Option<f32>,
-    /// Of a run whose turns are judged.
+    /// Set in a run that judges turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessScores>,
     pub end: EpisodeEnd,
@@ -142,37 +141,37 @@ pub struct EpisodeMeta {
     pub patch_bytes: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_sha256: Option<String>,
-    /// What the verdict is about. Absent in stores from before this field: such a verdict is not taken over.
+    /// The task that the verdict applies to. Absent in stores from before this field: such a verdict is not reused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graded: Option<GradedTask>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade: Option<GradeRecord>,
-    /// What happened, in words; for a void, what to look at.
+    /// The cause in words; for a void, what to look at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     pub agent_millis: u64,
     pub grade_millis: u64,
     pub waited_millis: u64,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
 }
 
 impl Record for EpisodeMeta {}
 
-/// How the verdict came about.
+/// How the verdict was reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GradeRecord {
-    /// The folder of the episode whose verdict on the same patch of the same task was taken over.
+    /// The folder of the episode whose verdict on the same patch of the same task is reused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused_from: Option<String>,
-    /// The official grader's words: `Resolved`, `Failed`, `NoReport`, `PatchDoesNotApply`, `Control`, `EmptyPatch`.
+    /// The official grader's status: `Resolved`, `Failed`, `NoReport`, `PatchDoesNotApply`, `Control`, `EmptyPatch`.
     pub status: String,
     pub fail_to_pass: TestCounts,
     pub pass_to_pass: TestCounts,
-    /// How often the patch was put to a grader.
+    /// How often the patch was given to a grader.
     pub tries: u32,
-    /// What went wrong on the way to the verdict, one line each.
+    /// Errors before the verdict, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

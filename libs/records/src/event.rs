@@ -1,4 +1,4 @@
-//! One entry of the journal: what the driver decided, or what came to an end.
+//! One entry of the journal: a decision of the driver, or the end of a piece of work.
 
 use crate::judged::ProcessRule;
 use crate::outcome::{Outcome, VoidReason};
@@ -17,7 +17,7 @@ pub struct JournalEntry {
     pub schema: u32,
     pub writer: Writer,
     pub sequence: u64,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
     #[serde(flatten)]
     pub event: Event,
@@ -25,8 +25,8 @@ pub struct JournalEntry {
 
 impl Record for JournalEntry {}
 
-/// The agent of a run, as far as it decides what an answer of the policy means. `format`: how a call of a tool is
-/// written, by the name that the API gives it: `Hermes` or `Qwen3Coder`.
+/// The agent of a run, with the settings that decide how an answer of the policy is parsed. `format`: how a tool call
+/// is written, by its name in the API: `Hermes` or `Qwen3Coder`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunAgent {
     #[default]
@@ -43,7 +43,7 @@ pub enum RunAgent {
 }
 
 impl RunAgent {
-    /// The rows of an episode that no batch has. `turns`: those of the episode, in order.
+    /// The rows of an episode that are left out of batches. `turns`: the episode's turns, in order.
     pub fn skipped_rows(&self, turns: &[TurnRecord]) -> BTreeSet<u32> {
         match self {
             Self::Cli {
@@ -58,14 +58,14 @@ impl RunAgent {
 /// How an iteration with dynamic sampling began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DynamicStart {
-    /// Groups that its batch is to have.
+    /// The number of groups that its batch needs.
     pub wanted: u32,
-    /// Where each group's task is in the endless sequence of passes over the dataset. The next iteration takes the
-    /// places after those of the groups that this one needed.
+    /// The place of each group's task in the endless sequence of passes over the dataset. The next iteration continues
+    /// after the places of the groups that this one needed.
     pub places: Vec<u64>,
 }
 
-/// Why a batch does not have a group.
+/// Why a group is not in the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum DropReason {
     /// Fewer than two of its episodes are valid.
@@ -73,7 +73,7 @@ pub enum DropReason {
     TooFewValid,
     /// Dynamic sampling: its rewards are all equal.
     NoSignal,
-    /// Dynamic sampling: the groups before it were enough.
+    /// Dynamic sampling: earlier groups filled the batch.
     Surplus,
 }
 
@@ -81,7 +81,7 @@ impl DropReason {
     pub const ALL: [Self; 3] = [Self::TooFewValid, Self::NoSignal, Self::Surplus];
 }
 
-/// What was decided or came to an end.
+/// The decision or the end of work that an entry records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all_fields = "camelCase", tag = "event")]
 pub enum Event {
@@ -91,39 +91,38 @@ pub enum Event {
         namespace: String,
         name: String,
         seed: u64,
-        /// Checksum of the tasks' rows in order: another dataset under the same path is noticed.
+        /// Checksum of the tasks' rows in order. It detects another dataset under the same path.
         tasks_sha256: String,
         tasks: u32,
-        /// How the answers of its episodes are read. Stores from before this field are of the bash loop.
+        /// How the answers of its episodes are parsed. Stores from before this field used the bash loop.
         #[serde(default)]
         agent: RunAgent,
-        /// Each turn is a training row of its own.
+        /// Each turn is a separate training row.
         #[serde(default)]
         rows_per_turn: bool,
-        /// How rewards follow from the scores of a judge; absent without one.
+        /// How rewards follow from the judge's scores; absent without a judge.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         process: Option<ProcessRule>,
-        /// What verdicts are worth; absent in stores from before this field.
+        /// How a verdict becomes a reward; absent in stores from before this field.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reward: Option<RewardRule>,
     },
-    /// A driver begins to work on the run. One of an earlier epoch that still lives finds the number of its next entry
-    /// taken, and stops.
+    /// A driver begins to work on the run. If a driver of an earlier epoch is still alive, it finds the number of its
+    /// next entry taken, and stops.
     DriverStarted { epoch: u32 },
-    /// What may change while the run runs is from now on as it says here. An iteration keeps the sampling that held
-    /// when it started.
+    /// From now on these live settings apply. An iteration keeps the sampling settings that it started with.
     SettingsTaken { settings: LiveSettings },
     /// The groups of an iteration are fixed.
     IterationStarted {
         iteration: u32,
         weights: String,
-        /// Positions in the dataset, one a group.
+        /// Positions in the dataset, one for each group.
         tasks: Vec<u32>,
         /// Absent without dynamic sampling.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dynamic: Option<DynamicStart>,
     },
-    /// Dynamic sampling: more groups begin, in the place of those that teach nothing.
+    /// Dynamic sampling: more groups begin, to replace groups without a signal.
     GroupsAdded {
         iteration: u32,
         /// As in [`Event::IterationStarted`].
@@ -131,13 +130,13 @@ pub enum Event {
         /// As in [`DynamicStart`].
         places: Vec<u64>,
     },
-    /// An episode has its verdict (`meta.json` was there before this entry).
+    /// An episode has its verdict (`meta.json` existed before this entry).
     Verdict {
         episode: String,
         outcome: Outcome,
         reward: f32,
     },
-    /// An attempt came to nothing through no fault of the policy.
+    /// An attempt failed because of the infrastructure, not the policy.
     EpisodeVoided {
         episode: String,
         reason: VoidReason,
@@ -149,33 +148,33 @@ pub enum Event {
     GroupDropped {
         iteration: u32,
         group: u32,
-        /// Its valid episodes.
+        /// The number of its valid episodes.
         valid: u32,
-        /// Entries from before this field are of groups with too few of them.
+        /// Entries from before this field are about groups with too few valid episodes.
         #[serde(default)]
         reason: DropReason,
     },
-    /// The batch of a step lies in the store.
+    /// The batch of a step is in the store.
     BatchWritten {
         iteration: u32,
         step: u32,
         sha256: String,
         rows: u32,
     },
-    /// The trainer finished a step and published its weights. In mode Finetune only a step that is kept publishes; the
-    /// others name the weights that were published last.
+    /// The trainer finished a step and published its weights. In mode Finetune only a step with a checkpoint publishes;
+    /// the other steps name the weights that were published last.
     StepDone {
         step: u32,
         weights: String,
         manifest_sha256: String,
     },
-    /// From now on this version is the one to sample from. This entry is the truth; engines follow it.
+    /// From now on engines sample from this version. This entry is authoritative; engines follow it.
     Promoted {
         weights: String,
         manifest_sha256: String,
         step: u32,
     },
-    /// A set was evaluated; it is not evaluated again for these weights.
+    /// The evaluation of a set is complete; it is not repeated for these weights.
     EvaluationDone {
         set: String,
         weights: String,
@@ -183,7 +182,7 @@ pub enum Event {
         episodes: u32,
         voids: u32,
     },
-    /// Nothing is left to do, or nothing more can be done.
+    /// The run's work is complete, or it cannot continue.
     RunFinished {
         succeeded: bool,
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -114,8 +114,8 @@ pub fn edit_turn(number: u32, verdict: &str) -> TurnRecord {
     turn(number, "sed -i '1,9s/a/b/' $F; sh t", verdict)
 }
 
-/// Writes a store: iteration 1 with a resolved episode of two turns, an unresolved one, a void one and one without a
-/// verdict, and an evaluation with one episode.
+/// Writes a store. It has iteration 1 with a resolved episode of two turns, an unresolved episode, a void episode and
+/// an episode without a verdict; and an evaluation with one episode.
 pub fn write_store(dir: &Path) {
     let outcomes = [
         Outcome::Resolved,
@@ -164,7 +164,8 @@ fn write_episode(dir: &Path, scope: EpisodeScope, sample: u32, outcome: Outcome)
 /// The episode of [`write_store`] that was resolved in iteration 1.
 pub const RESOLVED: &str = "rollouts/iter-000001/psf__requests-1__g0__i0";
 
-/// Gives the run of [`write_store`] a shaped reward, a service and a judge, and its resolved episode what they said.
+/// Adds a shaped reward, a reward service and a judge to the run of [`write_store`], and their answers to its resolved
+/// episode.
 pub fn write_rewards(dir: &Path) {
     let cost = |each, most| Cost { each, most };
     let started = Event::RunStarted {
@@ -267,7 +268,7 @@ pub fn write_rewards(dir: &Path) {
     write(dir, &paths::meta(RESOLVED), &meta);
 }
 
-/// The episode that these turns add up to.
+/// The episode that consists of these turns.
 pub fn ended(meta: &EpisodeMeta, turns: &[TurnRecord]) -> EndedEpisode {
     let mut rows: Vec<TokenRow> = Vec::new();
     for turn in turns {
@@ -329,7 +330,7 @@ pub fn write_ended(dir: &Path, episode: &EndedEpisode) {
     }
 }
 
-/// Writes a batch and, as its episodes, its rows; their places are filled in.
+/// Writes a batch, and its rows as episodes; sets the rows' locations in the batch.
 pub fn write_batch(dir: &Path, batch: &mut Batch) {
     let mut episodes: Vec<(String, Vec<usize>)> = Vec::new();
     for (at, row) in batch.rows.iter().enumerate() {

@@ -1,8 +1,7 @@
-//! A run's store, opened for reading only: a mounted one, or one that was copied out of the cluster.
+//! A run's store, opened read-only: a mounted store, or one copied out of the cluster.
 //!
-//! In goes a store; out come the journal, the episodes with their turns, the batches and the metrics, as the records
-//! that the driver and the trainer wrote. Nothing here judges what it reads. Answers are waited for: call it from
-//! threads that may wait.
+//! It reads the journal, the episodes with their turns, the batches and the metrics, as the driver and the trainer
+//! wrote them. It does not check their contents. Calls block: use threads that may block.
 
 use crate::event::{Event, JournalEntry, RunAgent};
 use crate::look::Records;
@@ -26,17 +25,17 @@ pub enum FolderError {
     NotWhole { episode: String, source: EndedError },
 }
 
-/// An open store: its journal is read, everything else is read when asked for.
+/// An open store. The journal is read at once, everything else on request.
 #[derive(Debug)]
 pub struct RunFolder {
     store: RunStore,
     pub journal: Vec<JournalEntry>,
     pub state: RunState,
-    /// Journal entries that were cut off in the middle. The writer never acknowledged them.
+    /// Truncated journal entries. The writer never acknowledged them.
     pub torn: Vec<String>,
 }
 
-/// One attempt of one episode, as it lies in the store.
+/// One attempt of one episode in the store.
 #[derive(Clone, Debug)]
 pub struct EpisodeFolder {
     /// Below the store's root.
@@ -44,7 +43,7 @@ pub struct EpisodeFolder {
     pub meta: EpisodeMeta,
 }
 
-/// What was decided about the start and the end of a run.
+/// The recorded start and end of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunFacts {
     pub uid: String,
@@ -94,17 +93,17 @@ impl RunFolder {
         }
     }
 
-    /// Names the store in messages; it is no path to open.
+    /// Names the store in messages; not a path to open.
     pub fn location(&self) -> String {
         self.store.location()
     }
 
-    /// The same records, a page at a time.
+    /// The same records, read in pages.
     pub fn records(&self) -> Records {
         Records::of(self.store.clone())
     }
 
-    /// Who the run was, and when it began and ended.
+    /// The identity of the run, its start and its end.
     pub fn facts(&self) -> RunFacts {
         let mut facts = RunFacts::default();
         for entry in &self.journal {
@@ -129,12 +128,12 @@ impl RunFolder {
         facts
     }
 
-    /// The agent of a run of this store: a store that a second run took up may have episodes of two.
+    /// The agent of a run in this store. A store that a second run resumed can have episodes of both.
     pub fn agent(&self, uid: &str) -> RunAgent {
         self.row_rule(uid).agent
     }
 
-    /// How rows of batches follow from episodes of that run.
+    /// How rows of batches follow from that run's episodes.
     pub fn row_rule(&self, uid: &str) -> RowRule {
         let mut started = self.journal.iter().rev().filter_map(|entry| match &entry.event {
             Event::RunStarted {
@@ -153,7 +152,7 @@ impl RunFolder {
         started.next().unwrap_or_default()
     }
 
-    /// What verdicts of that run are worth; nothing where its store is from before that was recorded.
+    /// How a verdict of that run becomes a reward; `None` if the store is older than this record.
     pub fn reward_rule(&self, uid: &str) -> Option<RewardRule> {
         let mut started = self.journal.iter().rev().filter_map(|entry| match &entry.event {
             Event::RunStarted { run, reward, .. } if run == uid => Some(reward.clone()),
@@ -162,7 +161,7 @@ impl RunFolder {
         started.next().flatten()
     }
 
-    /// Evaluations in the order in which they were finished, as (set, weights).
+    /// Evaluations in the order in which they finished, as (set, weights).
     pub fn evaluations(&self) -> Vec<(String, String)> {
         self.journal
             .iter()
@@ -173,14 +172,14 @@ impl RunFolder {
             .collect()
     }
 
-    /// Folders of every attempt of an iteration or an evaluation, in order, finished or not.
+    /// Folders of all attempts of an iteration or an evaluation, in order, finished or not.
     pub fn attempts(&self, scope: &EpisodeScope) -> Result<Vec<String>, FolderError> {
         let root = paths::scope(scope);
         let (_, folders) = wait(self.store.names_in(&root))?;
         Ok(folders.iter().map(|name| format!("{root}/{name}")).collect())
     }
 
-    /// Every finished attempt (it has its `meta.json`) of an iteration or an evaluation, in order of its name.
+    /// All finished attempts (with a `meta.json`) of an iteration or an evaluation, in order of their names.
     pub fn episodes(&self, scope: &EpisodeScope) -> Result<Vec<EpisodeFolder>, FolderError> {
         let mut found = Vec::new();
         let attempts = self.attempts(scope)?;
@@ -215,7 +214,7 @@ impl RunFolder {
         Ok(scopes)
     }
 
-    /// Record and rows of an attempt whose agent is done; nothing of one that it was still working on.
+    /// Record and rows of an attempt whose agent has ended; `None` while it is still working.
     pub fn ended(&self, episode: &str) -> Result<Option<EndedEpisode>, FolderError> {
         let record = wait(self.store.read_if_there::<EpisodeRecord>(&paths::trajectory(episode)))?;
         let Some(record) = record else { return Ok(None) };
@@ -237,7 +236,7 @@ impl RunFolder {
         Ok(turns.collect::<Result<_, _>>()?)
     }
 
-    /// The judge's votes on the turns of an episode; nothing where none was asked for.
+    /// The judge's votes on the turns of an episode; empty if the judge was not asked.
     pub fn judged(&self, episode: &str) -> Result<Vec<JudgedTurn>, FolderError> {
         let folder = paths::judge(episode);
         let (names, _) = wait(self.store.names_in(&folder))?;
@@ -246,7 +245,7 @@ impl RunFolder {
         Ok(judged.collect::<Result<_, _>>()?)
     }
 
-    /// The files with the rows that graders were given, of the sets whose rows were completed: names and texts.
+    /// The files with the rows that graders received, for sets whose rows were completed: names and texts.
     pub fn task_rows(&self) -> Result<Vec<(String, String)>, FolderError> {
         let (names, _) = wait(self.store.names_in(paths::TASKS))?;
         let files = names.iter().filter(|name| name.ends_with(".jsonl"));
@@ -258,12 +257,12 @@ impl RunFolder {
         files.collect()
     }
 
-    /// The patch, or nothing where none was taken.
+    /// The patch, if the episode has one.
     pub fn patch(&self, episode: &str) -> Option<Vec<u8>> {
         self.bytes(&paths::patch(episode)).ok()
     }
 
-    /// The grader's log, where there is one, as a file for the grader.
+    /// The grader's log, if it exists, as a local file for the grader.
     pub fn grade_log(&self, episode: &str) -> Result<Option<LocalCopy>, FolderError> {
         self.local_copy(&paths::grade_log(episode))
     }
@@ -282,7 +281,7 @@ impl RunFolder {
         Ok(wait(self.store.bytes(path))?.into())
     }
 
-    /// A record that may not be there.
+    /// A record that may be missing.
     pub fn json_if_there<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, FolderError> {
         match wait(self.store.read_json(path)) {
             Ok(record) => Ok(Some(record)),
@@ -291,7 +290,7 @@ impl RunFolder {
         }
     }
 
-    /// A tokenizer that was published with some weights of this run, as a file for its library.
+    /// A tokenizer that was published with weights of this run, as a local file for its library.
     pub fn tokenizer(&self) -> Result<Option<LocalCopy>, FolderError> {
         let (_, versions) = wait(self.store.names_in(paths::WEIGHTS))?;
         for version in versions {
@@ -316,7 +315,7 @@ fn not_whole(episode: &str) -> impl FnOnce(EndedError) -> FolderError {
     move |source| FolderError::NotWhole { episode, source }
 }
 
-/// Of several attempts of one episode, the one that counts.
+/// For each episode, the attempt that counts.
 pub fn counting(all: Vec<EpisodeFolder>) -> Vec<EpisodeFolder> {
     let mut by_name: BTreeMap<String, EpisodeFolder> = BTreeMap::new();
     for episode in all {

@@ -1,13 +1,12 @@
-//! What a verdict is about: the columns of a task's row that its grading follows from, its image, and the time that
-//! its tests have. A verdict counts for another task only where all of these are the same. The task's name does not
-//! suffice.
+//! The inputs of a verdict: the columns of a task's row that grading reads, the image, and the time limit of the tests.
+//! A verdict is reused for another task only if all of these are equal. An equal task name is not enough.
 
 use crate::store::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// `eval_script` has the test command and the test patch in it. `patch`, the task's fix, says which files of a policy's
-/// patch count.
+/// `eval_script` contains the test command and the test patch. `patch`, the task's fix, decides which files of a
+/// policy's patch count.
 const COLUMNS: [&str; 9] = [
     "instance_id",
     "repo",
@@ -19,17 +18,17 @@ const COLUMNS: [&str; 9] = [
     "eval_type",
     "patch",
 ];
-/// Lists of names, or JSON of them in a text: both say the same.
+/// Lists of names, or JSON text of such lists: both are equivalent.
 const TESTS: [&str; 2] = ["FAIL_TO_PASS", "PASS_TO_PASS"];
 
-/// A task as it is graded.
+/// The inputs of a task's grading.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GradedTask {
-    /// As [`row_sha256`] has it.
+    /// From [`row_sha256`].
     pub row_sha256: String,
     pub image: String,
-    /// How long its evaluation may take.
+    /// The time limit of its evaluation.
     pub timeout_seconds: u64,
 }
 
@@ -40,7 +39,7 @@ impl GradedTask {
     }
 }
 
-/// Of a complete row, from the columns that grading reads. A statement or a hint has no say.
+/// Checksum of a complete row, over the columns that grading reads. The problem statement and the hints do not count.
 pub fn row_sha256(row: &Value) -> String {
     let columns = COLUMNS.iter().map(|name| row[name].clone());
     let tests = TESTS.iter().map(|name| match &row[name] {

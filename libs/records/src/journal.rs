@@ -1,6 +1,6 @@
-//! The driver's journal: numbered decisions, each a file of its own, created once. The state of a run is their fold.
+//! The driver's journal: numbered decisions, each a separate file, created once. The run's state is the fold of them.
 //!
-//! A number that is already taken means that another driver writes this journal; the one who finds that out stops.
+//! If a number is already taken, another driver writes this journal; the driver that finds this stops.
 
 use crate::event::{Event, JournalEntry};
 use crate::paths;
@@ -29,14 +29,14 @@ pub struct Journal {
     store: RunStore,
     writer: Writer,
     next: u64,
-    /// Another driver's entry was seen at `next`. Nothing is written from then on, even if that entry goes away: an
-    /// append that was already waiting would else take the number of the driver that continues.
+    /// Another driver's entry was found at `next`. From then on nothing is written, even if that entry disappears: a
+    /// waiting append would otherwise take the number of the driver that continues.
     fenced: bool,
 }
 
 impl Journal {
-    /// Reads everything and folds it. A torn entry (cut off in the middle of its JSON, as a broken disk leaves it) was
-    /// never acknowledged and is passed over; any other unreadable entry is an error.
+    /// Reads all entries and folds them. A torn entry (truncated JSON, as a broken disk leaves it) was never
+    /// acknowledged and is skipped; any other unreadable entry is an error.
     pub async fn open(store: RunStore, writer: Writer) -> Result<(Self, RunState), JournalError> {
         let mut state = RunState::default();
         let (mut names, _) = store.names_in(paths::JOURNAL).await?;

@@ -1,7 +1,7 @@
-//! What a judge said of single turns, and what episodes and turns are worth by it.
+//! A judge's votes on single turns, and the rewards of episodes and turns that follow from them.
 //!
-//! A vote is the judge's own text: the verifier reads its number again. A vote that was lost on
-//! the way, or has no number, is missing: it is never a 0. With too few votes a turn has no score.
+//! A vote is the judge's own text, so the verifier can parse its number again. A vote that was lost, or has no number,
+//! is missing: it is never a 0. With too few votes a turn has no score.
 
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ pub struct JudgedTurn {
     pub writer: Writer,
     pub episode: String,
     pub turn: u32,
-    /// Of what the judge was asked: system text and user text, a zero byte between them.
+    /// SHA-256 of the judge's prompt: system text and user text, with a zero byte between them.
     pub prompt_sha256: String,
     pub votes: Vec<Vote>,
-    /// Absent with too few votes.
+    /// Absent if there are too few votes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f32>,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
 }
 
@@ -31,31 +31,31 @@ impl Record for JudgedTurn {}
 #[serde(rename_all = "camelCase")]
 pub struct Vote {
     pub seed: u64,
-    /// All that it said.
+    /// The whole text.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
-    /// +1 or -1. Absent where the text has no verdict.
+    /// +1 or -1. Absent if the text has no verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vote: Option<i8>,
-    /// Why there is no answer: the judge's servers were away.
+    /// Why there is no answer: the judge's servers were unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
-    /// Why there is no answer: the judge's servers refuse this question, which may be too long for them.
+    /// Why there is no answer: the judge's servers refused this question; it may be too long for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     pub millis: u64,
 }
 
-/// What became of a vote.
+/// The result of a vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VoteEnd {
-    /// It is part of the score.
+    /// It counts in the score.
     Counted,
-    /// The judge's words have no verdict.
+    /// The judge's text has no verdict.
     Unreadable,
     /// The judge's servers gave no answer in time.
     Lost,
-    /// The judge's servers refuse the question.
+    /// The judge's servers refused the question.
     Refused,
 }
 
@@ -74,9 +74,9 @@ impl Vote {
     }
 }
 
-/// The verdict of a judge's text: its last `\boxed{}`, whose whole content has to be +1 or -1.
+/// The verdict in a judge's text: its last `\boxed{}`, whose content must be +1 or -1.
 ///
-/// OpenClaw-RL reads the first box; a judge that quotes its instructions before it answers is then misread.
+/// OpenClaw-RL reads the first box, and so misreads a judge that quotes its instructions before it answers.
 pub fn vote_of(text: &str) -> Option<i8> {
     let inside = last_box(text)?.trim();
     let digits = inside.strip_prefix(['+', '-']).unwrap_or(inside);
@@ -92,7 +92,7 @@ pub fn vote_of(text: &str) -> Option<i8> {
     }
 }
 
-/// What the last closed `\boxed{…}` holds; braces may be nested once.
+/// The content of the last closed `\boxed{…}`; braces may be nested once.
 fn last_box(text: &str) -> Option<&str> {
     text.rmatch_indices("\\boxed{").find_map(|(at, open)| {
         let rest = &text[at + open.len()..];
@@ -110,21 +110,21 @@ fn last_box(text: &str) -> Option<&str> {
     })
 }
 
-/// Mean of the votes that have a number, where there are at least `min` of them.
+/// Mean of the votes that have a number, if there are at least `min` of them.
 pub fn score_of(votes: &[Vote], min: u32) -> Option<f32> {
     let read: Vec<f32> = votes.iter().filter_map(|vote| vote.vote).map(f32::from).collect();
     (!read.is_empty() && read.len() >= min as usize).then(|| read.iter().sum::<f32>() / read.len() as f32)
 }
 
-/// How a run's rewards follow from scores. In the run's journal.
+/// How a run's rewards follow from scores. Recorded in the run's journal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRule {
-    /// Weight of scores beside the verdict.
+    /// Weight of the scores relative to the verdict.
     pub coefficient: f32,
-    /// Votes with a number that a score needs.
+    /// Minimum votes with a number for a score.
     pub min_votes: u32,
-    /// Each turn has a reward of its own.
+    /// Each turn has its own reward.
     pub step_wise: bool,
 }
 
@@ -132,7 +132,7 @@ pub struct ProcessRule {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessScores {
-    /// What the verdict alone is worth.
+    /// The reward of the verdict alone.
     pub outcome: f32,
     /// The turns that were judged, in order.
     pub turns: Vec<TurnScore>,
@@ -142,14 +142,14 @@ pub struct ProcessScores {
 #[serde(rename_all = "camelCase")]
 pub struct TurnScore {
     pub turn: u32,
-    /// Absent with too few votes.
+    /// Absent if there are too few votes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score: Option<f32>,
 }
 
 impl ProcessScores {
-    /// Reward of the episode: outcome + coefficient x mean of its turns' scores, as OpenClaw-RL's. Without a score it
-    /// is the outcome's.
+    /// Reward of the episode: outcome + coefficient x mean of its turns' scores, as in OpenClaw-RL. Without a score it
+    /// is the outcome's reward.
     pub fn reward(&self, coefficient: f32) -> f32 {
         let scores: Vec<f32> = self.turns.iter().filter_map(|turn| turn.score).collect();
         match scores.len() {
@@ -158,9 +158,9 @@ impl ProcessScores {
         }
     }
 
-    /// Reward of one turn: outcome + coefficient x its score; OpenClaw-RL leaves the coefficient out here. A turn that
-    /// the judge is not asked about has the outcome's. None where its votes were lost: beside turns with a score there
-    /// is nothing to compare it by.
+    /// Reward of one turn: outcome + coefficient x its score; OpenClaw-RL has no coefficient here. A turn that the
+    /// judge is not asked about has the outcome's reward. `None` for a judged turn without a score: it cannot be
+    /// compared with scored turns.
     pub fn of_turn(&self, turn: u32, coefficient: f32) -> Option<f32> {
         match self.turns.iter().find(|one| one.turn == turn) {
             None => Some(self.outcome),

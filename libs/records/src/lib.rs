@@ -1,19 +1,19 @@
-//! The records of a run: everything finished is one of these, in the run's store, before anybody is told about it.
+//! The records of a run. Finished work is in the run's store as one of these before any process reports it.
 //!
-//! The driver and the trainer meet only here and through [`trainer`]'s small HTTP interface. A record is a JSON file
-//! that is created once and never changed; it carries its schema number and who wrote it. What flows through:
+//! The driver and the trainer exchange data only through records and [`trainer`]'s small HTTP interface. A record is a
+//! JSON file that is created once and never changed. It carries its schema number and its writer. What flows through:
 //!
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
-//!   by turn, token by token, and its verdict ([`ended`] puts the parts together, [`request`] is what a command-line
-//!   agent asked for);
-//! * [`judged`]: what a judge of turns said of them; [`reward`]: what a verdict is worth;
-//! * [`batch::Batch`]: what one training step consumes; [`supervised`]: how conversations become its rows;
+//!   by turn, token by token, and its verdict ([`ended`] joins the parts, [`request`] records the requests of a
+//!   command-line agent);
+//! * [`judged`]: the votes of a judge of turns; [`reward`]: how a verdict becomes a reward;
+//! * [`batch::Batch`]: the input of one training step; [`supervised`]: how conversations become its rows;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
-//! * [`settings`]: what may change while a run runs; [`validation`]: which tasks are fit;
+//! * [`settings`]: the settings that may change during a run; [`validation`]: which tasks are fit;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
-//! [`paths`] knows where each of them lies, [`store::Store`] how it gets there so that it stays. Readers open a
-//! [`folder::RunFolder`], or asks [`look::Records`] for one page after the other; [`show`] puts an episode into words.
+//! [`paths`] has the path of each record, [`store::Store`] writes records durably. Readers open a
+//! [`folder::RunFolder`], or read pages from [`look::Records`]; [`show`] renders an episode as text.
 
 pub mod batch;
 pub mod claim;

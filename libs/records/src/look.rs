@@ -1,9 +1,9 @@
-//! Looking into a run's records from outside, one page after the other: what the driver answers `kubectl grpo`, and
-//! what that reads from a copied store by itself.
+//! Reads a run's records from outside, in pages: the answers of the driver to `kubectl grpo`, and what `kubectl grpo`
+//! itself reads from a copied store.
 //!
-//! In go the path of a scope or of an episode and where to go on; out come records without their token ids where those
-//! would only be bulk. Everything is bounded: how many episodes and turns a page has, how large a file may be and still
-//! be read. A path that [`paths`] would not write is refused before any file is touched. [`files`] gives whole files.
+//! The caller names a scope or an episode by its path, and the place to continue from. It receives records, without
+//! token ids if these are not needed. Everything is bounded: episodes and turns per page, and the size of a file that
+//! is read. A path that [`paths`] would not write is refused before any file is read. [`files`] returns whole files.
 
 pub mod files;
 pub mod worth;
@@ -19,7 +19,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Where each question is asked over HTTP.
+/// The HTTP path of each query.
 pub mod routes {
     pub const CONTENTS: &str = "/v1/records";
     pub const EPISODES: &str = "/v1/records/episodes";
@@ -29,18 +29,18 @@ pub mod routes {
     pub const FILE: &str = "/v1/records/file";
 }
 
-/// Most episodes of a page.
+/// Maximum episodes per page.
 pub const EPISODES_A_PAGE: usize = 200;
-/// Most turns of a page.
+/// Maximum turns per page.
 pub const TURNS_A_PAGE: usize = 16;
-/// A page of turns ends when they are larger than this together.
+/// A page of turns ends when their total size exceeds this.
 const TURN_BYTES_A_PAGE: u64 = 4 << 20;
-/// A record's file that is larger is not read.
+/// A record's file larger than this is not read.
 const LARGEST_RECORD: u64 = 64 << 20;
-/// Of a patch so much is shown.
+/// At most this much of a patch is shown.
 const LARGEST_PATCH: u64 = 1 << 20;
 
-/// Everything that has episodes.
+/// Every part of the run that has episodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Contents {
@@ -48,16 +48,16 @@ pub struct Contents {
     pub scopes: Vec<EpisodeScope>,
 }
 
-/// Which episodes.
+/// Selects episodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpisodesOf {
     /// Folder of the scope, as [`paths::scope`] writes it.
     pub scope: String,
-    /// Only those whose name contains this.
+    /// Only episodes whose name contains this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containing: Option<String>,
-    /// Only those behind this name.
+    /// Only episodes after this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,24 +70,24 @@ pub struct EpisodesOf {
 pub struct Episode {
     /// Below the store's root.
     pub path: String,
-    /// Absent while it has no verdict, and for an attempt that was given up.
+    /// Absent if it has no verdict yet, and for an attempt that was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<EpisodeMeta>,
 }
 
 impl Episode {
-    /// The folder's own name.
+    /// The name of its folder.
     pub fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
     }
 }
 
-/// A page of episodes in order of their name.
+/// A page of episodes, ordered by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodePage {
     pub episodes: Vec<Episode>,
-    /// What to put into `after` for the next page.
+    /// The value of `after` for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -105,21 +105,21 @@ pub struct EpisodeAt {
 pub struct EpisodeView {
     #[serde(flatten)]
     pub episode: Episode,
-    /// Absent until the agent's loop has ended.
+    /// Absent until the agent has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<Told>,
-    /// Absent where none was taken.
+    /// Absent if there is no patch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<String>,
-    /// Bytes of the patch that are not shown.
+    /// Bytes of the patch that are left out.
     #[serde(default)]
     pub patch_omitted: u64,
-    /// How its reward comes about. Absent without a verdict, and in stores that do not have the rule.
+    /// The parts of its reward. Absent without a verdict, and in stores without the rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worth: Option<Worth>,
 }
 
-/// What the trajectory says besides its tokens.
+/// The trajectory without its token ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Told {
@@ -144,30 +144,30 @@ impl From<EpisodeRecord> for Told {
     }
 }
 
-/// Which turns.
+/// Selects turns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TurnsOf {
     pub path: String,
-    /// The first to be read.
+    /// The first turn to read.
     #[serde(default)]
     pub from: u32,
 }
 
-/// A page of turns in order.
+/// A page of turns, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnPage {
     pub turns: Vec<TurnRecord>,
-    /// The judge's votes on these turns; a turn that the judge is not asked about has none.
+    /// The judge's votes on these turns. Turns that the judge is not asked about have no entry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub judged: Vec<JudgedTurn>,
-    /// What to put into `from` for the next page.
+    /// The value of `from` for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u32>,
 }
 
-/// Why a question has no answer; the body of the error over HTTP.
+/// Why a query fails; the body of the error over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 #[error("{message}")]
@@ -181,11 +181,11 @@ pub struct Refusal {
 pub enum RefusalCode {
     /// The path is not a valid path in a store.
     BadPath,
-    /// There is nothing at that path.
+    /// The path does not exist.
     NotThere,
-    /// The file is larger than what is read whole.
+    /// The file exceeds the size that is read whole.
     TooLarge,
-    /// It is there and cannot be read.
+    /// It exists but cannot be read.
     Unreadable,
 }
 
@@ -234,7 +234,7 @@ impl Records {
         Self { store }
     }
 
-    /// Those in the folder of a mounted or copied store.
+    /// The records in the folder of a mounted or copied store.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         Ok(Self::of(RunStore::existing(dir)?))
     }
@@ -302,7 +302,7 @@ impl Records {
         self.with_votes(&wanted.path, page)
     }
 
-    /// The turns of an attempt whose agent works.
+    /// The turns of an attempt whose agent is still working.
     fn turns_so_far(&self, wanted: &TurnsOf) -> Result<TurnPage, Refusal> {
         let mut page = TurnPage::default();
         let mut bytes = 0;
@@ -322,7 +322,7 @@ impl Records {
         Ok(page)
     }
 
-    /// The page with the votes on its turns. It ends before a turn whose votes would make it too large.
+    /// Adds the votes on the page's turns. The page ends before a turn whose votes would make it too large.
     fn with_votes(&self, path: &str, mut page: TurnPage) -> Result<TurnPage, Refusal> {
         let (judged, _) = wait(self.store.names_in(&paths::judge(path)))?;
         if judged.is_empty() {
@@ -343,7 +343,7 @@ impl Records {
         Ok(page)
     }
 
-    /// The turns of an attempt whose agent is done, with their ids.
+    /// The turns of an attempt whose agent has ended, with their ids.
     fn ended_turns(&self, path: &str) -> Result<Option<Vec<TurnRecord>>, Refusal> {
         let Some(record) = self.record_if_there::<EpisodeRecord>(&paths::trajectory(path))? else {
             return Ok(None);
@@ -372,7 +372,7 @@ impl Records {
         Err(Refusal::new(RefusalCode::TooLarge, message))
     }
 
-    /// None of an episode without a verdict, and where the journal has no rule for its run.
+    /// `None` for an episode without a verdict, and if the journal has no rule for its run.
     fn worth(&self, episode: &Episode, turns: &[TurnRecord]) -> Result<Option<Worth>, Refusal> {
         let Some(meta) = episode.meta.as_ref().filter(|meta| meta.outcome.is_verdict()) else {
             return Ok(None);
@@ -380,7 +380,7 @@ impl Records {
         let (Some(rule), process) = wait(worth::rules(&self.store, &meta.run))? else {
             return Ok(None);
         };
-        // Only a shaped reward counts lines.
+        // Only a shaped reward counts the patch's lines.
         let patch = paths::patch(&episode.path);
         let patch = match rule.shaping.is_some() && self.length(&patch)?.is_some() {
             true => self.bytes(&patch)?,
@@ -396,7 +396,7 @@ impl Records {
         Ok(parts.map(|parts| Worth { parts, answer, process }))
     }
 
-    /// Refuses what is no episode's folder, and what is not there.
+    /// Refuses a path that is not an episode's folder, or does not exist.
     fn check(&self, path: &str) -> Result<(), Refusal> {
         paths::parse_episode(path).ok_or_else(|| Refusal::bad_path(path))?;
         let (files, folders) = wait(self.store.names_in(path))?;
@@ -411,7 +411,7 @@ impl Records {
         Ok(Episode { path, meta })
     }
 
-    /// Names of folders in a folder; none where it does not exist.
+    /// Names of folders in a folder; empty if it does not exist.
     fn folders(&self, path: &str) -> Result<Vec<String>, Refusal> {
         let (_, folders) = wait(self.store.names_in(path))?;
         Ok(folders)
@@ -431,7 +431,7 @@ impl Records {
         }
     }
 
-    /// The beginning of the patch, and how many bytes are left out.
+    /// The beginning of the patch, and the number of bytes left out.
     fn patch(&self, episode: &str) -> Result<(Option<String>, u64), Refusal> {
         let path = paths::patch(episode);
         let Some(length) = self.length(&path)? else {
@@ -446,7 +446,7 @@ impl Records {
     }
 }
 
-/// The turns from a number on, as many as a page has room for.
+/// The turns from a number on, up to the limits of a page.
 fn page_of(turns: Vec<TurnRecord>, from: u32) -> TurnPage {
     let mut page = TurnPage::default();
     let mut bytes = 0;
@@ -461,7 +461,7 @@ fn page_of(turns: Vec<TurnRecord>, from: u32) -> TurnPage {
     page
 }
 
-/// About what a turn takes as JSON: its texts, and its ids with their logprobs.
+/// Approximate size of a turn as JSON: its texts, and its ids with their logprobs.
 fn turn_bytes(turn: &TurnRecord) -> u64 {
     let ids = turn.prompt.len() + turn.sampled.len() + turn.logprobs.len() + turn.observation.len();
     (turn.text.len() + turn.observation_text.len() + 8 * ids + 1024) as u64

@@ -1,4 +1,4 @@
-//! How an episode ends, as far as learning is concerned.
+//! How an episode ends, as seen by training.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -33,12 +33,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whose fault a void is. None of these can be brought about from inside a sandbox.
+/// The cause of a void. A program in a sandbox cannot bring about any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum VoidReason {
-    /// The sandbox's pod or node went away, and not for a limit of its own.
+    /// The sandbox's pod or node disappeared, and not because of its own limits.
     SandboxLost,
-    /// No sandbox was to be had before the deadline, or the gateway did not answer for as long.
+    /// No sandbox was available before the deadline, or the gateway did not answer until then.
     SandboxUnavailable,
     /// The task's image cannot be pulled.
     ImageUnavailable,
@@ -48,9 +48,9 @@ pub enum VoidReason {
     EngineUnavailable,
     /// The judge of turns did not answer before the deadline.
     JudgeUnavailable,
-    /// The service that says what an episode is worth did not answer before the deadline.
+    /// The reward service did not answer before the deadline.
     RewardUnavailable,
-    /// The grader failed on this patch and on the empty patch alike.
+    /// The grader failed on this patch and also on the empty patch.
     GraderFailed,
     /// The episode's time was spent waiting for the infrastructure.
     DeadlineInfrastructure,

@@ -1,4 +1,4 @@
-//! Where everything lies below a run's root. No other module of any process spells a path of the store.
+//! The paths below a run's root. No other module of any process writes out a path of the store.
 
 use crate::scope::EpisodeScope;
 
@@ -11,33 +11,33 @@ pub const BATCHES: &str = "batches";
 pub const CONVERSATIONS: &str = "conversations";
 pub const CHECKPOINTS: &str = "checkpoints";
 pub const WEIGHTS: &str = "weights";
-/// Where the trainer's ranks write what has no name yet, a folder each.
+/// The trainer's ranks write unnamed files here, in a folder for each claim.
 pub const STAGING: &str = ".staging";
-/// Which rows of the hub a run reads.
+/// The rows of the hub that a run reads.
 pub const DATASETS: &str = "datasets";
-/// Which files of a model of the hub a run reads.
+/// The files of a hub model that a run reads.
 pub const MODELS: &str = "models";
-/// What was made of the rows of each set.
+/// Reports on how the rows of each set became tasks.
 pub const TASKS: &str = "tasks";
-/// What mode Validate found: a record for each task, a list for each set.
+/// Results of mode Validate: a record for each task, a list for each set.
 pub const VALIDATION: &str = "validation";
 /// Files downloaded from the hub.
 pub const HUB: &str = "hub";
 /// The checkpoint of another run that the run began with.
 pub const RESUMED: &str = "resumed.json";
-/// What TensorBoard reads, a file an attempt of the trainer.
+/// TensorBoard event files, one for each attempt of the trainer.
 pub const TENSORBOARD: &str = "tensorboard";
-/// What driver and trainer counted, a file an iteration or a step.
+/// Metrics of driver and trainer, a file for each iteration or step.
 pub const METRICS: &str = "metrics";
-/// The name of the manifest in a folder of weights or of a checkpoint; it is written last.
+/// The manifest's name in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 
-/// `key`: of the split that is read.
+/// `key`: identifies the split.
 pub fn dataset(key: &str) -> String {
     format!("{DATASETS}/{key}.json")
 }
 
-/// `key`: of the model and its revision.
+/// `key`: identifies the model and its revision.
 pub fn model(key: &str) -> String {
     format!("{MODELS}/{key}.json")
 }
@@ -47,12 +47,12 @@ pub fn task_report(set: &str) -> String {
     format!("{TASKS}/{set}.json")
 }
 
-/// The rows that graders were given, where they are not those of the dataset.
+/// The rows that graders receive, if they differ from the dataset's.
 pub fn task_rows(set: &str) -> String {
     format!("{TASKS}/{set}.jsonl")
 }
 
-/// What mode Validate found of a task.
+/// The findings of mode Validate for a task.
 pub fn validation(set: &str, instance: &str) -> String {
     format!("{VALIDATION}/{set}/{instance}.json")
 }
@@ -62,7 +62,7 @@ pub fn validated_ids(set: &str) -> String {
     format!("{VALIDATION}/{set}.txt")
 }
 
-/// The commit that patches of a task are taken against, where its row names none. `key`: of the row.
+/// The base commit for a task's patches, if its row names none. `key`: identifies the row.
 pub fn task_base(key: &str) -> String {
     format!("{TASKS}/bases/{key}")
 }
@@ -71,7 +71,7 @@ pub fn journal_entry(sequence: u64) -> String {
     format!("{JOURNAL}/{sequence:010}.json")
 }
 
-/// The folder of everything an iteration or an evaluation rolled out.
+/// The folder of all episodes of an iteration or an evaluation.
 pub fn scope(scope: &EpisodeScope) -> String {
     match scope {
         EpisodeScope::Iteration { iteration } => format!("{ROLLOUTS}/iter-{iteration:06}"),
@@ -87,8 +87,7 @@ pub fn episode(of: &EpisodeScope, name: &str, attempt: u32) -> String {
     }
 }
 
-/// The part of a run whose folder this is. Only what [`scope`] writes is one, so nothing that climbs or strays gets
-/// through.
+/// The scope of a folder. Only paths that [`scope`] writes are accepted, so a path cannot leave the run's root.
 pub fn parse_scope(path: &str) -> Option<EpisodeScope> {
     let parts: Vec<&str> = path.split('/').collect();
     let found = match parts.as_slice() {
@@ -104,7 +103,7 @@ pub fn parse_scope(path: &str) -> Option<EpisodeScope> {
     (scope(&found) == path).then_some(found)
 }
 
-/// The scope and the name of the episode (one attempt of it) whose folder this is.
+/// The scope and the name of the episode attempt of a folder.
 pub fn parse_episode(path: &str) -> Option<(EpisodeScope, &str)> {
     let (of, name) = path.rsplit_once('/')?;
     is_plain_name(name).then_some((parse_scope(of)?, name))
@@ -118,17 +117,17 @@ pub fn turn(episode: &str, turn: u32) -> String {
     format!("{episode}/turns/{turn:03}.json")
 }
 
-/// The folder of answers whose actions were about to be carried out.
+/// The folder of answers that were recorded before their actions were run.
 pub fn intents(episode: &str) -> String {
     format!("{episode}/intents")
 }
 
-/// A turn before its action is carried out under this lease.
+/// A turn, recorded before its action is run under this lease.
 pub fn intent(episode: &str, turn: u32, lease: &str) -> String {
     format!("{episode}/intents/{turn:03}-{lease}.json")
 }
 
-/// Which experts the tokens of a turn went through. Of every answer to it a file of its own.
+/// The experts that computed a turn's tokens. Each answer to the turn has its own file.
 pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
     let content = sha256.get(..16).unwrap_or(sha256);
     format!("{episode}/experts/{turn:03}-{content}.bin")
@@ -138,7 +137,7 @@ pub fn trajectory(episode: &str) -> String {
     format!("{episode}/traj.json")
 }
 
-/// The ids of an episode that has ended.
+/// The token ids of an ended episode.
 pub fn rows(episode: &str) -> String {
     format!("{episode}/rows.safetensors")
 }
@@ -161,7 +160,7 @@ pub fn judged(episode: &str, turn: u32) -> String {
     format!("{episode}/judge/{turn:03}.json")
 }
 
-/// What a service said that the episode is worth.
+/// The reward service's answer for the episode.
 pub fn reward(episode: &str) -> String {
     format!("{episode}/reward.json")
 }
@@ -170,17 +169,17 @@ pub fn meta(episode: &str) -> String {
     format!("{episode}/meta.json")
 }
 
-/// Conversations that a step of mode Finetune learns.
+/// Conversations that a step of mode Finetune trains on.
 pub fn conversations(step: u32) -> String {
     format!("{CONVERSATIONS}/step-{step:06}.safetensors")
 }
 
-/// Conversations that nothing is learnt from.
+/// Held-out conversations: they are not trained on.
 pub fn held_out() -> String {
     format!("{CONVERSATIONS}/held-out.safetensors")
 }
 
-/// True for the path of a file of conversations, and for nothing that climbs or strays.
+/// True only for the path of a conversations file inside the store.
 pub fn is_conversations(path: &str) -> bool {
     let number = path
         .strip_prefix(CONVERSATIONS)
@@ -201,12 +200,12 @@ pub fn trainer_metrics(step: u32) -> String {
     format!("{METRICS}/trainer/{step:06}.json")
 }
 
-/// `<lineage>-v<step>`: names weights everywhere.
+/// `<lineage>-v<step>`: the name of a weights version everywhere.
 pub fn weights_version(lineage: &str, step: u32) -> String {
     format!("{lineage}-v{step}")
 }
 
-/// `l7` is 7; lineages are counted so that the newest is known.
+/// `l7` is 7. Lineages are numbered, so the newest is known.
 pub fn lineage_number(lineage: &str) -> u32 {
     lineage.strip_prefix('l').and_then(|n| n.parse().ok()).unwrap_or(0)
 }
@@ -240,7 +239,7 @@ pub fn checkpoint_manifest(lineage: &str, step: u32) -> String {
     format!("{}/{MANIFEST}", checkpoint(lineage, step))
 }
 
-/// True for a name that can be a part of a path and is not taken for something else: letters, digits, `.`, `_`, `-`.
+/// True for a name that is safe as one part of a path: letters, digits, `.`, `_`, `-`.
 pub fn is_plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 200

@@ -1,4 +1,4 @@
-//! What every record carries: the number of its schema, and who wrote it.
+//! The common fields of every record: its schema number and its writer.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ pub const SCHEMA: u32 = 3;
 /// A JSON record that carries its schema number as `schema`.
 pub trait Record: DeserializeOwned {}
 
-/// Why bytes are not read as a record.
+/// Why bytes cannot be read as a record.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     #[error("schema {found}, and this build reads schema {SCHEMA}")]
@@ -18,7 +18,7 @@ pub enum DecodeError {
     Json(#[from] serde_json::Error),
 }
 
-/// Reads a record; refuses another schema by its number, before any other field is read.
+/// Reads a record. It refuses another schema by its number before it reads any other field.
 pub fn decode<T: Record>(json: &[u8]) -> Result<T, DecodeError> {
     #[derive(Deserialize)]
     struct Versioned {
@@ -31,7 +31,7 @@ pub fn decode<T: Record>(json: &[u8]) -> Result<T, DecodeError> {
     Ok(serde_json::from_slice(json)?)
 }
 
-/// Which process wrote a record, and in which epoch: the attempt of its pod group.
+/// The process that wrote a record, and its epoch: the attempt of its pod group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Writer {

@@ -1,7 +1,8 @@
-//! What a turn was asked by a command-line agent: from the requests of an episode its rows can be found again.
+//! The request of a command-line agent that a turn answers. The rows of an episode can be derived again from its
+//! requests.
 //!
 //! Requests are compared by checksums of their canonical form, which the driver's recording endpoint computes. All of
-//! them are hexadecimal, of 16 bytes.
+//! them are 16 bytes, in hexadecimal.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,27 +12,28 @@ use serde::{Deserialize, Serialize};
 pub struct RequestRecord {
     /// The API that the agent speaks: `ChatCompletions`, `Responses` or `Messages`.
     pub api: String,
-    /// Of the whole request: a retry has the same.
+    /// Checksum of the whole request; a retry has the same.
     pub key: String,
-    /// Of its tools.
+    /// Checksum of its tools.
     pub tools: String,
-    /// Of its messages.
+    /// Checksum of its messages.
     pub messages: String,
-    /// Of its messages and the answer, as a request has them that extends this one.
+    /// Checksum of its messages and the answer, in the form that a request which extends this one has.
     pub answered: String,
-    /// The same where the agent left the answer's reasoning out; absent for an answer without reasoning.
+    /// The same, for an agent that leaves out the answer's reasoning; absent for an answer without reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered_without_reasoning: Option<String>,
-    /// Of the answer alone, without its reasoning; absent where it says nothing.
+    /// Checksum of the answer alone, without its reasoning; absent if it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
-    /// Why the turn does not continue a row; absent where it does.
+    /// Why the turn does not continue a row; absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<Branch>,
-    /// Messages behind the last answer that are no results of its calls, where it had calls: reminders of the agent.
+    /// The number of messages after the last answer that are not results of its calls, if it had calls: the agent's
+    /// reminders.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub injected: u32,
-    /// What the agent asked for beyond the run's sampling settings, and did not get.
+    /// Settings that the agent requested, other than the run's sampling settings; they were overruled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overruled: Vec<Overruled>,
 }
@@ -39,21 +41,21 @@ pub struct RequestRecord {
 /// Why a turn opened a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Branch {
-    /// The first of the episode.
+    /// The first turn of the episode.
     First,
-    /// A conversation of its own: it repeats no answer. A sub-agent, a side question, a summary.
+    /// A separate conversation: it repeats no answer. A sub-agent, a side question, a summary.
     Conversation,
-    /// Other tools, or another limit of tokens, for a history that is known.
+    /// Other tools, or another token limit, for a known history.
     OtherSettings,
     /// The last answer came back without its reasoning, which the chat template would show.
     DroppedReasoning,
-    /// An answer came back with other words or calls.
+    /// An answer came back with changed text or calls.
     ChangedAnswer,
-    /// An answer was left out, and the conversation went on from the request before it.
+    /// An answer was left out, and the conversation continued from the request before it.
     LeftOutAnswer,
-    /// It continues behind an answer that another turn continued behind before.
+    /// It continues after an answer that another turn already continued.
     SecondContinuation,
-    /// Answers came back in another history: it was compacted, cut or reordered, or results in it were shortened.
+    /// Answers came back in a changed history: it was compacted, cut or reordered, or results in it were shortened.
     ChangedHistory,
 }
 

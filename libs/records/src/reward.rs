@@ -1,8 +1,8 @@
-//! What an episode's verdict is worth: one rule, which the driver follows and the verifier follows again.
+//! The reward of an episode: one rule that the driver applies and the verifier applies again.
 //!
-//! Plain: one number where the task is resolved and another where it is not. Shaped: the share of the tests that pass
-//! is added, and what the episode took is charged, as in the shaped reward of SWE-PDB. A service of the user's may have
-//! the last word. A void has no reward.
+//! Plain: one number if the task is resolved, another if not. Shaped: the share of passing tests is added, and costs of
+//! turns, calls and patch lines are subtracted, as in the shaped reward of SWE-PDB. A reward service of the user can
+//! have the last word. A void has no reward.
 
 use crate::episode::GradeRecord;
 use crate::outcome::Outcome;
@@ -10,7 +10,7 @@ use crate::record::{Record, Writer};
 use crate::turn::TurnRecord;
 use serde::{Deserialize, Serialize};
 
-/// In the run's journal.
+/// Recorded in the run's journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RewardRule {
@@ -18,54 +18,54 @@ pub struct RewardRule {
     pub unresolved: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaping: Option<Shaping>,
-    /// A service is told what that comes to, and its answer counts.
+    /// A reward service receives the rule's result, and its answer is the reward.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub asks: bool,
 }
 
-/// `…/reward.json`: what a service said that an episode is worth.
+/// `…/reward.json`: the reward service's answer for an episode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RewardAnswer {
     pub schema: u32,
     pub writer: Writer,
     pub episode: String,
-    /// The verdict that it was asked about: an attempt whose record was not written yet keeps it.
+    /// The verdict in the question. It is stored here for an attempt whose record is not written yet.
     pub outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grade: Option<GradeRecord>,
-    /// By the verdict, shaped or not.
+    /// The result of the rule, shaped or not.
     pub by_rule: f32,
     pub reward: f32,
-    /// The service's own words.
+    /// The service's own text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// Why the service takes no such question. The policy decides what is in it: then the episode is worth what an
-    /// unresolved one is.
+    /// Why the service rejects the question. The policy decides its content, so the episode then gets the reward of an
+    /// unresolved one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
 }
 
 impl Record for RewardAnswer {}
 
-/// What is added to the verdict's worth, and charged for the way to it.
+/// Additions to the verdict's reward, and costs subtracted from it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shaping {
-    /// Weight of the share of the task's tests that pass.
+    /// Weight of the share of passing tests.
     pub pass_ratio: f64,
     pub turns: Cost,
-    /// Of each tool by its name, the cost of its calls.
+    /// For each tool, by name, the cost of its calls.
     pub calls: Vec<(String, Cost)>,
-    /// Of lines that the patch adds or removes.
+    /// Cost of lines that the patch adds or removes.
     pub patch_lines: Cost,
     pub low: Option<f64>,
     pub high: Option<f64>,
 }
 
-/// So much for each of something, and no more than that for all.
+/// A cost per item, with a maximum for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     pub each: f64,
@@ -81,13 +81,13 @@ impl Cost {
     }
 }
 
-/// What a reward is made of, for readers. The sum is [`RewardParts::by_rule`].
+/// The parts of a reward, for display. Their sum is [`RewardParts::by_rule`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RewardParts {
-    /// The worth of the verdict alone.
+    /// The reward of the verdict alone.
     pub verdict: f64,
-    /// Absent where the rule shapes nothing.
+    /// Absent if the rule has no shaping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shaped: Option<ShapedParts>,
 }
@@ -95,9 +95,9 @@ pub struct RewardParts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShapedParts {
-    /// Added for the tests that pass.
+    /// Added for passing tests.
     pub tests: f64,
-    /// Taken off, by the name of the tool.
+    /// Subtracted, by tool name.
     pub calls: Vec<(String, Charge)>,
     pub turns: Charge,
     pub patch_lines: Charge,
@@ -107,7 +107,7 @@ pub struct ShapedParts {
     pub high: Option<f64>,
 }
 
-/// What was counted, and what it costs.
+/// A count and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Charge {
     pub count: usize,
@@ -115,7 +115,7 @@ pub struct Charge {
 }
 
 impl RewardParts {
-    /// What the rule comes to, before a service or a judge is asked.
+    /// The result of the rule, before a service or a judge is asked.
     pub fn by_rule(&self) -> f64 {
         let Some(shaped) = &self.shaped else {
             return self.verdict;
@@ -138,12 +138,12 @@ pub struct Ended<'a> {
 }
 
 impl RewardRule {
-    /// None for a void.
+    /// `None` for a void.
     pub fn reward(&self, ended: Ended<'_>) -> Option<f32> {
         self.parts(ended).map(|parts| parts.by_rule() as f32)
     }
 
-    /// What that reward is made of. None for a void.
+    /// The parts of that reward. `None` for a void.
     pub fn parts(&self, ended: Ended<'_>) -> Option<RewardParts> {
         let verdict = match ended.outcome {
             Outcome::Resolved => self.resolved,
@@ -156,7 +156,7 @@ impl RewardRule {
         })
     }
 
-    /// What an answer makes of an episode that is worth `by_rule`. None for an answer to something else.
+    /// The reward by an answer, for an episode whose rule gives `by_rule`. `None` if the answer is to another question.
     pub fn answered(&self, answer: &RewardAnswer, by_rule: f32) -> Option<f32> {
         let refused = answer.refused.is_some() && answer.reward != self.unresolved as f32;
         (answer.by_rule == by_rule && !refused).then_some(answer.reward)
@@ -185,8 +185,7 @@ impl Shaping {
     }
 }
 
-/// Share of the tests that a grader ran which passed; 0 where it ran none, as for a patch that is empty or does not
-/// apply.
+/// Share of the graded tests that passed; 0 if none ran, as for a patch that is empty or does not apply.
 pub fn pass_ratio(grade: Option<&GradeRecord>) -> f64 {
     let Some(grade) = grade else { return 0.0 };
     let (fixed, kept) = (grade.fail_to_pass, grade.pass_to_pass);

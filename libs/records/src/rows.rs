@@ -1,29 +1,30 @@
-//! The rows of an episode: its token sequences, stored once, in one binary file.
+//! The rows of an episode: its token sequences, each stored once, in one binary file.
 //!
-//! A row is what an engine saw and said, in order: prompt, answers, observations. Most episodes are one row; an agent
-//! whose history is trimmed, rewritten or divided opens another. Every sampled token is in the mask of exactly one row.
-//! `rows.safetensors` holds three tensors for each row, and in its metadata what says more about them. Batches and
-//! records of an episode name the file; none of them repeats an id.
+//! A row is the engine's input and output in order: prompt, answers, observations. Most episodes have one row; an agent
+//! that trims, rewrites or splits its history opens another. Every sampled token is in the mask of exactly one row.
+//! `rows.safetensors` holds three tensors for each row, and further fields in its metadata. Batches and records of an
+//! episode name the file and do not repeat its ids.
 
 use crate::record::SCHEMA;
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// The entry of the file's metadata that is JSON: [`Header`].
+/// The metadata entry of the file that holds JSON: [`Header`].
 const HEADER: &str = "grpo";
 
-/// One token sequence. `mask[i] = 1` exactly where `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and 0
-/// elsewhere.
+/// One token sequence. `mask[i] = 1` exactly if `tokens[i]` was sampled; `logprobs[i]` is then the engine's, and 0
+/// otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenRow {
     pub tokens: Vec<u32>,
     pub mask: Vec<u8>,
     pub logprobs: Vec<f32>,
     pub weights: Vec<WeightsSpan>,
-    /// Which experts of a mixture computed the tokens, as far as an engine has said it. In order, without overlaps.
+    /// The experts of a mixture that computed the tokens, as far as an engine reported them. In order, without
+    /// overlaps.
     pub experts: Vec<ExpertsSpan>,
-    /// The turns whose answers are in it.
+    /// The turns whose answers are in this row.
     pub turns: Vec<u32>,
 }
 
@@ -36,28 +37,28 @@ pub struct WeightsSpan {
     pub version: String,
 }
 
-/// Tokens `from..to` went through the experts that `file` lists, a path below the store:
-/// `[to - from, layers with experts, experts per token]` numbers of experts, one byte each where a layer has at most
-/// 256 of them, else two, the lower one first. A trainer sends the tokens through the same ones (router replay, arXiv
-/// 2510.11370); tokens in no span, such as the last one sampled, go where its own router sends them.
+/// Tokens `from..to` were computed by the experts that `file`, a path below the store, lists: expert numbers of shape
+/// `[to - from, layers with experts, experts per token]`. A number has one byte if a layer has at most 256 experts,
+/// else two, little-endian. A trainer sends the tokens to the same experts (router replay, arXiv 2510.11370). Tokens in
+/// no span, such as the last sampled one, are routed by its own router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExpertsSpan {
     pub from: usize,
     pub to: usize,
     pub file: String,
-    /// Of the whole file.
+    /// SHA-256 of the whole file.
     pub sha256: String,
 }
 
 impl ExpertsSpan {
-    /// Bytes of one number in a file, where a layer has so many experts.
+    /// Bytes of one number in a file, for a layer with this many experts.
     pub fn number_bytes(experts: usize) -> usize {
         if experts <= 256 { 1 } else { 2 }
     }
 }
 
-/// What the file's metadata says, as JSON.
+/// The JSON in the file's metadata.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Header {
@@ -74,7 +75,7 @@ struct RowHeader {
     experts: Vec<ExpertsSpan>,
 }
 
-/// Why bytes are not read, or rows not written, as the rows of an episode.
+/// Why the rows of an episode cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RowsError {
     #[error("not the rows of an episode: {0}")]
@@ -88,13 +89,13 @@ pub enum RowsError {
 }
 
 impl TokenRow {
-    /// How many of the tokens were sampled.
+    /// The number of sampled tokens.
     pub fn sampled(&self) -> usize {
         self.mask.iter().filter(|m| **m == 1).count()
     }
 }
 
-/// The file of these rows. Equal rows are equal bytes.
+/// Encodes these rows as a file. Equal rows give equal bytes.
 pub fn encode(rows: &[TokenRow]) -> Result<Vec<u8>, RowsError> {
     let mut parts: Vec<(String, Dtype, usize, Vec<u8>)> = Vec::with_capacity(3 * rows.len());
     for (at, row) in rows.iter().enumerate() {

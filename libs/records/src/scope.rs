@@ -1,9 +1,9 @@
-//! Which part of a run an episode belongs to: an iteration, or an evaluation of a set under one version of the weights.
+//! The part of a run that an episode belongs to: an iteration, or an evaluation of a set under one weights version.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Which part of the run an episode belongs to.
+/// The part of a run that an episode belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum EpisodeScope {

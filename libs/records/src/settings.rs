@@ -1,10 +1,10 @@
-//! The settings that may change while a run runs, as the driver accepted them. The journal holds them, so a restarted
+//! The settings that may change during a run, as the driver accepted them. The journal holds them, so a restarted
 //! driver finishes an iteration or evaluation with the settings that it began with.
 
 use grpo_engine_protocol::Penalties;
 use serde::{Deserialize, Serialize};
 
-/// All of it.
+/// All live settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LiveSettings {
@@ -15,7 +15,7 @@ pub struct LiveSettings {
     pub evaluate: Vec<Cadence>,
 }
 
-/// How tokens are drawn.
+/// How tokens are sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sampling {
@@ -23,12 +23,12 @@ pub struct Sampling {
     pub top_p: f64,
     pub top_k: i64,
     pub max_tokens_per_call: u32,
-    /// Of evaluations only.
+    /// For evaluations only.
     #[serde(default, skip_serializing_if = "Penalties::is_off")]
     pub penalties: Penalties,
 }
 
-/// When the state of the training is kept.
+/// When checkpoints are written and how many are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint {
@@ -48,7 +48,7 @@ pub struct Cadence {
 }
 
 impl LiveSettings {
-    /// Whether a checkpoint follows on a step: every so often, and at the end.
+    /// Whether a step is followed by a checkpoint: at regular intervals, and at the end.
     pub fn is_kept(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every.max(1)) || step >= self.iterations
     }

@@ -1,5 +1,5 @@
-//! One episode for a person: what the policy was asked, what it said, which of it was sampled, what was run, what came
-//! back, and how it was judged, turn by turn. Pure: in goes what [`crate::look`] answers, out comes text.
+//! Renders one episode as text, turn by turn: the prompt, the answer, which of it was sampled, the action, the
+//! observation, and the verdict and votes. Pure: the input comes from [`crate::look`], the output is text.
 
 mod block;
 mod judge;
@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A text with its control characters made visible: what came out of a sandbox must not command the reader's terminal.
+/// Makes control characters visible, so that a sandbox's output cannot control the reader's terminal.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(commands) {
@@ -29,12 +29,12 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(visible).collect())
 }
 
-/// How much is told.
+/// The level of detail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// Every sampled token id with its logprob.
     pub tokens: bool,
-    /// The judge's words on every turn.
+    /// The judge's text for every vote.
     pub votes: bool,
 }
 
@@ -86,7 +86,7 @@ fn head(view: &EpisodeView) -> String {
     out
 }
 
-/// What the turns of one row add up to.
+/// The totals over the turns of one row.
 #[derive(Default)]
 struct Row {
     turns: Vec<String>,
@@ -107,7 +107,7 @@ impl Row {
     }
 }
 
-/// The rows of an episode that has more than one.
+/// The rows of an episode, if it has more than one.
 fn rows_text(out: &mut String, rows: &BTreeMap<u32, Row>) {
     if rows.len() < 2 {
         return;
@@ -181,7 +181,7 @@ fn turn_text(out: &mut String, turn: &TurnRecord, tell_row: bool, detail: Detail
     block(out, &format!("{what}{given}"), &turn.observation_text);
 }
 
-/// Ids with their logprobs, eight a line.
+/// Ids with their logprobs, eight per line.
 fn sampled(out: &mut String, turn: &TurnRecord) {
     let _ = writeln!(out, "--- sampled ids, each with its logprob");
     let pairs: Vec<(u32, f32)> = turn

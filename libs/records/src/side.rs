@@ -1,8 +1,8 @@
-//! Side conversations of a command-line agent: what it asks its model while another conversation waits, as a sub-agent
-//! does, or a question about a conversation's title.
+//! Side conversations of a command-line agent: its requests while another conversation waits, as for a sub-agent or a
+//! conversation's title.
 //!
-//! Only a conversation that is continued afterwards has waited. The summary of a compaction is not a side conversation,
-//! for instance: the conversation that it ends is never continued.
+//! A conversation has waited only if it is continued afterwards. So the summary of a compaction is not a side
+//! conversation: the conversation that it ends is never continued.
 
 use crate::request::Branch;
 use crate::turn::TurnRecord;
@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The rows of side conversations. `turns`: those of one episode, in order.
 ///
-/// Between two consecutive turns of a row lie those of a side conversation if the first of them opens a conversation.
-/// Every row that lies between the two as a whole belongs to it.
+/// The turns between two consecutive turns of a row belong to a side conversation if the first of them opens a
+/// conversation. Every row that lies entirely between the two belongs to it.
 pub fn side_rows(turns: &[TurnRecord]) -> BTreeSet<u32> {
     let mut of_rows: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (at, turn) in turns.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The state of a run, as the fold of its journal.
+//! The state of a run: the fold of its journal.
 
 use crate::event::{DropReason, Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
@@ -6,7 +6,7 @@ use crate::settings::{LiveSettings, Sampling};
 use crate::{EpisodeKey, EpisodeScope, paths};
 use std::collections::BTreeMap;
 
-/// Everything the driver has to know to go on where it, or its predecessor, stopped.
+/// The state from which a driver continues after itself or its predecessor.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunState {
     /// The uid of the run that owns the store.
@@ -14,7 +14,7 @@ pub struct RunState {
     pub tasks_sha256: Option<String>,
     /// The newest epoch of a driver of that run.
     pub driver: u32,
-    /// What may change while the run runs, as it was taken over last.
+    /// The live settings that were accepted last.
     pub settings: Option<LiveSettings>,
     pub iterations: BTreeMap<u32, IterationState>,
     /// Finished trainer steps by number: the newest entry for each.
@@ -22,42 +22,42 @@ pub struct RunState {
     pub promoted: Option<Promotion>,
     /// Keyed by (set, weights).
     pub evaluations: BTreeMap<(String, String), EvaluationState>,
-    /// Episode folder to its verdict.
+    /// Maps an episode's folder to its verdict.
     pub verdicts: BTreeMap<String, (Outcome, f32)>,
     pub voids: BTreeMap<VoidReason, u64>,
-    /// How long voided attempts had become, in tokens, summed: losing the long ones biases training.
+    /// Total tokens of voided attempts: losing long episodes biases training.
     pub voided_tokens: u64,
     pub groups_dropped: u64,
     pub finished: Option<Finished>,
-    /// Entries that were cut off and passed over.
+    /// Truncated entries that were skipped.
     pub torn: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct IterationState {
     pub weights: String,
-    /// Positions in the dataset, one a group: of those that began it, then of those that were added.
+    /// Positions in the dataset, one for each group: first the initial groups, then the added ones.
     pub tasks: Vec<u32>,
-    /// With dynamic sampling, the groups that the batch is to have.
+    /// With dynamic sampling, the number of groups that the batch needs.
     pub wanted: Option<u32>,
-    /// With dynamic sampling, where each group's task is in the endless sequence of passes.
+    /// With dynamic sampling, the place of each group's task in the endless sequence of passes.
     pub places: Vec<u64>,
-    /// How its tokens are drawn.
+    /// Its sampling settings.
     pub sampling: Option<Sampling>,
     pub batch_sha256: Option<String>,
     pub step: Option<u32>,
     pub rows: u32,
-    /// Groups that the batch does not have.
+    /// Groups that are not in the batch.
     pub dropped: BTreeMap<u32, DropReason>,
 }
 
 impl IterationState {
-    /// True for a group that the batch did not need: how far it came is a matter of time, and it counts nowhere.
+    /// True for a group that the batch did not need: how far it came depends on timing, so it counts nowhere.
     pub fn is_surplus(&self, group: u32) -> bool {
         self.dropped.get(&group) == Some(&DropReason::Surplus)
     }
 
-    /// The place after that of the last group that was needed. None without dynamic sampling.
+    /// The place after the last group that was needed. `None` without dynamic sampling.
     pub fn next_place(&self) -> Option<u64> {
         let needed = (0..).zip(&self.places).filter(|(group, _)| !self.is_surplus(*group));
         needed.map(|(_, place)| place + 1).max()
@@ -211,17 +211,16 @@ impl RunState {
         }
     }
 
-    /// The first iteration that was begun and whose step is not done, if any. While a rollout overlaps the step before
-    /// it, the iteration after this one has begun too.
+    /// The first iteration that has begun and whose step is not done, if any. When a rollout overlaps the previous
+    /// step, the next iteration has begun too.
     pub fn unfinished_iteration(&self) -> Option<u32> {
         let is_done = |one: &IterationState| one.step.is_some_and(|step| self.steps.contains_key(&step));
         let unfinished = self.iterations.iter().find(|(_, one)| !is_done(one));
         unfinished.map(|(iteration, _)| *iteration)
     }
 
-    /// Of each task that was rolled out in an iteration before `k`, by position: the share of valid episodes that
-    /// resolved it in the last such iteration. Tasks without a valid episode are left out, and so are groups that no
-    /// batch needed.
+    /// The pass rate of each task, by position, over iterations before `k`: the share of valid episodes that resolved
+    /// it in the last such iteration. Tasks without a valid episode and groups that no batch needed are left out.
     pub fn pass_rates(&self, k: u32) -> BTreeMap<u32, f64> {
         let mut tallies: BTreeMap<u32, (u32, u32, u32)> = BTreeMap::new();
         for (folder, (outcome, _)) in &self.verdicts {
@@ -250,7 +249,7 @@ impl RunState {
             .collect()
     }
 
-    /// How many iterations are done with their step, and all before them.
+    /// The number of leading iterations whose step is done.
     pub fn finished_iterations(&self) -> u32 {
         match self.unfinished_iteration() {
             Some(iteration) => iteration.saturating_sub(1),

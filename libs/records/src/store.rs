@@ -1,8 +1,8 @@
-//! Where a run's files are: one trait over [`object_store`] for every process that reads or writes them.
+//! A run's files: one trait over [`object_store`] for every process that reads or writes them.
 //!
-//! [`Store`] writes down what a backend guarantees; driver, trainer, readers and verifier rely on nothing else. They do
-//! not learn where a file lies. [`LocalStore`] is a folder on a volume, [`RemoteStore`] one in a bucket. [`RunStore`]
-//! adds the records: JSON with a schema. Code without a runtime asks through [`wait`].
+//! [`Store`] states the guarantees of a backend; driver, trainer, readers and verifier rely on nothing else, and do not
+//! know where a file is kept. [`LocalStore`] is a folder on a volume, [`RemoteStore`] one in a bucket. [`RunStore`]
+//! adds the records: JSON with a schema. Code without a runtime calls through [`wait`].
 
 #[cfg(any(test, feature = "fixture"))]
 pub mod conformance;
@@ -39,12 +39,12 @@ use std::ops::Range;
 /// Bytes of a large file that are in memory at once.
 const PIECE: u64 = 4 << 20;
 
-/// What a create came to, and the checksum of the bytes that lie there now if they are ours.
+/// The result of a create, with the checksum if this caller's bytes are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// The bytes are there and durable.
+    /// The bytes are stored and durable.
     Written { sha256: String },
-    /// Another writer had created the name before; nothing was changed.
+    /// Another writer created the name first; nothing changed.
     Existed,
 }
 
@@ -56,7 +56,7 @@ pub struct Listed {
     pub bytes: u64,
 }
 
-/// What lies directly in a folder, in order of its name.
+/// The direct contents of a folder, ordered by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     pub files: Vec<String>,
@@ -69,20 +69,20 @@ pub struct Names {
 ///
 /// * **Whole or absent.** A reader sees all bytes of a file or no file: after [`create_bytes`](Store::create_bytes),
 ///   [`replace`](Store::replace) and [`Upload::finish`], and after a crash at any moment.
-/// * **Durable.** What a call has acknowledged survives a crash of every machine that is involved. On a volume, files
-///   and the folders that name them are synced first. [`append`](Store::append) alone promises less.
-/// * **One creator.** Of several that create one name, exactly one hears [`Created::Written`].
+/// * **Durable.** Acknowledged data survives a crash of every machine involved. On a volume, files and the folders that
+///   name them are synced first. Only [`append`](Store::append) promises less.
+/// * **One creator.** Of several callers that create one name, exactly one gets [`Created::Written`].
 /// * **Read what was written.** A read or a listing that begins after a write was acknowledged sees the write.
-/// * **No folders.** A folder is the common part of paths: it needs not be made, and an empty one need not be seen.
+/// * **No folders.** A folder is a common prefix of paths: it need not be created, and an empty one need not be listed.
 ///
-/// A backend gives its [`objects`](Store::objects). It overrides a provided method only to keep a guarantee, or to do
-/// without a copy. The tests of this module run every guarantee on every backend.
+/// A backend provides its [`objects`](Store::objects). It overrides a provided method only to keep a guarantee, or to
+/// avoid a copy. The tests of this module check every guarantee on every backend.
 #[async_trait]
 pub trait Store: Debug + Send + Sync {
     /// The object store, rooted at the run's folder.
     fn objects(&self) -> &dyn ObjectStore;
 
-    /// Names this store in messages, such as `file:///grpo/store/team/demo`. It is no path to open.
+    /// Names this store in messages, such as `file:///grpo/store/team/demo`. Not a path to open.
     fn location(&self) -> String;
 
     /// Creates `path` with these bytes, unless it exists.
@@ -96,30 +96,30 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Gives `path` these bytes, whether it exists or not.
+    /// Writes these bytes to `path`, whether or not it exists.
     async fn replace(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
         let put = self.objects().put(&at(path), bytes.into()).await;
         put.map(|_| ()).map_err(|e| access("writing", path, e))
     }
 
-    /// Begins a file that is too large for memory. It is there, in the place of one that had its name, when
-    /// [`Upload::finish`] returns.
+    /// Begins a file that is too large for memory. When [`Upload::finish`] returns, it exists and has replaced any file
+    /// of that name.
     async fn upload(&self, path: &str) -> Result<Upload, StoreError> {
         Upload::begin(self.objects(), path).await
     }
 
-    /// Begins a file that gets the name `path` only while it is not discarded. `staged` is its name until then.
+    /// Begins a file that gets the name `path` unless it is discarded before. Until then its name is `staged`.
     async fn stage(&self, staged: &str, path: &str) -> Result<Staged, StoreError> {
         Ok(Staged::moving(self.upload(staged).await?, staged, path))
     }
 
-    /// Discards everything that is staged in a folder: when this returns, each has its name or never gets it.
+    /// Discards everything that is staged in a folder. When this returns, each file has its name or never gets it.
     async fn discard_folder(&self, folder: &str) -> Result<(), StoreError> {
         self.delete_folder(folder).await
     }
 
-    /// Adds to the end of a file that one process writes, or begins it. A reader sees an addition whole or not at all.
-    /// Additions may be lost in a crash: this is for logs that can be missed.
+    /// Appends to a file that only one process writes; creates it if necessary. A reader sees all or none of an
+    /// addition. Additions may be lost in a crash: use this only for logs that may be lost.
     async fn append(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
         let before = match self.bytes(path).await {
             Err(StoreError::Missing { .. }) => Bytes::new(),
@@ -128,8 +128,8 @@ pub trait Store: Debug + Send + Sync {
         self.replace(path, [before, bytes].concat().into()).await
     }
 
-    /// Moves a file, in the place of one that has the name. [`StoreError::Missing`] where `from` is gone. On a volume
-    /// this is one step, so of two that move, or move and delete, one file, one wins. Object storage copies.
+    /// Moves a file and replaces any file at `to`. [`StoreError::Missing`] if `from` does not exist. On a volume this
+    /// is atomic: of two concurrent moves, or a move and a delete, of one file, one wins. Object storage copies.
     async fn rename(&self, from: &str, to: &str) -> Result<(), StoreError> {
         let moved = self.objects().rename(&at(from), &at(to)).await;
         moved.map_err(|e| missing_or("renaming", from, e))
@@ -142,13 +142,13 @@ pub trait Store: Debug + Send + Sync {
         got.bytes().await.map_err(|e| access("reading", path, e))
     }
 
-    /// Some bytes of a file; less where it ends before.
+    /// Some bytes of a file; fewer if the file ends earlier.
     async fn range(&self, path: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
         let got = self.objects().get_range(&at(path), range).await;
         got.map_err(|e| missing_or("reading", path, e))
     }
 
-    /// Length in bytes; nothing when the path does not exist.
+    /// Length in bytes; `None` if the path does not exist.
     async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
         match self.objects().head(&at(path)).await {
             Ok(meta) => Ok(Some(meta.size)),
@@ -157,7 +157,7 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Hex SHA-256 of a file, of which one piece is in memory at a time.
+    /// Hex SHA-256 of a file, read piece by piece.
     async fn checksum(&self, path: &str) -> Result<String, StoreError> {
         let missing = || StoreError::Missing { path: path.to_owned() };
         let length = self.length(path).await?.ok_or_else(missing)?;
@@ -168,7 +168,7 @@ pub trait Store: Debug + Send + Sync {
         Ok(hex::encode(digest.finalize()))
     }
 
-    /// Every file below a folder, at any depth, in order of its path.
+    /// Every file below a folder, at any depth, ordered by path.
     async fn list(&self, folder: &str) -> Result<Vec<Listed>, StoreError> {
         let listed = self.objects().list(Some(&at(folder))).map_ok(|meta| Listed {
             path: meta.location.to_string(),
@@ -179,7 +179,7 @@ pub trait Store: Debug + Send + Sync {
         Ok(listed)
     }
 
-    /// What lies directly in a folder; nothing where it does not exist.
+    /// The direct contents of a folder; empty if it does not exist.
     async fn names(&self, folder: &str) -> Result<Names, StoreError> {
         let listed = self.objects().list_with_delimiter(Some(&at(folder))).await;
         let listed = listed.map_err(|e| access("listing", folder, e))?;
@@ -193,7 +193,7 @@ pub trait Store: Debug + Send + Sync {
         Ok(names)
     }
 
-    /// Removes a file; it is no error if it is gone already.
+    /// Removes a file; no error if it does not exist.
     async fn delete(&self, path: &str) -> Result<(), StoreError> {
         match self.objects().delete(&at(path)).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -201,7 +201,7 @@ pub trait Store: Debug + Send + Sync {
         }
     }
 
-    /// Removes every file below a folder, in no order. A folder that is not there is no error.
+    /// Removes every file below a folder, in no fixed order; no error if the folder does not exist.
     async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
         for file in self.list(folder).await? {
             self.delete(&file.path).await?;
@@ -209,15 +209,15 @@ pub trait Store: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The file as one of this machine, for readers that take a path and nothing else: another program (the official
-    /// grader reads logs), a library that opens or maps files (the tokenizer). On a volume it is the file itself and
-    /// must not be changed; from anywhere else it is a copy that goes with the value.
+    /// The file as a local path, for readers that take only a path: another program (the official grader reads logs),
+    /// or a library that opens or maps files (the tokenizer). On a volume it is the file itself and must not be
+    /// changed; otherwise it is a copy that is removed with the value.
     async fn local_copy(&self, path: &str) -> Result<LocalCopy, StoreError> {
         LocalCopy::download(self, path).await
     }
 }
 
-/// A range cut into pieces that memory holds.
+/// Splits a range into pieces that fit in memory.
 fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
     let end = range.end;
     range

@@ -1,24 +1,24 @@
-//! Batches of mode Finetune: conversations, of which the answers are learnt.
+//! Batches of mode Finetune: conversations, whose answers are trained on.
 //!
-//! A conversation has the form of an episode's row: the prompt, each answer with its end token, what came between. So
-//! what supervised training learns is what the agent of a later run samples. `mask[i] = 1` marks what is learnt; no
-//! probability of it is known: logprobs are 0.
+//! A conversation has the form of an episode's row: the prompt, each answer with its end token, and the messages
+//! between. So supervised training learns exactly the form that the agent of a later run samples. `mask[i] = 1` marks
+//! trained tokens. Their probabilities are unknown, so logprobs are 0.
 
 use crate::batch::{Row, StoredRow, StoredRows};
 use crate::outcome::Outcome;
 use crate::rows::{TokenRow, WeightsSpan};
 
-/// Stands where the version stands that sampled a token.
+/// Takes the place of the version that sampled a token.
 pub const AUTHOR: &str = "dataset";
 
 impl TokenRow {
-    /// `learnt`: the ranges of tokens that are learnt, in order.
+    /// `learnt`: the ranges of trained tokens, in order.
     pub fn of_conversation(tokens: Vec<u32>, learnt: &[(usize, usize)]) -> Self {
         let mut mask = vec![0; tokens.len()];
         for (from, to) in learnt {
             mask[*from..*to].fill(1);
         }
-        // One for all: the mask says which tokens it is about.
+        // One span for all tokens: the mask selects the trained ones.
         let span = WeightsSpan {
             from: 0,
             to: tokens.len(),

@@ -1,8 +1,8 @@
 //! One turn of an episode, durable before the next one begins.
 //!
-//! While the agent works each turn is a file of its own, with the ids that it adds and no others. When the episode has
-//! ended its rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the
-//! turns' files are removed.
+//! While the agent works, each turn is a separate file with only the ids that it adds. When the episode has ended, its
+//! rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the turns' files
+//! are removed.
 
 use crate::record::{Record, Writer};
 use crate::request::RequestRecord;
@@ -10,12 +10,12 @@ use crate::rows::ExpertsSpan;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// `…/turns/<t>.json`: what was sampled, what was done, what came back; as ids, with the text beside it for people.
+/// `…/turns/<t>.json`: the sampled answer, the action and the observation; as ids, with the text for display.
 ///
-/// A turn that opens a row carries the ids of its whole prompt. From then on the prompt of a turn in that row is
-/// everything before it: prompt, sampled and observation ids of the row's earlier turns, in order, and then its own
-/// prompt ids, if it has some. Built-in loops write what follows an answer as that turn's observation; behind a
-/// command-line agent it is known when the next request comes, and is that one's prompt.
+/// A turn that opens a row has the ids of its whole prompt. A later turn's prompt in that row is the prompt, sampled
+/// and observation ids of the row's earlier turns, in order, and then its own prompt ids, if any. Built-in loops record
+/// the ids after an answer as that turn's observation. With a command-line agent they are known only at the next
+/// request, and belong to that request's prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnRecord {
@@ -23,23 +23,23 @@ pub struct TurnRecord {
     pub writer: Writer,
     pub episode: String,
     pub turn: u32,
-    /// The lease the turn ran under: an episode may go on after a restart only in the same sandbox.
+    /// The lease of the turn: after a restart an episode may continue only in the same sandbox.
     pub lease: String,
-    /// The earlier turns that its history is without; where the history was trimmed.
+    /// The earlier turns that were trimmed from its history, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
     /// The messages that the prompt's ids were rendered from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub opening: Vec<Message>,
-    /// Which row of the episode has the answer. The first turn of a row opens it.
+    /// The row of the episode that contains the answer. The first turn of a row opens it.
     #[serde(default)]
     pub row: u32,
-    /// How many tokens the engine was given.
+    /// The number of tokens that the engine received.
     pub prompt_length: usize,
-    /// How many ids were sampled, and how many are glue and observation.
+    /// The number of sampled ids, and of glue and observation ids.
     pub sampled_length: usize,
     pub observation_length: usize,
-    /// The prompt's ids beyond what the row has already.
+    /// The prompt's ids that the row does not have yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompt: Vec<u32>,
     pub seed: u64,
@@ -48,42 +48,42 @@ pub struct TurnRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub logprobs: Vec<f32>,
     pub weights: String,
-    /// Why sampling ended, in the engine's words: `stop` or `length`.
+    /// Why sampling ended, as the engine reports it: `stop` or `length`.
     pub finish: String,
-    /// Which experts the tokens went through that no earlier turn had; where the run records that.
+    /// The experts of the tokens that no earlier turn covers, if the run records them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experts: Option<ExpertsSpan>,
-    /// What was sampled, as text.
+    /// The sampled text.
     pub text: String,
-    /// What a command-line agent asked for; no other agent has it.
+    /// The request of a command-line agent; absent for other agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestRecord>,
     pub action: TurnAction,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecSummary>,
-    /// Glue and observation: ids that the policy did not sample. Empty on the last turn.
+    /// Glue and observation ids, which the policy did not sample. Empty on the last turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observation: Vec<u32>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub observation_text: String,
-    /// What the agent has to know in its next turns, such as breakpoints; only the agent reads it.
+    /// State that the agent needs in later turns, such as breakpoints; only the agent reads it.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub memory: Value,
     /// Set on the last turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EpisodeEnd>,
-    /// Milliseconds that sampling and executing took, and how much of them was waiting for the infrastructure.
+    /// Milliseconds of sampling and of execution, and how much of them was spent waiting for the infrastructure.
     pub sample_millis: u64,
     pub exec_millis: u64,
     pub waited_millis: u64,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
 }
 
 impl Record for TurnRecord {}
 
 impl TurnRecord {
-    /// The record as it stands beside the rows that hold its ids.
+    /// The record as stored beside the rows that hold its ids.
     pub fn without_ids(&self) -> Self {
         Self {
             sampled_length: self.sampled.len(),
@@ -97,32 +97,32 @@ impl TurnRecord {
     }
 }
 
-/// Turns `from..to` of an episode, left out of a history that did not fit.
+/// Turns `from..to` of an episode, trimmed from a history that did not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Omitted {
     pub from: u32,
     pub to: u32,
 }
 
-/// One message, for people.
+/// One message, for display.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     pub role: String,
     pub content: String,
-    /// Tokens this message takes in the sequence, glue included.
+    /// Tokens of this message in the sequence, glue included.
     pub tokens: usize,
-    /// For what the policy wrote: what its command came to, such as `exit 1 in 120 ms`.
+    /// For the policy's messages: the result of the command, such as `exit 1 in 120 ms`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What the policy's text was taken to mean. Each agent has kinds of its own; only an agent reads its payloads.
+/// The action parsed from the policy's text. Each agent has its own kinds; only an agent reads its payloads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TurnAction {
     pub kind: String,
-    /// As the kind has it; left out where the kind says everything.
+    /// The format depends on the kind; absent if the kind says everything.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub payload: Value,
 }
@@ -130,14 +130,13 @@ pub struct TurnAction {
 impl TurnAction {
     /// A shell command: `{command}`.
     pub const COMMAND: &str = "Command";
-    /// An answer without an action, or with several: `{blocks}`, how many there were. Nothing was run.
+    /// An answer without an action, or with several: `{blocks}` is their number. Nothing was run.
     pub const FORMAT_ERROR: &str = "FormatError";
     /// The answer was cut off, so its action is unknown. Nothing was run.
     pub const TRUNCATED: &str = "Truncated";
-    /// Calls of tools: `{calls: [{id, name, arguments}]}`, in the order of the answer; arguments as the text that was
-    /// sampled.
+    /// Tool calls: `{calls: [{id, name, arguments}]}`, in the order of the answer; arguments are the sampled text.
     pub const CALLS: &str = "Calls";
-    /// A call that cannot be read: `{why}`. Nothing of the answer was run.
+    /// A call that cannot be parsed: `{why}`. No call of the answer was run.
     pub const MALFORMED_CALL: &str = "MalformedCall";
     /// An answer without a call, which a command-line agent takes for the end of its work or for a report.
     pub const ANSWER: &str = "Answer";
@@ -173,69 +172,69 @@ impl TurnAction {
         Self::new(Self::ANSWER, Value::Null)
     }
 
-    /// The calls of an action of that kind, in order.
+    /// The calls of a [`TurnAction::CALLS`] action, in order; `None` for any other kind.
     pub fn as_calls(&self) -> Option<Vec<CalledTool>> {
         (self.kind == Self::CALLS).then(|| Vec::deserialize(&self.payload["calls"]).ok())?
     }
 
-    /// Why a call could not be read; nothing for any other kind.
+    /// Why a call could not be parsed; `None` for any other kind.
     pub fn malformed(&self) -> Option<&str> {
         (self.kind == Self::MALFORMED_CALL).then(|| self.payload["why"].as_str())?
     }
 
-    /// The command of an action of that kind.
+    /// The command of a [`TurnAction::COMMAND`] action; `None` for any other kind.
     pub fn as_command(&self) -> Option<&str> {
         (self.kind == Self::COMMAND).then(|| self.payload["command"].as_str())?
     }
 
-    /// How many actions an answer had that should have had one; nothing for any other kind.
+    /// How many actions an answer had instead of one; `None` for any other kind.
     pub fn blocks(&self) -> Option<u64> {
         (self.kind == Self::FORMAT_ERROR).then(|| self.payload["blocks"].as_u64())?
     }
 
-    /// False where the answer has no action that could be carried out.
+    /// False if the answer has no action that could be run.
     pub fn is_action(&self) -> bool {
         ![Self::FORMAT_ERROR, Self::TRUNCATED, Self::MALFORMED_CALL].contains(&self.kind.as_str())
     }
 }
 
-/// One call of a tool in an answer.
+/// One tool call in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalledTool {
-    /// What its result refers to; unique within the episode.
+    /// Its result refers to this id; unique within the episode.
     pub id: String,
     pub name: String,
     /// JSON text of an object.
     pub arguments: String,
 }
 
-/// Why an agent's loop ended.
+/// Why an agent ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum EpisodeEnd {
     /// The command's output began with the sentinel, the tool that runs the task's tests saw all of them pass, or the
     /// command-line agent ended by itself.
     Submitted,
     TurnLimit,
-    /// There was no room left for an answer or for the observation.
+    /// No room was left for an answer or for the observation.
     ContextFull,
-    /// The episode had as many tokens after its first prompt as it may have.
+    /// The episode reached its token limit, counted after its first prompt.
     TokenLimit,
-    /// The policy's own time was up.
+    /// The policy's own time ran out.
     EpisodeTimeout,
-    /// The policy used its sandbox up: memory, disk or processes.
+    /// The policy exhausted its sandbox: memory, disk or processes.
     SandboxExhausted,
-    /// A call that cannot be read: a command-line agent would repair it and carry it out.
+    /// A call cannot be parsed: a command-line agent would repair and run it.
     MalformedCall,
-    /// An answer was cut at the tokens of one call: a command-line agent would carry out what is left of it.
+    /// An answer was cut at the token limit of one request: a command-line agent would run the remaining part.
     AnswerCut,
-    /// A command-line agent changed its history so often that the episode has as many rows as it may have.
+    /// A command-line agent changed its history so often that the episode reached its maximum number of rows.
     RowLimit,
-    /// The infrastructure gave way; the outcome says how.
+    /// The infrastructure failed; the outcome has the cause.
     Aborted,
 }
 
 impl EpisodeEnd {
-    /// True where a limit ended the episode, not the policy.
+    /// True if a limit ended the episode, not the policy.
     pub fn is_truncation(self) -> bool {
         matches!(
             self,
@@ -249,7 +248,7 @@ impl EpisodeEnd {
     }
 }
 
-/// What running the command came to.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExecSummary {

@@ -1,8 +1,8 @@
-//! `validation/<set>/<instance>.json`: whether a task is fit for training, as mode Validate found.
+//! `validation/<set>/<instance>.json`: whether a task is fit for training, as found by mode Validate.
 //!
-//! In go the trials of a task (its gold patch and no patch, several times each, in fresh sandboxes) and what its
-//! repository holds; out come findings. A task without a finding is fit. A trial that the infrastructure lost is made
-//! again and is not here.
+//! The findings follow from a task's trials (its gold patch and no patch, several times each, in fresh sandboxes) and
+//! from the contents of its repository. A task without a finding is fit. A trial that was lost because of the
+//! infrastructure is repeated and not recorded.
 
 use crate::episode::TestCounts;
 use crate::graded::GradedTask;
@@ -10,7 +10,7 @@ use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What was found of one task.
+/// The findings for one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskValidation {
@@ -18,16 +18,16 @@ pub struct TaskValidation {
     pub writer: Writer,
     pub set: String,
     pub instance: String,
-    /// What was graded. Absent in stores from before this field.
+    /// The inputs of its grading. Absent in stores from before this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graded: Option<GradedTask>,
-    /// Empty for a task that is fit.
+    /// Empty if the task is fit.
     pub findings: Vec<Finding>,
-    /// With the gold patch; empty where the row has none.
+    /// Trials with the gold patch; empty if the row has none.
     pub gold: Vec<Trial>,
-    /// Without a patch.
+    /// Trials without a patch.
     pub empty: Vec<Trial>,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub at: i64,
 }
 
@@ -52,7 +52,7 @@ pub enum TrialEnd {
     /// The patch does not apply.
     PatchRefused,
     TimedOut,
-    /// The log told nothing, a limit was hit, or the grader gave no answer.
+    /// The log has no result, a limit was hit, or the grader gave no answer.
     Ungradable,
     /// The sandbox cannot be prepared.
     SetupFailed,
@@ -66,7 +66,7 @@ pub enum Finding {
     BaseMissing {
         message: String,
     },
-    /// The repository has commits that are not before the base commit: the fix may be among them.
+    /// The repository has commits that are not ancestors of the base commit; the fix may be among them.
     LaterCommits {
         count: u64,
         newest: String,
@@ -74,7 +74,7 @@ pub enum Finding {
     SetupFails {
         message: String,
     },
-    /// No sandbox of its image came within the time that a grading may wait.
+    /// No sandbox with its image was available within the waiting time of a grading.
     NoSandbox {
         message: String,
     },
@@ -96,7 +96,7 @@ pub enum Finding {
     Hangs {
         patch: String,
     },
-    /// No grader could read what the tests said.
+    /// No grader could read the results of the tests.
     Ungradable {
         patch: String,
         message: String,
@@ -131,11 +131,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The names that findings have for what was tried.
+/// The names of the tried patches in findings.
 const GOLD: &str = "the gold patch";
 const EMPTY: &str = "no patch";
 
-/// What trials say of a task. `gold` may be empty: then nothing is known of a solution.
+/// Derives findings from a task's trials. `gold` may be empty: then no solution is known.
 pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(failed) = gold
@@ -148,7 +148,7 @@ pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {
     }
     for (trials, patch, wanted) in [(gold, GOLD, TrialEnd::Resolved), (empty, EMPTY, TrialEnd::Unresolved)] {
         let Some(first) = trials.first() else { continue };
-        // Counts too: a test that comes and goes among those that do not decide makes rewards of chance one day.
+        // Compares counts too: a flaky test that does not decide the outcome can still make later rewards random.
         let same = |trial: &Trial| {
             (trial.ended, trial.fail_to_pass, trial.pass_to_pass)
                 == (first.ended, first.fail_to_pass, first.pass_to_pass)
@@ -177,10 +177,10 @@ pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {
     found
 }
 
-/// Characters of one finding in a list. Its record has all of it: a setup may have printed a page.
+/// Characters of one finding in a list. Its record has the full text, which may be a page of setup output.
 const SHOWN: usize = 300;
 
-/// A list for `select.instanceIds`: the tasks that are fit, one a line; the others as comments, with what was found.
+/// A list for `select.instanceIds`: the fit tasks, one per line; the others as comments with their findings.
 pub fn id_list(set: &str, validated: &[TaskValidation]) -> String {
     let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
     let mut list = format!("# {fit} of {} tasks of {set} are fit.\n", validated.len());

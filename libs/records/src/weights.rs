@@ -13,7 +13,7 @@ pub struct WeightsFile {
     pub sha256: String,
 }
 
-/// What a version consists of and where it comes from.
+/// The contents and the origin of a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightsManifest {
@@ -25,8 +25,7 @@ pub struct WeightsManifest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     pub files: Vec<WeightsFile>,
-    /// Checksum of names, shapes and values, independent of how they lie in files: what an engine reports after
-    /// loading.
+    /// Checksum of names, shapes and values, independent of their layout in files. An engine reports it after loading.
     pub tensors_sha256: String,
 }
 

@@ -1,56 +1,56 @@
-//! Error answers: a code to act on, a sentence to read, and whose fault it was.
+//! Error responses: a code to act on, a sentence to read, and the origin of the fault.
 
 use serde::{Deserialize, Serialize};
 
-/// Where the fault behind an error lies. Decides between a verdict and a Void.
+/// The cause of an error. Decides between a verdict and a Void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum FaultOrigin {
     /// Nodes, network, gateway, API server: never a reward.
     Infrastructure,
-    /// What ran in the sandbox brought it about: never a Void.
+    /// Caused by a process in the sandbox: never a Void.
     Workload,
-    /// The caller asked for something wrong.
+    /// A wrong request.
     Client,
 }
 
-/// Codes of error answers, and the HTTP status each comes with.
+/// Codes of errors, each with its HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum ErrorCode {
-    /// 400: the request cannot be understood.
+    /// 400: the request is malformed.
     BadRequest,
-    /// 401: sandboxd does not believe the signature: another key, or clocks that differ.
+    /// 401: sandboxd refuses the signature: another key, or clocks that differ.
     BadSignature,
-    /// 401: no service-account token, or one that is not valid here; the message says what to send.
+    /// 401: no service-account token, or an invalid one; the message says what to send.
     Unauthenticated,
     /// 403: the service account may not do this.
     Forbidden,
-    /// 403: `network: None` is not shown to be enforced.
+    /// 403: no probe has shown that `network: None` is enforced.
     EgressUnproven,
     /// 404.
     NoSuchLease,
     /// 404.
     NoSuchFile,
-    /// 404: no command or session has this id, or it is not kept any more.
+    /// 404: no command or session has this id, or it is no longer kept.
     NoSuchExec,
-    /// 409: bound to another lease or epoch.
+    /// 409: the sandbox is bound to another lease or epoch.
     WrongLease,
     /// 410: the sandbox of this lease is gone; `cause` says why.
     SandboxLost,
-    /// 413: a body, a file or an answer over its limit.
+    /// 413: a body, a file or a response exceeds its limit.
     TooLarge,
     /// 424: the image cannot be pulled.
     ImageUnavailable,
-    /// 500: a fault in the service itself.
+    /// 500: a bug in the service.
     Internal,
-    /// 502: sandboxd did not answer, though its pod is there; ask again with the same id.
+    /// 502: sandboxd did not answer, although its pod exists; repeat the request with the same id.
     SandboxUnreachable,
-    /// 503: a grader's sandbox could not reach the pool's package index; the message says what to look at.
+    /// 503: a grader's sandbox cannot reach the pool's package index; the message names the next step.
     PackageIndexUnreachable,
-    /// 503: nothing was free within the time the caller would wait.
+    /// 503: no sandbox was free within `waitSeconds`.
     QueueDeadline,
-    /// 503: starting or stopping; ask again.
+    /// 503: the service starts or stops; repeat the request.
     Unavailable,
 }
 
@@ -73,31 +73,31 @@ impl ErrorCode {
     }
 }
 
-/// Why a sandbox ended under its lease.
+/// The cause of a sandbox's end under a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum SandboxCause {
     /// Killed for its own memory limit.
     OutOfMemory,
-    /// Killed, and the cluster recorded no reason: out of memory whose event the runtime lost.
+    /// Killed without a recorded reason: out of memory, and the runtime lost the event.
     Killed,
-    /// Evicted for what it used: more than its limit or its request, or the most files or processes of its node.
+    /// Evicted for its own use: above its limit or request, or most of its node's files or processes.
     EvictedOwnLimit,
     /// Evicted for filling its own disk.
     DiskFull,
-    /// What ran in it ended PID 1, or kept it from answering.
+    /// A process in it ended PID 1, or kept it from answering.
     Exited,
-    /// Somebody deleted the pod.
+    /// The pod was deleted.
     Deleted,
     /// Its node is gone.
     NodeLost,
     /// Preempted by a pod of higher priority.
     Preempted,
-    /// Drained, or evicted for the node's sake.
+    /// The node was drained, or evicted the pod for its own reasons.
     Disrupted,
-    /// Its lease had run out.
+    /// The lease was over.
     Expired,
-    /// Nothing recorded says why.
+    /// No cause is recorded.
     Unknown,
 }
 
@@ -115,7 +115,7 @@ impl SandboxCause {
     }
 }
 
-/// The body of every error answer.
+/// The body of every error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -130,10 +130,10 @@ pub struct ErrorBody {
     /// With `QueueDeadline`: place in the queue, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
-    /// With `QueueDeadline`: how many were waiting.
+    /// With `QueueDeadline`: the number of waiting requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
-    /// With `QueueDeadline`: until when the caller would wait, unix milliseconds.
+    /// With `QueueDeadline`: the caller's deadline, unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<i64>,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes_as_base64;
 
-/// Run a command. The same id answers the first result, however often it is asked.
+/// A command. A second request with the same id gets the first result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -25,28 +25,28 @@ pub struct ExecRequest {
     /// Default: the image's working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Added to the container's own environment.
+    /// Added to the container's environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Name or number of the user to run as, optionally with `:group`; default: that of the image. Needs an image whose
-    /// user is root.
+    /// Name or number of the command's user, optionally with `:group`. Default: the image's user. Another user needs an
+    /// image whose user is root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// A shell script whose environment the command gets, such as `. /opt/miniconda3/bin/activate testbed`. It is run
-    /// once in the sandbox, however many commands name it; its last command must succeed.
+    /// A shell script whose environment the command gets, such as `. /opt/miniconda3/bin/activate testbed`. It runs
+    /// once in a sandbox, for all commands that name it; its last command must succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activate: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
-    /// After so long the whole process tree is killed; what it had printed is kept.
+    /// After this time the whole process tree is killed; its output is kept.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 86400)))]
     pub timeout_seconds: u64,
-    /// Output kept, head and tail; default [`crate::DEFAULT_OUTPUT_BYTES`].
+    /// Bytes of output that are kept, head and tail. Default: [`crate::DEFAULT_OUTPUT_BYTES`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_output_bytes: Option<u64>,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -57,17 +57,17 @@ pub struct ExecResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     pub timed_out: bool,
-    /// stdout and stderr in the order they were written; bytes that are no UTF-8 are replaced.
+    /// stdout and stderr in the order they were written; bytes that are not UTF-8 are replaced.
     pub output: String,
     /// Bytes left out between head and tail.
     pub omitted_bytes: u64,
     pub duration_millis: u64,
-    /// Which limit killed it, where that is known.
+    /// The limit that killed the command, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub killed: Option<Killed>,
 }
 
-/// Which limit killed a command.
+/// The limit that killed a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Killed {
@@ -75,54 +75,54 @@ pub enum Killed {
     Timeout,
     DiskFull,
     PidLimit,
-    /// Somebody asked for it.
+    /// A request, such as a kill or the end of the lease.
     Request,
 }
 
-/// Where a command is.
+/// The state of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExecState {
     pub id: String,
-    /// How it ended; none while it runs.
+    /// Absent while the command runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<ExecResult>,
 }
 
-/// Ends a command, or sends it a signal.
+/// Kills a command, or sends it a signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KillRequest {
     pub id: String,
-    /// For the command's process group. Default: the whole process tree is killed, what an ended command left running
-    /// too.
+    /// A signal for the command's process group. Default: the whole process tree is killed, also processes that an
+    /// ended command left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 31)))]
     pub signal: Option<i32>,
 }
 
-/// Part of what a command has printed so far, by its place in the whole.
+/// A part of a command's output, by its place in the whole output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputPart {
     pub id: String,
-    /// Where `data` begins: later than asked for where what was there is not kept.
+    /// The first byte of `data`. Later than requested if the bytes before it are not kept.
     pub from: u64,
     #[serde(with = "bytes_as_base64")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub data: Vec<u8>,
-    /// Where the next part begins.
+    /// The first byte of the next part.
     pub next: u64,
-    /// Bytes printed until now.
+    /// Bytes of output until now.
     pub written: u64,
-    /// No more will come.
+    /// Whether the output is complete.
     pub ended: bool,
 }
 
-/// Binds sandboxd to a lease. From then on sandboxd accepts requests of this lease only.
+/// Binds sandboxd to a lease: it then accepts requests of this lease only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -132,7 +132,7 @@ pub struct Bind {
     pub ttl_seconds: u64,
 }
 
-/// Extends a lease from now on.
+/// Gives a lease this much time from now on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! Leases, the demand that precedes them, and the ledger that makes them durable.
+//! Leases, the demand that precedes them, and their durable entries in the ledger.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,18 +10,18 @@ pub enum Priority {
     Grader,
 }
 
-/// Ask for a sandbox.
+/// A request for a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeaseRequest {
-    /// Chosen by the caller: asking again with it gets the same lease.
+    /// Chosen by the caller: a request with the same id gets the same lease.
     #[cfg_attr(
         feature = "schema",
         schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
     )]
     pub id: String,
-    /// Name of the GrpoRun.
+    /// The GrpoRun's name.
     #[cfg_attr(
         feature = "schema",
         schemars(length(min = 1, max = 512), regex(pattern = "^[!-~]([ -~]*[!-~])?$"))
@@ -33,20 +33,20 @@ pub struct LeaseRequest {
     )]
     pub image: String,
     pub ttl_seconds: u64,
-    /// How long the caller will wait in the queue.
+    /// Seconds that the caller waits in the queue, at most 600.
     pub wait_seconds: u64,
     pub priority: Priority,
 }
 
-/// A sandbox that is somebody's.
+/// A leased sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
     pub id: String,
-    /// Counts the pool's leases; fences an earlier holder.
+    /// Number of this lease among the pool's leases; fences earlier holders.
     pub epoch: u64,
-    /// Name of the pod.
+    /// The pod's name.
     pub sandbox: String,
     pub image: String,
     #[serde(default)]
@@ -55,9 +55,8 @@ pub struct Lease {
     pub expires_at: i64,
 }
 
-/// One lease in the ledger. Renewals are not written there: `expires_at` is that of the first grant, and a gateway
-/// that restarts gives each lease whose sandbox lives the whole of its time again, so that a holder that renews in time
-/// loses nothing.
+/// One lease in the ledger. Renewals are not written: `expires_at` is that of the first grant. A restarted gateway
+/// gives each lease with a living sandbox its full time again, so a holder that renews in time loses nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -66,14 +65,14 @@ pub struct LedgerEntry {
     pub run: String,
     pub sandbox: String,
     pub pod_uid: String,
-    /// How often the pod's container had restarted: another one is not this lease's.
+    /// Restarts of the pod's container at the grant: a container after another restart is not this lease's.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
     pub image: String,
     pub epoch: u64,
     /// Unix milliseconds.
     pub expires_at: i64,
-    /// The longest time that it was given, by the lease or a renewal.
+    /// The longest time that the lease or a renewal gave it.
     #[serde(default)]
     pub ttl_millis: i64,
     pub priority: Priority,
@@ -83,7 +82,7 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// Sandboxes a run wants warm from now on; replaces what it wanted before.
+/// The number of warm sandboxes that a run needs from now on; replaces its earlier demand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -94,7 +93,7 @@ pub struct Demand {
     pub images: Vec<ImageDemand>,
 }
 
-/// How many sandboxes of one image.
+/// The number of warm sandboxes of one image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -103,7 +102,7 @@ pub struct ImageDemand {
     pub count: u32,
 }
 
-/// A pool in numbers.
+/// The state of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -115,36 +114,36 @@ pub struct PoolState {
     pub warm_hits: u64,
     pub cold_leases: u64,
     pub voided: u64,
-    /// Groups of episodes whose sandboxes a run may ask for ahead of their turn; left out: as many episodes as it runs
-    /// at the same time.
+    /// Groups of episodes for whose sandboxes a run may ask before their turn. Default: as many episodes as run at one
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_ahead: Option<u32>,
-    /// URL of the package index that graders reach; left out where they reach nothing.
+    /// URL of the package index that graders reach; absent if they reach none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub package_index: Option<String>,
 }
 
-/// Whether the pool's package index answers now.
+/// Whether the gateway can reach the pool's package index now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PackageIndexState {
-    /// Left out where the pool names no index.
+    /// The index's URL; absent if the pool names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Why the gateway cannot connect to it; left out when it can, and where there is no index.
+    /// Why the gateway cannot connect; absent if it can, and without an index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable: Option<String>,
 }
 
 impl PoolState {
-    /// How many sandboxes agents may hold at one time.
+    /// Maximum number of sandboxes that agents hold at one time.
     pub fn agents(&self) -> u32 {
         self.max - reserved_for_graders(self.max)
     }
 }
 
-/// How many of a pool's sandboxes agents leave for graders: a quarter. A pool of one serves agents and graders in turn.
+/// Sandboxes that agents leave for graders: a quarter of the pool. A pool of one serves agents and graders in turn.
 pub fn reserved_for_graders(max: u32) -> u32 {
     if max > 1 { (max / 4).max(1) } else { 0 }
 }

@@ -1,10 +1,10 @@
-//! What driver, gateway and sandboxd say to each other about sandboxes.
+//! The messages between driver, gateway and sandboxd about sandboxes.
 //!
-//! Three conversations share these types: a driver leases a sandbox from the gateway and works in it ([`lease`],
-//! [`exec`], [`session`], [`relay`]); the gateway passes the work on to sandboxd, signed ([`signature`]); the gateway
-//! keeps its leases in the pool's ledger ([`lease::LedgerEntry`]), and tells there how the pool is ([`report`]). Every
-//! error answer has one body ([`error::ErrorBody`]) that says whose fault it is, because only that decides whether an
-//! episode is void or lost.
+//! Three conversations share these types. A driver leases a sandbox from the gateway and works in it ([`lease`],
+//! [`exec`], [`session`], [`relay`]). The gateway forwards the work to sandboxd, signed ([`signature`]). The gateway
+//! keeps its leases in the pool's ledger ([`lease::LedgerEntry`]) and writes the state of the pool there ([`report`]).
+//! All error responses have one body ([`error::ErrorBody`]) with the origin of the fault: only the origin decides
+//! whether an episode is void or lost.
 
 use std::time::Duration;
 
@@ -30,38 +30,38 @@ pub use session::{CloseRequest, SessionInput, SessionReply, SessionRequest, Unti
 pub use signature::{SignatureError, Signed, Signer, Verifier};
 pub use trouble::{ImageTrouble, StuckPod};
 
-/// Where sandboxd's image is mounted in every sandbox.
+/// Mount point of sandboxd's image in every sandbox.
 pub const MOUNT: &str = "/grpo";
-/// The folder there with programs for what runs in the sandbox: the edit tool. It is on no path by itself.
+/// The folder with programs for use in the sandbox: the edit tool. It is not on `PATH` by default.
 pub const TOOLS: &str = "/grpo/bin";
-/// Port sandboxd listens on.
+/// Port of sandboxd.
 pub const SANDBOXD_PORT: u16 = 7070;
-/// sandboxd closes a connection on which no whole request head has arrived for so long. The gateway forgets idle ones
-/// earlier, so that it never sends into one that is being closed.
+/// sandboxd closes a connection if no complete request head arrives for this long. The gateway drops idle connections
+/// earlier, so it never sends into a connection that is being closed.
 pub const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-/// Environment variable that holds the gateway's public key, base64.
+/// Environment variable with the gateway's public key, base64.
 pub const KEY_ENV: &str = "GRPO_GATEWAY_KEY";
-/// Exit code of a sandboxd that was told to end and put everything back that outlives its container: the container may
-/// restart.
+/// Exit code of sandboxd after an order to end, if it has undone every change that outlives its container: the
+/// container may restart.
 pub const RESET_EXIT: u8 = 75;
-/// Longest id of a command, a session or an input, bytes.
+/// Maximum length of the id of a command, a session or an input, in bytes.
 pub const MAX_ID_BYTES: usize = 256;
-/// Largest file that goes in or out in one call, bytes.
+/// Maximum size of a file in one call, in or out, in bytes.
 pub const MAX_FILE_BYTES: usize = 64 << 20;
-/// Largest JSON body of a call, bytes.
+/// Maximum size of the JSON body of a call, in bytes.
 pub const MAX_JSON_BYTES: usize = 8 << 20;
-/// Output of a command that is kept when the caller does not say, bytes.
+/// Output of a command that is kept by default, in bytes.
 pub const DEFAULT_OUTPUT_BYTES: u64 = 1 << 20;
-/// Most output a caller may ask to keep, bytes.
+/// Maximum output that a caller may ask to keep, in bytes.
 pub const MAX_OUTPUT_BYTES: u64 = 32 << 20;
-/// Of what a command prints beyond the output it keeps, so much can be fetched afterwards, bytes.
+/// Output beyond the kept part that can be fetched afterwards, in bytes per command.
 pub const MAX_SPOOL_BYTES: u64 = 64 << 20;
-/// Most bytes in one part of an output.
+/// Maximum bytes in one part of an output.
 pub const MAX_PART_BYTES: usize = 4 << 20;
-/// Longest a call waits for a command to print something or to end.
+/// Longest time that a call waits for a command to print or to end.
 pub const MAX_POLL: Duration = Duration::from_secs(50);
 
-/// Bytes in JSON.
+/// Bytes as base64 in JSON.
 mod bytes_as_base64 {
     use base64::{Engine as _, engine::general_purpose::STANDARD};
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};

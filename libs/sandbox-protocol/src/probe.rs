@@ -1,11 +1,10 @@
-//! What a gateway asks of sandboxd for its own sake: what the sandbox can reach and use, and whether something runs in
-//! it.
+//! The gateway's own questions to sandboxd: what the sandbox can reach and use, and whether a command runs in it.
 
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Most addresses in one probe.
+/// Maximum addresses in one probe.
 pub const MAX_PROBED: usize = 32;
 
 /// Try to connect to each address.
@@ -13,20 +12,20 @@ pub const MAX_PROBED: usize = 32;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProbeRequest {
     pub addresses: Vec<SocketAddr>,
-    /// For all of them together.
+    /// For all addresses together.
     pub timeout_millis: u64,
 }
 
-/// What a sandbox found out about its walls.
+/// The reachable addresses and the limits of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeReply {
-    /// Where a connection came about.
+    /// Addresses that accepted a connection.
     pub reached: Vec<SocketAddr>,
     pub limits: Limits,
 }
 
-/// What the kernel bounds, as the sandbox's control group says it. None: no bound.
+/// The kernel's limits, read from the sandbox's control group. `None`: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -38,7 +37,7 @@ pub struct Limits {
     /// Processes and threads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processes: Option<u64>,
-    /// Root inside is somebody else outside.
+    /// Root inside the sandbox is another user outside.
     pub user_namespace: bool,
 }
 
@@ -46,7 +45,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Activity {
-    /// Commands that run, and sessions in which another program than their first has the terminal or an answer is
-    /// waited for.
+    /// Commands that run, and sessions that are busy: an input waits for its answer, or another program than the
+    /// session's first has the terminal.
     pub running: u32,
 }

@@ -1,4 +1,4 @@
-//! What a gateway reports about its pool to the programs that display it. The ledger holds the report, so the report
+//! The gateway's report about its pool, for the programs that display it. The ledger holds the report, so the report
 //! outlives the gateway and needs no write of its own.
 
 use serde::{Deserialize, Serialize};
@@ -8,20 +8,20 @@ use crate::{ImageTrouble, Limits, StuckPod};
 /// Annotation of the ledger's first ConfigMap that holds a [`PoolReport`] in JSON.
 pub const REPORT_ANNOTATION: &str = "grpo.dev/pool-report";
 
-/// What is known of a pool beyond its pods.
+/// The state of a pool beyond its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolReport {
-    /// What the last probe found; none before the first has ended.
+    /// Result of the last probe. `None` before the first probe has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressReport>,
-    /// What the probe's sandbox was bounded by.
+    /// The limits of the probe's sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
-    /// Images that are left alone now because they could not be had; the first few.
+    /// Images that are not tried now because a pull failed; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<ImageTrouble>,
-    /// Pods that have no address for long; the first few.
+    /// Pods that have had no address for long; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stuck: Vec<StuckPod>,
 }
@@ -30,19 +30,19 @@ pub struct PoolReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EgressReport {
-    /// When, unix milliseconds.
+    /// Time of the probe, unix milliseconds.
     pub at: i64,
-    /// What was tried, in words: `the API server (10.0.0.1:443)`.
+    /// The targets, in words: `the API server (10.0.0.1:443)`.
     pub tried: Vec<String>,
-    /// Which of them a sandbox reached.
+    /// The targets that a sandbox reached.
     pub reached: Vec<String>,
-    /// Why there was no probe, or not a whole one.
+    /// Why the probe did not run, or is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
 impl EgressReport {
-    /// Everything was tried and nothing reached.
+    /// Every target was tried and none was reached.
     pub fn is_blocked(&self) -> bool {
         self.failed.is_none() && self.reached.is_empty() && !self.tried.is_empty()
     }

@@ -1,7 +1,7 @@
-//! How much memory the bodies of all calls may take together, at sandboxd and at the gateway.
+//! Bounds the memory for the bodies of all calls together, at sandboxd and at the gateway.
 //!
-//! A body has its share before it is read, and gives it back when its last byte is dropped. Small ones need none, so
-//! that a command does not wait for files to arrive.
+//! A body gets its share before it is read, and returns the share when its last byte is dropped. Small bodies need no
+//! share, so a command does not wait for files to arrive.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::MAX_FILE_BYTES;
 
-/// What is counted: one permit is so many bytes.
+/// Bytes per permit.
 const UNIT: usize = 1 << 10;
-/// Up to here nothing is counted: with every connection of a sandboxd in use that is 8 MiB.
+/// Bodies up to this size are not counted. With every connection of a sandboxd in use they take 8 MiB.
 const SMALL: usize = 64 << 10;
 
-/// The room there is. Cloning is cheap.
+/// The free memory. Cloning is cheap.
 #[derive(Clone)]
 pub struct Room {
     free: Arc<Semaphore>,
     units: usize,
 }
 
-/// Part of it.
+/// A part of the room.
 pub struct Share(Option<OwnedSemaphorePermit>);
 
-/// Bytes and the room they take.
+/// Bytes and their share of the room.
 struct SizedBody {
     bytes: Vec<u8>,
     _share: Share,
@@ -38,7 +38,7 @@ impl AsRef<[u8]> for SizedBody {
 }
 
 impl Room {
-    /// Room for so many of the largest files.
+    /// Room for `count` files of the maximum size.
     pub fn of_files(count: usize) -> Self {
         let units = count * MAX_FILE_BYTES / UNIT;
         Self {
@@ -47,7 +47,7 @@ impl Room {
         }
     }
 
-    /// Waits until there is room for so many bytes. First come, first served.
+    /// Waits for room for `bytes` bytes. First come, first served.
     pub async fn take(&self, bytes: usize) -> Share {
         if bytes <= SMALL {
             return Share(None);
@@ -58,7 +58,7 @@ impl Room {
 }
 
 impl Share {
-    /// The bytes, which keep as much of the share as they need.
+    /// The bytes, with only as much of the share as they need.
     pub fn hold(mut self, bytes: Vec<u8>) -> Bytes {
         if let Some(permit) = &mut self.0 {
             let unneeded = permit.num_permits().saturating_sub(units(bytes.len()) as usize);

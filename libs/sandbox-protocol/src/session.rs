@@ -1,13 +1,13 @@
-//! Programs that are talked to: a shell, a debugger, behind a terminal.
+//! Interactive programs behind a terminal: a shell, a debugger.
 //!
-//! Nothing tells for certain that a program waits for input. Two things show it: a prompt that the caller describes,
-//! and silence.
+//! No signal tells for certain that a program waits for input. Two things indicate it: a prompt that the caller
+//! describes, and silence.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Begin a session. The same id answers the session that is there.
+/// A session to start. A second request with the same id gets the existing session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -23,7 +23,7 @@ pub struct SessionRequest {
     /// As for a command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// As for a command; `TERM` is `dumb` unless given.
+    /// As for a command; `TERM` is `dumb` by default.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// As for a command.
@@ -34,47 +34,47 @@ pub struct SessionRequest {
     pub activate: Option<String>,
 }
 
-/// Type something, and wait until the program seems to want more.
+/// Input for a session. The reply comes when the program seems to wait for more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionInput {
     pub session: String,
-    /// Chosen by the caller, unique within the session: asking again with it types nothing and gets the first reply.
+    /// Chosen by the caller, unique within the session: a second request types nothing and gets the first reply.
     pub id: String,
-    /// As typed, so a line needs its newline. A terminal takes no line of more than 4095 bytes. Empty: only wait.
+    /// The typed text, with its newline. A terminal takes lines of at most 4095 bytes. Empty: only wait.
     pub text: String,
-    /// A regular expression for the prompt, sought at the end of what was printed.
+    /// A regular expression for the prompt, matched at the end of the output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// With `prompt`: how long it has to stand there. Without: after so long a silence the program is taken to wait.
+    /// With `prompt`: the time that it must stay. Without: after this time without output the program is taken to wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_millis: Option<u64>,
-    /// The reply comes after so long at the latest; the program runs on.
+    /// The reply comes after this time at the latest; the program continues.
     pub timeout_millis: u64,
 }
 
-/// What was printed since the last reply.
+/// The output since the last reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReply {
-    /// Of the input.
+    /// The input's id.
     pub id: String,
     pub output: String,
     /// Bytes left out between head and tail.
     pub omitted_bytes: u64,
     pub until: Until,
-    /// Another process than the session's first has the terminal: a shell still runs something.
+    /// Whether another process than the session's first has the terminal: a shell still runs a program.
     pub busy: bool,
-    /// How the program ended, where it has.
+    /// The end of the program, if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
 }
 
-/// What ended the wait.
+/// Why the wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Until {
@@ -84,7 +84,7 @@ pub enum Until {
     Ended,
 }
 
-/// End a session and all that it has started. One that is not there has ended.
+/// A session to end, with all of its processes. A session that does not exist counts as ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

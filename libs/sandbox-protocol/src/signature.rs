@@ -1,9 +1,8 @@
-//! How sandboxd knows that a request comes from its gateway: an ed25519 signature over what the request is and for
-//! whom.
+//! Authenticates the gateway to sandboxd: an ed25519 signature over the request and its addressee.
 //!
-//! The sandbox holds only the public key, so nothing that runs in it can make a request that another sandbox obeys.
-//! Lease and epoch are signed, so a request for an earlier holder is refused; the time is signed, so a recorded request
-//! cannot be replayed much later.
+//! The sandbox holds only the public key, so no process in it can forge a request that another sandbox obeys. Lease and
+//! epoch are signed, so a request for an earlier holder is refused. The time is signed, so a recorded request cannot be
+//! replayed much later.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,10 +14,11 @@ pub const LEASE_HEADER: &str = "x-grpo-lease";
 pub const EPOCH_HEADER: &str = "x-grpo-epoch";
 pub const TIME_HEADER: &str = "x-grpo-time";
 
-/// How far a request's time may be from now, milliseconds. Nodes' clocks differ; an hour-long upload does not.
+/// Maximum difference between a request's time and now, milliseconds. It covers different clocks of nodes, but not an
+/// upload of an hour.
 pub const MAX_SKEW_MILLIS: i64 = 120_000;
 
-/// Why a request was not believed.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("the key is not 32 bytes of base64 that are an ed25519 public key")]
@@ -34,12 +34,12 @@ pub enum SignatureError {
         MAX_SKEW_MILLIS / 1000
     )]
     Skewed {
-        /// The request's time less that of who reads it.
+        /// The request's time minus the time of the reader.
         millis: i64,
     },
 }
 
-/// What is signed.
+/// The signed content.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
     pub method: &'a str,
@@ -71,12 +71,12 @@ impl Signer {
         Self(SigningKey::from_bytes(seed))
     }
 
-    /// Public key for [`crate::KEY_ENV`].
+    /// The public key for [`crate::KEY_ENV`].
     pub fn public_key(&self) -> String {
         STANDARD.encode(self.0.verifying_key().to_bytes())
     }
 
-    /// Value of [`SIGNATURE_HEADER`].
+    /// The value of [`SIGNATURE_HEADER`].
     pub fn sign(&self, request: &Signed<'_>) -> String {
         STANDARD.encode(self.0.sign(&request.message()).to_bytes())
     }
@@ -94,8 +94,8 @@ impl Verifier {
             .map_err(|_| SignatureError::BadKey)
     }
 
-    /// What can be said before the body is known: whether a request of this time may be believed, and whether that is a
-    /// signature at all.
+    /// The checks that need no body: whether the request's time is acceptable, and whether the signature has the right
+    /// form.
     pub fn precheck(unix_millis: i64, signature: &str, now: i64) -> Result<(), SignatureError> {
         timely(unix_millis, now)?;
         decoded(signature).map(|_| ())

@@ -1,8 +1,8 @@
-//! Do the calls that a turn recorded follow from its answer? A second reading, on purpose: the driver's own is what is
-//! checked.
+//! Checks that a turn's recorded calls follow from its answer. This is a second parser, on purpose: it checks the
+//! driver's own.
 //!
-//! It asks less than the driver's reading gives. Calls are between tags, in order; the names and values that were
-//! recorded must be those in the text. An answer was taken for malformed only where one of its calls has a fault.
+//! It is less strict than the driver's parser. Calls are between tags, in order; the recorded names and values must be
+//! those in the text. An answer may be recorded as malformed only if one of its calls is defective.
 
 use grpo_records::TurnAction;
 use serde_json::{Map, Value};
@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// What is wrong with the action of an answer, if anything. `format`: `Hermes` or `Qwen3Coder`. `words`: answers
-/// without a call are read too, as command-line agents do.
+/// Returns the defect of an answer's recorded action, if any. `format`: `Hermes` or `Qwen3Coder`. `words`: answers
+/// without a call are accepted too, as command-line agents do.
 pub fn wrong(format: &str, words: bool, answer: &str, action: &TurnAction) -> Option<String> {
     let opened = answer.trim_start().strip_prefix("<think>");
     let said = match (opened, answer.split_once("</think>")) {
         (Some(opened), _) => opened.split_once("</think>").map_or("", |(_, rest)| rest),
-        // Behind a call it is a word of an argument.
+        // After a call it is part of an argument.
         (None, Some((thought, rest))) if !thought.contains(OPEN) => rest,
         _ => answer,
     };
@@ -56,7 +56,7 @@ fn hermes(said: &str, action: &TurnAction) -> Option<String> {
     (named.is_empty() || named != said).then(|| format!("{said:?} is recorded as {named:?}"))
 }
 
-/// Names and arguments, in order; an error says why one of the calls cannot be read.
+/// Names and arguments, in order; an error says why a call cannot be parsed.
 fn read(said: &str) -> Result<Vec<(String, Value)>, String> {
     let mut calls = Vec::new();
     let mut rest = said;
@@ -79,8 +79,8 @@ fn read(said: &str) -> Result<Vec<(String, Value)>, String> {
     Ok(calls)
 }
 
-/// Which type an argument has depends on the tools of its prompt, which the store does not have: texts are compared.
-/// Which answers are malformed depends on them too.
+/// The type of an argument depends on the tools of the prompt, which the store does not have, so texts are compared.
+/// Whether an answer is malformed depends on them too.
 fn qwen3_coder(said: &str, action: &TurnAction) -> Option<String> {
     let Some(recorded) = action.as_calls() else {
         let malformed = action.kind == TurnAction::MALFORMED_CALL;
@@ -94,11 +94,11 @@ fn qwen3_coder(said: &str, action: &TurnAction) -> Option<String> {
             None => return Some(format!("{rest:?} is recorded as {} of {}", call.arguments, call.name)),
         };
     }
-    // An argument may spell a tag; behind the last one it is a call.
+    // An argument may contain a tag as text; after the last argument a tag is another call.
     (recorded.is_empty() || rest.contains(OPEN)).then(|| format!("it has more calls than {}", recorded.len()))
 }
 
-/// What follows a call with these arguments, if the text has it next.
+/// The text after a call with these arguments, if the call comes next.
 fn behind<'a>(said: &'a str, name: &str, arguments: &Map<String, Value>) -> Option<&'a str> {
     let (_, inside) = said.split_once(OPEN)?;
     let (called, body) = inside.trim_start().strip_prefix("<function=")?.split_once('>')?;

@@ -1,4 +1,4 @@
-//! Does the journal say of rates, voids and iterations what the episodes say?
+//! Checks that rates, voids and iterations in the journal agree with the episodes.
 
 use grpo_records::folder::{EpisodeFolder, RunFolder, counting};
 
@@ -6,10 +6,10 @@ use super::{Check, VerifyError};
 use grpo_records::{EpisodeScope, Event, Outcome, paths};
 use std::collections::{BTreeMap, HashMap};
 
-/// Rates are quotients of the same integers, so they differ by rounding at most.
+/// Rates are quotients of the same integers, so they can differ only by rounding.
 const ROUNDING: f64 = 1e-9;
 
-/// What journal and metrics claim.
+/// Checks the claims of journal and metrics.
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
     Ok(vec![
         numbering(folder),
@@ -41,8 +41,8 @@ fn numbering(folder: &RunFolder) -> Check {
     check
 }
 
-/// Every verdict is journalled once, and is what the episode's own record says; no episode has two,
-/// however many attempts it took.
+/// Every verdict is in the journal once and equals the episode's own record. No episode has two verdicts,
+/// even with several attempts.
 fn verdicts(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
     let mut check = Check::new("committed verdicts are there once, none lost");
     let by_path: HashMap<&str, &EpisodeFolder> = episodes.iter().map(|e| (e.path.as_str(), e)).collect();
@@ -143,7 +143,7 @@ fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
             )
         });
     }
-    // An attempt that was given up before it had a record of its own is in the journal alone.
+    // An attempt that was given up before it had a record is only in the journal.
     check.looked_at += journalled.len() as u64;
     check
 }
@@ -151,7 +151,7 @@ fn voids(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Check {
 fn iterations(folder: &RunFolder) -> Check {
     let mut check = Check::new("iterations follow each other, each with one step");
     let finished = folder.state.finished.as_ref().is_some_and(|f| f.succeeded);
-    // Rollouts may be ahead of steps, and only they.
+    // Only rollouts may be ahead of steps.
     let mut ahead = false;
     for (at, (number, state)) in folder.state.iterations.iter().enumerate() {
         check.expect(*number == at as u32 + 1, || {
@@ -166,7 +166,7 @@ fn iterations(folder: &RunFolder) -> Check {
     check
 }
 
-/// What of `metrics/driver/<k>.json` follows from the episodes.
+/// The fields of `metrics/driver/<k>.json` that follow from the episodes.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct IterationClaim {
@@ -185,7 +185,7 @@ fn iteration_records(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<C
         };
         let scope = EpisodeScope::Iteration { iteration: *number };
         let mut of = valid_of(episodes, &scope);
-        // A group that no batch needed may have ended after the record was made.
+        // A group that the batch did not need may have ended after the metrics were written.
         of.retain(|e| !(folder.state.iterations.get(number)).is_some_and(|one| one.is_surplus(e.meta.key.group)));
         let resolved = of.iter().filter(|e| e.meta.outcome == Outcome::Resolved).count() as u32;
         let valid = of.len() as u32;

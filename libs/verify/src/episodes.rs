@@ -1,7 +1,8 @@
-//! Does every episode consist of exactly the tokens of its turns, and do the actions follow from the sampled ids?
+//! Checks that every episode consists of exactly the tokens of its turns, and that the actions follow from the sampled
+//! ids.
 //!
 //! The ids are stored once. So turns must cover their rows without gap or overlap, and mask, logprobs, versions and
-//! experts must be where the turns say.
+//! experts must be at the positions that the turns give.
 
 use super::{Check, VerifyError, calls, histories};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder};
@@ -9,7 +10,7 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{EndedEpisode, EpisodeEnd, ExpertsSpan, RunAgent, TokenRow, TurnAction, TurnRecord};
 use tokenizers::Tokenizer;
 
-/// What the turns of a row add up to.
+/// The row that its turns add up to.
 #[derive(Debug, Default, PartialEq)]
 pub struct Sequence {
     pub tokens: Vec<u32>,
@@ -17,15 +18,15 @@ pub struct Sequence {
     pub logprobs: Vec<f32>,
     /// The version that sampled each token; empty for a token that no engine sampled.
     pub versions: Vec<String>,
-    /// Which experts tokens went through, where that was recorded.
+    /// The experts of the tokens, if recorded.
     pub experts: Vec<ExpertsSpan>,
     pub turns: Vec<u32>,
-    /// Turns whose prompt was not what stood before them.
+    /// Turns whose prompt does not follow from the preceding tokens.
     pub misplaced: Vec<u32>,
 }
 
 impl Sequence {
-    /// The turns of a row, of those of its episode.
+    /// Builds a row from the turns of its episode.
     pub fn of(turns: &[TurnRecord], row: usize) -> Self {
         let mut all = Self::default();
         for turn in turns.iter().filter(|turn| turn.row as usize == row) {
@@ -51,7 +52,7 @@ impl Sequence {
         self.versions.extend(ids.iter().map(|_| String::new()));
     }
 
-    /// What of the row differs from the turns, if anything.
+    /// How the row differs from the turns, if it does.
     pub fn differs_from(&self, row: &TokenRow) -> Option<String> {
         if !self.misplaced.is_empty() {
             return Some(format!(
@@ -164,12 +165,12 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             }
         }
     }
-    // Most runs have none of either.
+    // Most runs have neither.
     let rare = [made_anew, experts].into_iter().filter(|check| check.looked_at > 0);
     Ok([tokens, texts, actions].into_iter().chain(rare).collect())
 }
 
-/// The first row that is not what its turns add up to, and how.
+/// The first row that differs from its turns, and how.
 fn differs(ended: &EndedEpisode, turns: &[TurnRecord]) -> Option<String> {
     let beyond = turns.iter().find(|turn| turn.row as usize >= ended.rows.len());
     let rows = ended.rows.iter().enumerate();
@@ -179,14 +180,15 @@ fn differs(ended: &EndedEpisode, turns: &[TurnRecord]) -> Option<String> {
         .or_else(|| unlike.map(|(at, what)| format!("row {at}: {what}")).next())
 }
 
-/// A record that names another folder than the one it lies in.
+/// A record that names another folder than its own.
 fn misplaced(episode: &EpisodeFolder) -> Option<String> {
     let named = episode.meta.key.dir(episode.meta.attempt);
     (named != episode.path).then(|| format!("its meta.json is that of {named}"))
 }
 
-/// An end that the last turn does not have. Time may end in the middle of an answer, which has no turn. A command-line
-/// agent ends by itself, or at a request that is not answered: only an answer that ends it is in a turn.
+/// An end that differs from the last turn's. The time limit may end an episode during an answer, which is then not a
+/// turn. A command-line agent ends by itself, or at a request without an answer: only an end that an answer causes is
+/// in a turn.
 fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord], agent: &RunAgent) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
     let in_an_answer = last.is_none() && recorded == EpisodeEnd::EpisodeTimeout;
@@ -211,27 +213,26 @@ fn decode(tokenizer: &Tokenizer, ids: &[u32]) -> Result<String, VerifyError> {
     })
 }
 
-/// The record may or may not spell the stop token; everything else must be the same.
+/// The stop token may be in the record or not; the rest must be equal.
 fn same_words(decoded: &str, recorded: &str) -> bool {
     decoded == recorded || decoded == recorded.replace("<|im_end|>", "").replace("<|endoftext|>", "")
 }
 
-/// Exactly one closed bash block is a command. Written a second time, on purpose: the driver's own reading is what is
-/// checked.
+/// Exactly one closed bash block is a command. A second parser, on purpose: it checks the driver's own.
 fn action_of(answer: &str) -> TurnAction {
     let mut commands = Vec::new();
     let mut open: Option<Vec<&str>> = None;
     for line in answer.split('\n') {
         match &mut open {
             None => {
-                // A block may open behind other words on its line.
+                // A block may open after other text on its line.
                 if let Some((_, after)) = line.rsplit_once("```bash")
                     && after.trim().is_empty()
                 {
                     open = Some(Vec::new());
                 }
             }
-            // The end of a block is a line of its own behind the command: a block without any line is not closed by it.
+            // A closing line ends a block only after at least one line of commands.
             Some(body) if line.starts_with("```") && !body.is_empty() => {
                 commands.push(body.join("\n"));
                 open = None;

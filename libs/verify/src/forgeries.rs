@@ -1,4 +1,4 @@
-//! A small store that is right, and forgeries of it that verification has to find.
+//! A small valid store, and forgeries of it that verification must find.
 
 use super::{Check, claims, episodes, groups};
 use grpo_records::fixture;
@@ -109,7 +109,7 @@ fn write(dir: &Path, path: &str, record: &impl Serialize) {
     std::fs::write(path, serde_json::to_vec(record).unwrap()).unwrap();
 }
 
-/// Changes a record that is there.
+/// Changes an existing record.
 fn forge(dir: &Path, path: &str, change: impl FnOnce(&mut Value)) {
     let bytes = std::fs::read(dir.join(path)).unwrap();
     let mut record = serde_json::from_slice(&bytes).unwrap();
@@ -117,7 +117,7 @@ fn forge(dir: &Path, path: &str, change: impl FnOnce(&mut Value)) {
     write(dir, path, &record);
 }
 
-/// Names of the checks that disagree; everything but the verdicts, which need the official grader.
+/// Names of the checks that disagree; all checks except the verdicts, which need the official grader.
 fn found(dir: &Path) -> Vec<&'static str> {
     let folder = RunFolder::open(dir).unwrap();
     let all: Vec<EpisodeFolder> = folder.episodes(&SCOPE).unwrap();
@@ -252,7 +252,7 @@ fn a_gap_in_the_journal_is_found() {
     );
 }
 
-/// Makes the iteration one with dynamic sampling, whose batch left out a second group of two episodes.
+/// Turns the iteration into one with dynamic sampling, whose batch left out a second group of two episodes.
 fn dynamic_store(rewards: [f32; 2], reason: &str) -> tempfile::TempDir {
     let dir = store();
     let started = paths::journal_entry(3);
@@ -303,7 +303,7 @@ fn a_group_that_teaches_something_and_was_left_out_is_found_and_one_that_teaches
         let dir = dynamic_store(rewards, reason);
         assert_eq!(!found(dir.path()).contains(&whole), right, "{rewards:?} {reason}");
     }
-    // One more was wanted.
+    // One more group was needed.
     let dir = dynamic_store([1.0, 0.0], "Surplus");
     forge(dir.path(), &paths::journal_entry(3), |entry| {
         entry["dynamic"]["wanted"] = 2.into()

@@ -1,5 +1,5 @@
-//! The official grader as a child process, asked about logs: one JSON line in, one out. A log that keeps it busy for
-//! too long is one that it cannot judge, as it was when the run was graded; the child is then replaced.
+//! The official grader as a child process that judges logs: one JSON line per request, one per answer. A log that takes
+//! too long cannot be judged, as when the run was graded; the child process is then replaced.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// How long Python may take to start, and how long one log may be judged.
+/// Maximum time for the start of Python, and for judging one log.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
@@ -26,15 +26,15 @@ pub enum GraderError {
     Ended { instance: String, what: String },
 }
 
-/// How to start it.
+/// The command that starts the grader.
 #[derive(Clone, Debug)]
 pub struct GraderCommand {
     pub worker: PathBuf,
-    /// Where rollout-image/grader/requirements.txt is installed.
+    /// The folder where rollout-image/grader/requirements.txt is installed.
     pub site: PathBuf,
 }
 
-/// Running.
+/// A running grader.
 #[derive(Debug)]
 pub struct Grader {
     command: GraderCommand,
@@ -43,7 +43,7 @@ pub struct Grader {
     lines: Receiver<std::io::Result<String>>,
 }
 
-/// What it says about a log; `Err` is its own words on why it cannot say.
+/// Whether a log shows the task as resolved; `Err` is the grader's own text on why it cannot judge.
 pub type Judgement = Result<bool, String>;
 
 #[derive(Deserialize)]
@@ -79,7 +79,7 @@ impl GraderCommand {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(cannot("no pipes".into()));
         };
-        // One line is under way at a time; the thread ends with the child's output.
+        // One line is in transit at a time; the thread ends with the child's output.
         let (sender, lines) = sync_channel(1);
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines() {
@@ -133,7 +133,7 @@ impl Grader {
 
 impl Drop for Grader {
     fn drop(&mut self) {
-        // It has nothing to lose; a failure here means that it is gone already.
+        // The child has no state to lose; an error means that it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Do batches, rewards and advantages follow from the episodes?
+//! Checks that batches, rewards and advantages follow from the episodes.
 
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
@@ -6,7 +6,7 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{Batch, DropReason, EpisodeScope, Event, IterationState, Row, paths};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// The trainer adds up in fp32.
+/// The trainer sums in fp32.
 const REWARD_ROUNDING: f64 = 1e-5;
 /// The trainer may add a small number to the divisor.
 const ADVANTAGE_ROUNDING: f64 = 1e-3;
@@ -42,7 +42,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             continue;
         }
         if batch.supervised.is_some() {
-            // Its rows are of a dataset, and nothing in the store has their texts.
+            // Its rows come from a dataset, whose texts are not in the store.
             let held_out = batch.supervised.iter().flat_map(|supervised| &supervised.held_out);
             for row in batch.rows.iter().chain(held_out) {
                 rows.expect(row.check().is_ok(), || format!("step {step}: {:?}", row.check()));
@@ -63,7 +63,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             Some(claim) => check_step(&batch, &compared(folder, &batch), &claim, &mut steps),
             None => steps.passed_over += 1,
         }
-        // A server that takes no weights serves the base model, which is never promoted: then the iteration says so.
+        // A server that takes no weights serves the base model, which is never promoted: then the iteration names it.
         let begun = begun.map(|one| one.weights.as_str());
         let frozen = begun.filter(|weights| paths::step_of_weights(weights).is_none());
         for row in &batch.rows {
@@ -77,7 +77,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     Ok(vec![bytes, rows, whole, steps, versions])
 }
 
-/// Every version that was ever promoted.
+/// Every version that was promoted.
 fn promoted(folder: &RunFolder) -> BTreeSet<String> {
     folder
         .journal
@@ -100,7 +100,7 @@ fn valid_of(episodes: &[EpisodeFolder], iteration: u32) -> HashMap<String, Episo
         .collect()
 }
 
-/// A batch has every row of its groups' episodes once, and nothing else.
+/// A batch has every row of its groups' episodes exactly once, and no other rows.
 fn check_rows(
     folder: &RunFolder,
     batch: &Batch,
@@ -153,7 +153,7 @@ fn check_rows(
     Ok(())
 }
 
-/// `step_wise`: turns are rewarded one by one, and a group's rewards do not say whether it teaches something.
+/// `step_wise`: each turn has its own reward, so a group's rewards do not show whether it has a signal.
 fn check_groups(
     batch: &Batch,
     valid: &HashMap<String, EpisodeFolder>,
@@ -163,7 +163,7 @@ fn check_groups(
 ) {
     let dropped = &begun.dropped;
     let mut rewards: BTreeMap<u32, BTreeMap<u32, f32>> = BTreeMap::new();
-    // An episode without a sampled token has no row, so its group goes without its reward.
+    // An episode without a sampled token has no row, so the group does not have its reward.
     for episode in valid.values().filter(|episode| episode.meta.sampled_tokens > 0) {
         let key = &episode.meta.key;
         if let Some(reward) = episode.meta.reward {
@@ -200,8 +200,8 @@ fn check_groups(
     }
 }
 
-/// Dynamic sampling: a batch has the first groups, in the order of the tasks, whose rewards differ; and what was left
-/// out had to be.
+/// Dynamic sampling: a batch has the first groups, in the order of the tasks, whose rewards differ; every other group
+/// must have a valid reason for its absence.
 fn check_chosen(
     batch: &Batch,
     rewards: &BTreeMap<u32, BTreeMap<u32, f32>>,
@@ -242,7 +242,7 @@ fn check_chosen(
     }
 }
 
-/// What of `metrics/trainer/<k>.json` follows from the batch alone.
+/// The fields of `metrics/trainer/<k>.json` that follow from the batch alone.
 #[derive(Debug, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct StepClaim {
@@ -251,12 +251,12 @@ struct StepClaim {
     trained_tokens: u64,
     row_tokens: u64,
     mean_reward: f64,
-    /// One list a group, in the batch's order.
+    /// One list for each group, in the batch's order.
     #[serde(default)]
     advantages: Vec<Vec<f64>>,
     #[serde(default)]
     shuffled: bool,
-    /// Rows of episodes that a limit cut, which are not trained on (`maskOverlong`).
+    /// Rows of episodes that a limit ended, which are not trained on (`maskOverlong`).
     #[serde(default)]
     rows_overlong: u32,
 }
@@ -264,12 +264,13 @@ struct StepClaim {
 /// Rewards that are compared with each other.
 struct Set {
     group: u32,
-    /// Where turns are rewarded one by one.
+    /// Set if turns have separate rewards.
     turn: Option<u32>,
     rewards: Vec<f32>,
 }
 
-/// The sets of a batch: the episodes of a group, or the turns of one number in it, as their rows come.
+/// The sets of a batch: the episodes of a group, or the turns of a group with the same number, in the order of their
+/// rows.
 fn compared(folder: &RunFolder, batch: &Batch) -> Vec<Set> {
     if folder.row_rule(&batch.run).step_wise().is_none() {
         let groups = batch.groups.iter().map(|group| Set {
@@ -301,7 +302,7 @@ fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check)
     let alike = |set: &&Set| set.rewards.windows(2).all(|w| w[0] == w[1]);
     let constant = sets.iter().filter(several).filter(alike).count() as u32;
     let cut = |row: &&Row| claim.rows_overlong > 0 && row.truncated;
-    // A turn that only one episode has is compared with nothing.
+    // A turn number that only one episode reaches is not compared.
     let single = |row: &&Row| {
         let of = |set: &&Set| (set.group, set.turn) == (row.group, row.turn) && set.rewards.len() < 2;
         row.turn.is_some() && sets.iter().any(|set| of(&set))
@@ -328,7 +329,7 @@ fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check)
     {
         let mut claimed = claimed.clone();
         if claim.shuffled {
-            // Which reward went where is the trainer's draw; which advantages there are is not.
+            // The trainer draws the order of the rewards, so the advantages are compared without order.
             claimed.sort_by(f64::total_cmp);
         }
         let agrees = [Divisor::Population, Divisor::Unbiased, Divisor::One]
@@ -353,7 +354,7 @@ fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check)
     }
 }
 
-/// What a group's divisor may be.
+/// The possible divisors of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divisor {
     One,
@@ -361,8 +362,8 @@ pub enum Divisor {
     Unbiased,
 }
 
-/// Advantages of a group in f64: reward less the mean, over the standard deviation; zero throughout where all rewards
-/// are equal.
+/// Advantages of a group in f64: reward minus mean, divided by the standard deviation; all zero if all rewards are
+/// equal.
 pub fn advantages(rewards: &[f32], divisor: Divisor) -> Vec<f64> {
     let n = rewards.len() as f64;
     let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / n;

@@ -1,17 +1,17 @@
-//! Are histories that were put together anew made of the turns before them?
+//! Checks that rebuilt histories consist of the turns before them.
 //!
-//! A loop of ours begins a row where its history was trimmed, or is without reasoning. The ids of the row's first
-//! prompt must then be the opening, and answer and observation of each turn that was kept, in order and token by token;
-//! the newest turn is always kept. Which ids open an answer is not known here, so the last ids that an observation has
-//! in common with the first prompt are not looked at.
+//! A built-in loop begins a row when its history was trimmed, or stripped of reasoning. The ids of the row's first
+//! prompt must then be the opening, and the answer and the observation of each kept turn, in order and token by token;
+//! the newest turn is always kept. The ids that open an answer are not known here, so the last ids that an observation
+//! has in common with the first prompt are not checked.
 
 use super::Check;
 use grpo_records::TurnRecord;
 
-/// What ends the reasoning of an answer, of which a history may be without.
+/// The end of an answer's reasoning. A history may omit the reasoning.
 const REASONING_ENDS: &str = "</think>";
 
-/// Looks at the turns of one episode of such a loop.
+/// Checks the turns of one episode of such a loop.
 pub fn check(turns: &[TurnRecord], place: &str, histories: &mut Check) {
     let mut rows = 0;
     for turn in turns {
@@ -26,7 +26,7 @@ pub fn check(turns: &[TurnRecord], place: &str, histories: &mut Check) {
     }
 }
 
-/// What of the prompt is not of the turns before it.
+/// The part of the prompt that does not come from the turns before it.
 fn wrong(turns: &[TurnRecord], turn: &TurnRecord) -> Option<String> {
     let first = turns.first()?;
     let gap = turn.omitted.map(|gap| gap.from..gap.to).unwrap_or_default();
@@ -51,8 +51,8 @@ fn wrong(turns: &[TurnRecord], turn: &TurnRecord) -> Option<String> {
     None
 }
 
-/// Up to where an answer and its observation stand in a prompt, behind what is `done`. An answer may be without its
-/// reasoning, but not without its end.
+/// The end of an answer and its observation in a prompt, searched after the first `done` ids. The answer may lack its
+/// reasoning, but not its end.
 fn found(prompt: &[u32], done: usize, turn: &TurnRecord, observed: &[u32]) -> Option<usize> {
     let may_be_cut = turn.text.contains(REASONING_ENDS);
     (done..=prompt.len().checked_sub(observed.len())?)

@@ -1,10 +1,10 @@
-//! Recomputes what a run claims from what cannot lie about it: the sampled token ids and the grader's logs.
+//! Recomputes a run's claims from sources that cannot misreport them: the sampled token ids and the grader's logs.
 //!
-//! Five questions, each a set of checks that counts what it looked at and names what does not agree: does every episode
-//! consist of the tokens of its turns ([`episodes`]); does every verdict follow from its grader's log, judged again by
-//! the official package ([`verdicts`]); do scores follow from what the judge of turns said ([`scores`]); do batches,
-//! rewards and advantages follow from the episodes ([`groups`]); does the journal say of rates, voids and iterations
-//! what the episodes say ([`claims`]).
+//! Five questions, each a set of checks that counts its comparisons and lists disagreements. Does every episode consist
+//! of the tokens of its turns ([`episodes`])? Does every verdict follow from its grader's log, judged again by the
+//! official package ([`verdicts`])? Do scores follow from the judge's votes ([`scores`])? Do batches, rewards and
+//! advantages follow from the episodes ([`groups`])? Do rates, voids and iterations in the journal agree with the
+//! episodes ([`claims`])?
 
 pub mod calls;
 pub mod claims;
@@ -25,7 +25,7 @@ use crate::rows::TaskRows;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// How many disagreements of one kind are written out; all are counted.
+/// Maximum disagreements of one kind that are printed; all are counted.
 const SHOWN: usize = 5;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +40,12 @@ pub enum VerifyError {
     Tokenizer { path: PathBuf, what: String },
 }
 
-/// One thing that was recomputed.
+/// One recomputed claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
     pub name: &'static str,
     pub looked_at: u64,
-    /// Could not be looked at, for a reason that is no disagreement (such as a batch that retention removed).
+    /// Items that could not be checked, without a disagreement (such as a batch that retention removed).
     pub passed_over: u64,
     pub disagreements: Vec<String>,
 }
@@ -58,7 +58,7 @@ impl Check {
         }
     }
 
-    /// Counts one comparison; `what` says what does not agree.
+    /// Counts one comparison; `what` describes the disagreement.
     pub fn expect(&mut self, agrees: bool, what: impl FnOnce() -> String) {
         self.looked_at += 1;
         if !agrees {
@@ -67,15 +67,15 @@ impl Check {
     }
 }
 
-/// What verification needs besides the store.
+/// The inputs of verification besides the store.
 #[derive(Debug)]
 pub struct Sources {
     pub tasks: TaskRows,
-    /// worker.py and the folder of its packages; without them verdicts cannot be judged again, and that is an error.
+    /// worker.py and the folder of its packages. Without them verdicts cannot be judged again, which is an error.
     pub grader: grader::GraderCommand,
 }
 
-/// All checks, in the order in which one builds on the other.
+/// All checks, in an order in which each builds on the earlier ones.
 pub fn verify(folder: &RunFolder, sources: &Sources) -> Result<Vec<Check>, VerifyError> {
     let episodes = all_episodes(folder)?;
     let mut checks = episodes::check(folder, &episodes)?;
@@ -94,12 +94,12 @@ fn all_episodes(folder: &RunFolder) -> Result<Vec<EpisodeFolder>, FolderError> {
     Ok(all)
 }
 
-/// True when everything agreed and something was looked at.
+/// True if everything agreed and at least one item was checked.
 pub fn holds(checks: &[Check]) -> bool {
     checks.iter().all(|c| c.disagreements.is_empty()) && checks.iter().any(|c| c.looked_at > 0)
 }
 
-/// A line for each check, and under it what does not agree.
+/// One line for each check, followed by its disagreements.
 pub fn text(checks: &[Check]) -> String {
     let mut out = String::new();
     for check in checks {

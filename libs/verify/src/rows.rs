@@ -1,5 +1,5 @@
-//! The task rows that graders need again: one JSON object for each instance id, as dataset files have them, or as the
-//! run completed them.
+//! The task rows that graders need again: one JSON object for each instance id, from dataset files or as the run
+//! completed them.
 
 use super::VerifyError;
 use grpo_records::folder::RunFolder;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A row without it is completed when its run begins.
+/// A row without this field is completed when its run begins.
 const GRADED_BY: &str = "log_parser";
 
 #[derive(Debug, thiserror::Error)]
@@ -19,13 +19,13 @@ pub enum RowsError {
     Row { path: PathBuf, line: usize, what: String },
 }
 
-/// Rows by instance id. Two sets may have different tasks of one id: then both are here.
+/// Rows by instance id. If two sets have different tasks with one id, both are here.
 #[derive(Clone, Debug, Default)]
 pub struct TaskRows {
     rows: BTreeMap<String, Vec<Value>>,
 }
 
-/// Why there is no row to judge a verdict by.
+/// Why a verdict has no row to be judged by.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoRow {
     #[error("there is no row for {instance} among --tasks, and the store kept none")]
@@ -41,7 +41,7 @@ pub enum NoRow {
 }
 
 impl TaskRows {
-    /// Every `*.jsonl` of a folder.
+    /// Reads every `*.jsonl` of a folder.
     pub fn read(folder: &Path) -> Result<Self, RowsError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -63,7 +63,7 @@ impl TaskRows {
         Ok(tasks)
     }
 
-    /// Adds the rows of a file of JSON lines; `path` is for errors alone.
+    /// Adds the rows of a file of JSON lines; `path` is only for errors.
     pub fn take(&mut self, path: &Path, text: &str) -> Result<(), RowsError> {
         for (at, line) in text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty()) {
             let wrong = |what: String| RowsError::Row {
@@ -72,7 +72,7 @@ impl TaskRows {
                 what,
             };
             let row: Value = serde_json::from_str(line).map_err(|e| wrong(format!("not JSON: {e}")))?;
-            // Formats whose rows have no such name are known by the rows that the store kept.
+            // Formats whose rows lack this name rely on the rows in the store.
             if let Some(id) = row["instance_id"].as_str() {
                 self.add(id.to_owned(), row);
             }
@@ -86,7 +86,7 @@ impl TaskRows {
         rows.push(row);
     }
 
-    /// With the rows that a run completed and kept in its store, where these here do not say how they are graded.
+    /// Adds the completed rows from a run's store for rows that do not say how they are graded.
     pub fn completed_by(&self, folder: &RunFolder) -> Result<Self, VerifyError> {
         let mut kept = Self::default();
         for (path, text) in folder.task_rows()? {
@@ -111,12 +111,12 @@ impl TaskRows {
             .flat_map(|(id, rows)| rows.iter().map(move |row| (id.as_str(), row)))
     }
 
-    /// The last that was read.
+    /// The row that was read last.
     pub fn row(&self, instance: &str) -> Option<&Value> {
         self.rows.get(instance)?.last()
     }
 
-    /// The row that a verdict is about. Stores from before that was recorded have one row of an id.
+    /// The row of a verdict. Stores from before this field have one row for each id.
     pub fn graded(&self, instance: &str, task: Option<&GradedTask>) -> Result<&Value, NoRow> {
         let unknown = || NoRow::Unknown {
             instance: instance.to_owned(),

@@ -1,4 +1,4 @@
-//! Do scores follow from the judge's own words, and rewards from verdicts, what episodes took, and scores?
+//! Checks that scores follow from the judge's votes, and rewards from verdicts, costs of the episodes, and scores.
 
 use super::{Check, VerifyError};
 use grpo_records::folder::{EpisodeFolder, RunFolder};
@@ -8,7 +8,7 @@ use grpo_records::{
     EpisodeRecord, EpisodeScope, JudgedTurn, ProcessRule, ProcessScores, RewardAnswer, RewardRule, TurnScore, paths,
 };
 
-/// Looks at every episode with a verdict; at scores only where a run has a judge, which evaluations have not.
+/// Checks every episode with a verdict; scores only if its run has a judge, which evaluations do not use.
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
     let mut votes = Check::new("scores of turns follow from what the judge said");
     let mut rewards = Check::new("rewards follow from verdicts and scores");
@@ -59,8 +59,8 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     Ok(vec![votes, rewards])
 }
 
-/// What the verdict is worth; of a run that asks a service, what that has answered to the same. Only a shaped reward
-/// needs more than the record of the verdict.
+/// The reward of the verdict; in a run that asks a reward service, the service's answer to the same verdict. Only a
+/// shaped reward needs more than the verdict's record.
 fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Result<Option<f32>, VerifyError> {
     let meta = &episode.meta;
     let (mut turns, mut patch) = (Vec::new(), Vec::new());

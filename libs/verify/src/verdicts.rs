@@ -1,4 +1,4 @@
-//! Does every verdict follow from its grader's log, when the official package judges that log again?
+//! Checks that every verdict follows from its grader's log, which the official package judges again.
 
 use super::grader::{Grader, GraderError};
 use super::rows::TaskRows;
@@ -66,7 +66,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
     Ok(vec![patches, judged, reused, bare, voids])
 }
 
-/// The verdict again. A log that tells nothing, after which the control was sound, is unresolved.
+/// Judges the verdict again. A log without a result, followed by a successful control, is unresolved.
 fn judge(
     grader: &mut Grader,
     rows: &TaskRows,

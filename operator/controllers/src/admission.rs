@@ -1,14 +1,14 @@
-//! A run is admitted whole: its pods carry our scheduling gate, and the leading operator lifts the gates of one run at
-//! a time, only when all of it fits, so that two runs never hold half a cluster each and wait for the other half.
+//! Admits runs whole: the pods of a run carry our scheduling gate, and the leading operator lifts the gates of one run
+//! at a time, only when the whole run fits. So two runs never hold half a cluster each and wait for the other half.
 //!
 //! ```text
 //! nodes, all pods (watches) ─► Admission (facts in memory) ─► decide (pure) ─► gates lifted, pods requeued
 //! GrpoRun controller: which pods make a run whole ──┘               └─► verdicts ─► the run's condition Admitted
 //! ```
 //!
-//! Gates are on driver, trainer and the engines of pools described in a run. A run with `queueName` has Kueue's label
-//! instead and is not looked at here. A lifted gate stays lifted: pods that are not bound by a deadline are
-//! deleted, and their controllers make them again, gated.
+//! Driver, trainer and the engines of pools described in a run have gates. A run with `queueName` has Kueue's label
+//! instead and is ignored here. A lifted gate stays lifted: pods not bound by a deadline are deleted, and their
+//! controllers create them again, gated.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -48,17 +48,17 @@ use crate::{
     },
 };
 
-/// Changes within this time are decided on together.
+/// Changes within this time lead to one decision.
 const GATHER: Duration = Duration::from_millis(20);
-/// A run that still waits for the same reason gets new numbers at most this often: every pod that comes or goes changes
-/// them, and each update is a write.
+/// Minimum time between updates for a run that still waits for the same reason: every pod changes the numbers in its
+/// message, and each update is a write.
 const RETELL: SignedDuration = SignedDuration::from_secs(30);
-/// A step that the API server refused is tried again after this time.
+/// A step that the API server refused is retried after this time.
 const RETRY: Duration = Duration::from_secs(1);
-/// After a start, runs that have pods and have not been reconciled yet are waited for so long: they may come first.
+/// After a start, admission waits this long for runs with pods that are not reconciled yet: they may have precedence.
 const REGISTRATION: Duration = Duration::from_secs(10);
 
-/// What admission knows, and what it tells the runs.
+/// The state of admission, and its verdicts on the runs.
 pub struct Admission {
     state: Mutex<State>,
     changed: Notify,
@@ -67,7 +67,7 @@ pub struct Admission {
 
 #[derive(Default)]
 struct State {
-    /// None while the operator may not look at nodes.
+    /// `None` if the operator may not read nodes.
     nodes: Option<BTreeMap<String, NodeFacts>>,
     pods: HashMap<Arc<str>, PodNeeds>,
     alike: Alike,
@@ -78,15 +78,15 @@ struct State {
     history: History,
 }
 
-/// What a run was told last, and when.
+/// The last verdict sent to a run, and when.
 struct Told {
     verdict: Verdict,
     at: Timestamp,
 }
 
 impl Admission {
-    /// `sees_nodes`: the operator looks after all namespaces and may list nodes. `scale_up`: how long new nodes are
-    /// waited for, where nodes are added.
+    /// `sees_nodes`: the operator watches all namespaces and may list nodes. `scale_up`: how long to wait for new
+    /// nodes, if the cluster adds nodes.
     pub fn new(sees_nodes: bool, scale_up: Option<SignedDuration>) -> Self {
         Self {
             scale_up,
@@ -99,7 +99,7 @@ impl Admission {
         }
     }
 
-    /// A run's pods wait, or may come to wait, behind our gate.
+    /// Registers a run whose pods wait behind our gate, now or later.
     pub fn expect(&self, candidate: Candidate) {
         let mut state = self.locked();
         if state.candidates.get(&candidate.uid) != Some(&candidate) {
@@ -109,7 +109,7 @@ impl Admission {
         }
     }
 
-    /// A run has no pods that wait any more.
+    /// Removes a run without waiting pods.
     pub fn forget(&self, run: &str) {
         let mut state = self.locked();
         state.verdicts.remove(run);
@@ -119,17 +119,17 @@ impl Admission {
         }
     }
 
-    /// How a run stands; None before it has been looked at.
+    /// The verdict on a run; `None` before the first decision on it.
     pub fn verdict(&self, run: &str) -> Option<Verdict> {
         self.locked().verdicts.get(run).map(|told| told.verdict.clone())
     }
 
-    /// The operator may look at nodes, and at other things of the cluster.
+    /// Whether the operator may read nodes and other cluster-scoped objects.
     pub fn sees_nodes(&self) -> bool {
         self.locked().nodes.is_some()
     }
 
-    /// What the largest GPU of any node holds, in MiB, by the label that NVIDIA's feature discovery sets.
+    /// Memory of the largest GPU of any node, in MiB, by the label of NVIDIA's feature discovery.
     pub fn gpu_memory(&self) -> Option<u64> {
         let state = self.locked();
         let mebibytes = state.nodes.iter().flatten().filter_map(|(_, node)| {
@@ -188,7 +188,7 @@ impl Admission {
         self.changed.notify_one();
     }
 
-    /// Decides on what is known now. Also returns the runs that are to be told something new.
+    /// Decides on the current state. Also returns the runs with a new verdict.
     fn decide(&self, settled: bool) -> (Option<Step>, Option<Timestamp>, Vec<Parent>) {
         let mut state = self.locked();
         let unsettled = |told: &Told| told.verdict.reason != messages::ADMITTED;
@@ -252,7 +252,7 @@ fn is_gated(pod: &PodNeeds) -> bool {
         .is_some_and(|member| !member.deleting && (member.gated || pod.node.is_none()))
 }
 
-/// Admits runs for as long as the process leads.
+/// Admits runs while the process leads.
 pub async fn admit_runs(admission: Arc<Admission>, client: Client, triggers: Triggers) {
     let begun = tokio::time::Instant::now();
     let mut due: Option<tokio::time::Instant> = Some(begun + REGISTRATION);
@@ -290,7 +290,7 @@ pub async fn admit_runs(admission: Arc<Admission>, client: Client, triggers: Tri
     }
 }
 
-/// Does a step; false when a part of it has to be tried again.
+/// Executes a step; returns false if a part of it must be retried.
 async fn take(step: &Step, admission: &Admission, client: &Client) -> bool {
     let (run, pods, lifts) = match step {
         Step::Lift { run, pods } => (run, pods, true),
@@ -306,7 +306,7 @@ async fn take(step: &Step, admission: &Admission, client: &Client) -> bool {
             }
         })
         .buffer_unordered(16);
-    // Not `all`: it ends at the first that failed, and drops the requests that are on their way.
+    // Not `all`: it ends at the first failure, and drops the requests under way.
     done.fold(true, |all, one| std::future::ready(all && one)).await
 }
 
@@ -323,7 +323,7 @@ async fn lift(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     };
     match pods.patch(&pod.name, &params, &Patch::Merge(&patch)).await {
         Ok(lifted) => {
-            // Recorded now: no other run may be admitted before the watch shows it.
+            // Recorded now: no other run may be admitted before the watch shows the change.
             admission.saw_pod(&lifted);
             true
         }
@@ -359,7 +359,7 @@ async fn requeue(pod: &Chosen, admission: &Admission, client: &Client) -> bool {
     }
 }
 
-/// Keeps the nodes as they are. Ends only with the process.
+/// Keeps the node facts current. Ends only with the process.
 pub async fn follow_nodes(api: Api<Node>, admission: Arc<Admission>) {
     let mut events = watcher(api, every_object()).backoff(Pauses::default()).boxed();
     let mut listed = HashSet::new();
@@ -386,7 +386,7 @@ pub async fn follow_nodes(api: Api<Node>, admission: Arc<Admission>) {
     }
 }
 
-/// Keeps what the pods of everybody take, those that have ended excepted. Ends only with the process.
+/// Keeps the needs of all pods in the cluster, except those that have ended. Ends only with the process.
 pub async fn follow_all_pods(api: Api<Pod>, admission: Arc<Admission>) {
     let config = every_object().fields("status.phase!=Succeeded,status.phase!=Failed");
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();

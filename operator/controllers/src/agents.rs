@@ -1,6 +1,7 @@
-//! What the agents of a pool say about themselves: which version serves, whether a probe was passed, what fails.
+//! Asks a pool's agents for their reports: the version that serves, the result of a probe, failures.
 //!
-//! It is only shown, never decided upon, and an agent that does not answer holds nothing up.
+//! Reports go into the pool's status and never create or delete a pod. An agent without an answer by the deadline is
+//! left out.
 
 use std::time::Duration;
 
@@ -19,12 +20,12 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-/// An agent answers at once, or is not there.
+/// Deadline of an answer: an agent answers at once, or is unreachable.
 const DEADLINE: Duration = Duration::from_secs(2);
 const LONGEST_ANSWER: usize = 64 << 10;
 const AT_ONE_TIME: usize = 64;
 
-/// The way to agents.
+/// The client for agents.
 #[derive(Clone, Debug)]
 pub struct Agents {
     client: Client<HttpConnector, Empty<Bytes>>,
@@ -41,7 +42,7 @@ impl Default for Agents {
 }
 
 impl Agents {
-    /// Asks the agent of every replica that runs.
+    /// Asks the agent of every running replica.
     pub async fn statuses(&self, pods: &[PodFacts]) -> Statuses {
         let mut asked = Vec::new();
         for pod in pods {

@@ -1,10 +1,10 @@
-//! The way to the API server: every request is counted, writes leave only while this replica's write window is open,
-//! and no answer holds a time that cannot be read.
+//! Access to the API server: counts every request, sends writes only while this replica's write window is open, and
+//! makes every time in an answer readable.
 //!
-//! Every client that may write an object may write a time into its `metadata.managedFields`. The API server accepts the
-//! last two days of the year 9999; jiff does not. One such object would make a whole list unreadable, and the operator
-//! could serve no user. Times of these two days are therefore moved back by ten days as they pass by; a field holds a
-//! time if its name says so.
+//! Every client with write access to an object can write a time into its `metadata.managedFields`. The API server
+//! accepts the last two days of the year 9999; jiff does not. One such object would make a whole list unreadable, and
+//! the operator could serve no user. So answers pass with the times of these two days moved back by ten days; the name
+//! of a field decides whether it holds a time.
 
 use std::{
     pin::Pin,
@@ -27,14 +27,14 @@ use tower::{BoxError, Layer, Service};
 
 use crate::{lease::WriteWindow, metrics::Metrics};
 
-/// A client from the environment: the kubeconfig, or the service account of the pod.
+/// Creates a client from the environment: the kubeconfig, or the service account of the pod.
 pub async fn connect(metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
     let config = Config::infer().await.map_err(kube::Error::InferConfig)?;
     client(config, metrics, window)
 }
 
 fn client(mut config: Config, metrics: &Metrics, window: &Arc<WriteWindow>) -> Result<Client, kube::Error> {
-    // A repetition would leave below the doorkeeper, perhaps when the window has closed. Reconciles try again.
+    // A built-in retry would bypass the doorkeeper, perhaps after the window has closed. Reconciles retry instead.
     config.default_retry = false;
     let doorkeeper = Doorkeeper {
         metrics: metrics.clone(),
@@ -43,12 +43,12 @@ fn client(mut config: Config, metrics: &Metrics, window: &Arc<WriteWindow>) -> R
     Ok(ClientBuilder::try_from(config)?.with_layer(&doorkeeper).build())
 }
 
-/// A write that was held back: another replica may be at work.
+/// A write was held back: another replica may be active.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing is written while this replica cannot renew its Lease; it is tried again")]
 struct WriteWindowClosed;
 
-/// What stands between the operator and the API server.
+/// The layer between the operator and the API server.
 #[derive(Clone)]
 struct Doorkeeper {
     metrics: Metrics,
@@ -108,12 +108,12 @@ where
     }
 }
 
-/// Reads, and what is about the Lease itself.
+/// Whether a request may leave while the window is closed: reads, and requests for the Lease itself.
 fn may_be_sent_by_anybody(request: &Request<Body>) -> bool {
     request.method() == Method::GET || request.uri().path().starts_with("/apis/coordination.k8s.io/")
 }
 
-/// What a request is called where rights are given.
+/// The request's verb in RBAC rules.
 fn verb(method: &Method, path: &str, query: Option<&str>) -> &'static str {
     if query.is_some_and(|query| query.split('&').any(|part| part == "watch=true" || part == "watch=1")) {
         return "watch";
@@ -129,7 +129,7 @@ fn verb(method: &Method, path: &str, query: Option<&str>) -> &'static str {
     }
 }
 
-/// Whether a path is that of one object, not of all of a kind.
+/// Whether a path names one object rather than a list of a kind.
 fn names_one(path: &str) -> bool {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     // /api/v1/… or /apis/group/version/…
@@ -141,21 +141,21 @@ fn names_one(path: &str) -> bool {
     parts.len() > 1
 }
 
-/// How a text begins that is no time for jiff, as the API server writes it; the digit that makes it so is the last, and
-/// another follows.
+/// The beginning of a time that jiff cannot read, as the API server writes it. The last digit makes it unreadable;
+/// another digit follows.
 const LATE: &[u8] = b"\":\"9999-12-3";
-/// How the names of fields end that hold times.
+/// The endings of the names of time fields.
 const TIMES: [&[u8]; 4] = [b"time", b"Time", b"Timestamp", b"Before"];
-/// The longest of these names, and what separates it from its value.
+/// Length of the longest of these endings.
 const LOOK_BACK: usize = 9;
 
-/// Moves times as they pass by. Pieces of an answer end anywhere, so the end of one that may be a beginning waits for
-/// the next.
+/// Changes times in passing data. Chunks of an answer end anywhere, so a possible beginning of a time at the end of a
+/// chunk waits for the next chunk.
 #[derive(Default)]
 struct Mended {
-    /// What waits.
+    /// The possible beginning that waits.
     kept: Vec<u8>,
-    /// The end of what went before.
+    /// The end of the data before it.
     before: Vec<u8>,
 }
 
@@ -171,7 +171,7 @@ impl Mended {
         if !self.kept.is_empty() {
             data = [std::mem::take(&mut self.kept).as_slice(), &data].concat().into();
         }
-        // An answer is JSON: it never ends with what waits here.
+        // An answer is JSON: it never ends with the bytes that wait here.
         self.kept = data.split_off(data.len() - begun(&data)).to_vec();
         let late: Vec<usize> = memmem::find_iter(&data, LATE)
             .filter(|at| self.is_time(&data[..*at]))
@@ -189,14 +189,14 @@ impl Mended {
         data
     }
 
-    /// Whether the field's name that ends here is that of a time.
+    /// Whether the field name that ends here is the name of a time field.
     fn is_time(&self, until: &[u8]) -> bool {
         let name = [&self.before, &until[until.len().saturating_sub(LOOK_BACK)..]].concat();
         TIMES.iter().any(|end| name.ends_with(end))
     }
 }
 
-/// How many bytes at the end may be the beginning of a late time.
+/// Number of bytes at the end that may be the beginning of a late time.
 fn begun(data: &[u8]) -> usize {
     let longest = data.len().min(LATE.len() - 1);
     (1..=longest)

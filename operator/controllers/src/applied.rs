@@ -1,8 +1,8 @@
-//! What this process has applied, so that an object that is as wanted costs no request.
+//! Records what this process has applied, so that an unchanged object costs no request.
 //!
-//! An entry says: this content, and the [`version`] it has had since. Watches of the children report every other
-//! version and every deletion here, also what is missing from a fresh list; the entry is dropped then, and the next
-//! reconcile applies again.
+//! An entry holds the applied content, and the object's [`version`] since then. Watches of the children report every
+//! other version and every deletion here, including objects missing from a fresh list; the entry is then dropped, and
+//! the next reconcile applies again.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::parent::{Controlled, Parent};
 
 /// Kind, namespace and name of an object, as a digest: a thousand runs have fifteen thousand children, whose names
-/// alone are megabytes.
+/// alone take megabytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     kind: [u8; 4],
@@ -24,7 +24,7 @@ pub struct Key {
 
 impl Key {
     pub fn of(kind: &str, namespace: &str, name: &str) -> Self {
-        // No name of Kubernetes has a slash.
+        // Kubernetes names never contain a slash.
         Self {
             kind: beginning(kind),
             object: beginning(&format!("{namespace}/{name}")),
@@ -37,7 +37,7 @@ fn beginning<const LENGTH: usize>(text: &str) -> [u8; LENGTH] {
     std::array::from_fn(|at| digest[at])
 }
 
-/// The content of an object that was made sure not to exist.
+/// The content of an object that must not exist and is absent.
 const ABSENT: u64 = 0;
 
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ struct Entries {
     owners: HashSet<Arc<Parent>>,
 }
 
-/// What changes with every change of an object that concerns its owner. The status of our own kinds is written all the
-/// time; their generation changes with the spec alone.
+/// A value that changes with every change that concerns the object's owner. The status of our own kinds is written
+/// often; their generation changes with the spec alone.
 pub fn version(kind: &str, metadata: &ObjectMeta) -> Option<String> {
     match Controlled::named(kind) {
         Some(_) => metadata.generation.map(|generation| generation.to_string()),
@@ -69,7 +69,7 @@ pub struct Applied {
     entries: Mutex<Entries>,
 }
 
-/// What a watch has seen of a child.
+/// A watch's report on a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting<'a> {
     At(Option<&'a str>),
@@ -77,7 +77,7 @@ pub enum Sighting<'a> {
 }
 
 impl Applied {
-    /// Whether exactly this content has been applied and has not been changed since.
+    /// Whether exactly this content was applied and the object has not changed since.
     pub fn is_current(&self, key: &Key, content: u64) -> bool {
         self.locked()
             .by_key
@@ -85,12 +85,12 @@ impl Applied {
             .is_some_and(|entry| entry.content == content)
     }
 
-    /// Whether an object was seen not to exist, and no watch has shown one since.
+    /// Whether an object was found absent, and no watch has shown it since.
     pub fn is_absent(&self, key: &Key) -> bool {
         self.is_current(key, ABSENT)
     }
 
-    /// Without an owner: a fresh list that lacks it is no news.
+    /// Recorded without an owner: a fresh list that lacks the object is no news.
     pub fn record_absent(&self, key: Key) {
         self.record(key, ABSENT, None, None);
     }
@@ -105,8 +105,8 @@ impl Applied {
         entries.by_key.insert(key, entry);
     }
 
-    /// Drops what was applied of a kind and is not in a fresh list of it: its deletion was missed. Returns the owners,
-    /// who should look.
+    /// Drops entries of a kind that are missing from a fresh list: their deletion was missed. Returns their owners,
+    /// which should reconcile.
     pub fn missed(&self, kind: &str, listed: &HashSet<Key>) -> HashSet<Parent> {
         let kind = beginning(kind);
         let mut owners = HashSet::new();
@@ -122,7 +122,7 @@ impl Applied {
         owners
     }
 
-    /// Takes note of what a watch has seen. True: the owner should look, because the child is not as it was left.
+    /// Records a watch's report. Returns true if the child has changed, so that its owner should reconcile.
     pub fn seen(&self, key: &Key, sighting: Sighting<'_>) -> bool {
         let mut entries = self.locked();
         match (entries.by_key.get(key), sighting) {
@@ -154,7 +154,7 @@ impl Entries {
         owner
     }
 
-    /// The last entry of an owner takes the owner along.
+    /// Removes an entry; the last entry of an owner removes the owner too.
     fn remove(&mut self, key: &Key) {
         if let Some(owner) = self.by_key.remove(key).and_then(|entry| entry.owner)
             && Arc::strong_count(&owner) == 2

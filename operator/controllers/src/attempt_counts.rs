@@ -1,4 +1,4 @@
-//! The attempts of runs as this process counted them last: a watch shows a status that was just written only later.
+//! The attempts of runs as this process last counted them: a watch shows a newly written status only later.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ pub struct AttemptCounts {
 }
 
 impl AttemptCounts {
-    /// The attempts counted last, or those the status holds.
+    /// The attempts counted last, otherwise those in the status.
     pub fn attempts(&self, owner: &str, written: Option<&Attempts>) -> Attempts {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.get(owner).or(written).cloned().unwrap_or_default()
@@ -24,7 +24,7 @@ impl AttemptCounts {
         counted.insert(owner.to_owned(), attempts);
     }
 
-    /// Nothing needs to be known of this owner any more.
+    /// Forgets an owner.
     pub fn forget(&self, owner: &str) {
         self.counted
             .lock()

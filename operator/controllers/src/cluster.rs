@@ -1,4 +1,4 @@
-//! The requests the operator makes, each once: apply, create, delete, read, write a status, publish an event.
+//! The operator's requests, each defined once: apply, create, delete, read, write a status, publish an event.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,22 +21,22 @@ use crate::{
     error::Error,
 };
 
-/// The way to the API server.
+/// Access to the API server.
 pub struct Cluster {
     pub client: Client,
     pub events: Events,
     pub applied: Applied,
 }
 
-/// Publishes Events. A recorder remembers each for six minutes, whole, to count repetitions instead of publishing them:
-/// when a thousand runs begin at once, that would be more than everything else that is known of them.
+/// Publishes Events. A recorder keeps each Event whole for six minutes, to count repetitions instead of publishing
+/// them: when a thousand runs begin at once, that would take more memory than all other state of these runs.
 pub struct Events {
     client: Client,
     reporter: Reporter,
     current: Mutex<(Recorder, usize)>,
 }
 
-/// What a recorder has published when another takes its place.
+/// Number of Events after which a new recorder replaces the old one.
 const EVENTS_REMEMBERED: usize = 512;
 
 impl Events {
@@ -72,7 +72,7 @@ impl Cluster {
             + DeserializeOwned
             + std::fmt::Debug,
     {
-        // Should it be wanted again, it is not there any more.
+        // If the object is wanted again, it must be created again.
         self.applied.forget(&Key::of(&K::kind(&()), namespace, name));
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let params = DeleteParams {
@@ -110,7 +110,7 @@ impl Cluster {
         }
     }
 
-    /// Makes sure that an owner does not have such an object any more. Costs no request while no watch shows one.
+    /// Makes sure that an owner's object stays deleted. Makes no request while no watch shows the object.
     pub async fn keep_deleted<K>(&self, owner: &Owner, name: &str) -> Result<(), Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -126,7 +126,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The metadata alone: of a Secret nothing else is to be read.
+    /// Reads the metadata alone: nothing else of a Secret may be read.
     pub async fn metadata<K>(&self, namespace: &str, name: &str) -> Result<Option<PartialObjectMeta<K>>, Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -155,7 +155,7 @@ impl Cluster {
         })
     }
 
-    /// What a PersistentVolume asks of nodes: any of these terms. Empty: nothing, or there is no such volume.
+    /// Node requirements of a PersistentVolume: any of these terms. Empty: no requirement, or no such volume.
     pub async fn volume_terms(&self, name: &str) -> Result<Vec<NodeSelectorTerm>, Error> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let found = volumes.get_opt(name).await.map_err(|source| Error::Read {
@@ -168,7 +168,7 @@ impl Cluster {
             .unwrap_or_default())
     }
 
-    /// Writes the operator's part of a status. Fields of other managers stay as they are.
+    /// Writes the operator's part of a status. Fields of other managers stay unchanged.
     pub async fn write_status<K>(
         &self,
         object: &K,
@@ -199,9 +199,9 @@ impl Cluster {
             .await
         {
             Ok(_) => Ok(()),
-            // Deleted meanwhile, or deleted and made again: there is nothing left to say about this one.
+            // Deleted meanwhile, or deleted and created again: this object needs no status any more.
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            // Somebody wrote between the look and the write; what they wrote triggers another look.
+            // Another client wrote after our read; its write triggers another reconcile.
             Err(kube::Error::Api(status)) if version.is_some() && status.is_conflict() => Ok(()),
             Err(source) => Err(Error::Status {
                 what: format!("{} {namespace}/{name}", K::kind(&())),
@@ -210,7 +210,7 @@ impl Cluster {
         }
     }
 
-    /// Writes the conditions of an object whose other fields cannot be read, regardless of their field manager.
+    /// Writes the conditions of an object whose other fields cannot be parsed, by any field manager.
     pub async fn overwrite_conditions<K>(
         &self,
         namespace: &str,
@@ -233,7 +233,7 @@ impl Cluster {
         })
     }
 
-    /// Publishes what happened. Events are a courtesy: a failure is only logged.
+    /// Publishes Events. They are not essential: a failure is only logged.
     pub async fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, events: Vec<Event>) {
         for mut event in events {
             event.note = event.note.map(|note| note.chars().take(1000).collect());

@@ -1,4 +1,4 @@
-//! What every reconcile works with: the way to the API server, what is watched, and what is remembered in between.
+//! The context of every reconcile: access to the API server, watched objects, and state kept between reconciles.
 
 use std::{
     collections::HashMap,
@@ -21,11 +21,11 @@ use crate::{
     watches::{ledgers::Ledgers, pods::PodIndex},
 };
 
-/// Between the reconciles of an object that fail. What a person makes or corrects beside it is noticed within the
-/// longest.
+/// Back-off between failed reconciles of an object. A correction that a person makes elsewhere is noticed within the
+/// longest pause.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
-/// What every reconcile works with.
+/// The context of every reconcile.
 pub struct Context {
     pub cluster: Arc<Cluster>,
     pub settings: Settings,
@@ -40,7 +40,7 @@ pub struct Context {
     pub admission: Arc<Admission>,
     pub watched: WatchedStores,
     failures: Mutex<HashMap<String, u32>>,
-    /// What was last said of objects that cannot be read, by uid.
+    /// The last message about each object that cannot be parsed, by uid.
     pub unreadable: Mutex<HashMap<String, String>>,
 }
 
@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// Nothing needs to be known of this object any more.
+    /// Forgets an object.
     pub fn forget(&self, uid: &str) {
         self.pending_pods.forget(uid);
         self.quotas.forget(uid);
@@ -84,7 +84,7 @@ impl Context {
         unreadable.remove(uid);
     }
 
-    /// Forgets objects of our kinds when they are gone: without finalizers most of them go without a last reconcile.
+    /// Forgets deleted objects of our kinds: without finalizers most are deleted without a last reconcile.
     pub fn forget_what_is_gone(self: &Arc<Self>) {
         let forget = || {
             let context = Arc::downgrade(self);
@@ -103,7 +103,7 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
-    /// How long to wait after one more failure of this object.
+    /// The back-off after one more failure of this object.
     pub fn failed(&self, uid: &str) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(uid.to_owned()).or_insert(0);

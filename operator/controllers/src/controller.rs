@@ -1,4 +1,4 @@
-//! What the three controllers have in common: how a kind is watched, reconciled, retried and measured.
+//! The shared part of the three controllers: watching, reconciling, retrying and measuring a kind.
 
 use std::{
     fmt::Debug,
@@ -33,13 +33,13 @@ use tokio::sync::mpsc;
 
 use crate::{context::Context, error::Error, parent::Parent, watched_store::WatchedStore, watches::triggers::requests};
 
-/// One reconcile; what takes longer has met a stuck API server.
+/// Limit of one reconcile; beyond it, the API server is stuck.
 const LONGEST_RECONCILE: Duration = Duration::from_secs(60);
-/// Changes within this time are reconciled once. Every first answer to an event waits so long.
+/// Changes within this time lead to one reconcile. The first reaction to each event waits this long.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 const CONCURRENCY: u16 = 16;
 
-/// A kind this operator reconciles.
+/// A kind that this operator reconciles.
 pub trait Kind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + HasStatus
@@ -51,19 +51,19 @@ pub trait Kind:
     + Sync
     + 'static
 {
-    /// The condition that says whether it is as it should be.
+    /// The condition that says whether the object is healthy.
     const HEALTH: &'static str;
 
-    /// How it is, in one word of a fixed list.
+    /// The object's state, as one word of a fixed list.
     fn state(&self) -> &'static str;
 
-    /// What is watched of it.
+    /// The watched store of this kind.
     fn watched(context: &Context) -> &WatchedStore<Self>;
 
-    /// Brings the cluster closer to what the object says. Some: look again after that time even if nothing happens.
+    /// Brings the cluster closer to the object's spec. `Some`: reconcile again after that time even without an event.
     fn reconcile(&self, context: &Context) -> impl Future<Output = Result<Option<Duration>, Error>> + Send;
 
-    /// Shows an error in the object's conditions.
+    /// Writes an error into the object's conditions.
     fn show(&self, error: &Error, context: &Context) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
@@ -78,8 +78,7 @@ pub fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(
     }
 }
 
-/// A controller of what a watched store shows that also listens to triggers. What else it watches is added by the
-/// caller.
+/// A controller over a watched store, which also reacts to triggers. The caller adds further watches.
 pub fn controller<K: Kind>(
     watched: &WatchedStore<K>,
     shown: impl Stream<Item = Result<DeserializeGuard<K>, watcher::Error>> + Send + 'static,
@@ -136,7 +135,7 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     );
     let uid = object.uid().unwrap_or_default();
     if !K::watched(&context).holds(&namespace, &name, &uid) {
-        // It went meanwhile, and what this reconcile has noted down came after that.
+        // The object was deleted meanwhile, and this reconcile may have recorded facts after the deletion.
         context.forget(&uid);
         return Ok(Action::await_change());
     }
@@ -157,8 +156,7 @@ async fn reconcile<K: Kind>(object: Arc<DeserializeGuard<K>>, context: Arc<Conte
     }
 }
 
-/// A fault that one object brings about is not to end the reconciles of all others, nor to hold one of their places for
-/// ever.
+/// A fault caused by one object must neither end the reconciles of all others nor block one of their slots for ever.
 async fn contained<T>(reconcile: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let guarded = AssertUnwindSafe(reconcile).catch_unwind();
     match tokio::time::timeout(LONGEST_RECONCILE, guarded).await {
@@ -178,8 +176,8 @@ fn in_words(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or_else(|| "a panic without words".to_owned())
 }
 
-/// Says of an object that cannot be read what is wrong with it, once: it is left alone until somebody changes it. It
-/// was accepted by an older CRD than this operator's, or written by somebody who may write anything.
+/// Reports once what is wrong with an object that cannot be parsed; it is then left alone until it changes. An older
+/// CRD accepted it, or a client with wide rights wrote it.
 async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject, context: &Context) {
     let kind = K::kind(&());
     let meta = &invalid.metadata;
@@ -205,7 +203,7 @@ async fn explain<K: Kind>(object: &DeserializeGuard<K>, invalid: &InvalidObject,
         .cluster
         .tell(object, vec![warning(Reason::Unreadable, &*message)])
         .await;
-    // Where the spec is not even of the right shape the API server refuses every write; then the event has to do.
+    // If even the shape of the spec is wrong, the API server refuses every write; then only the event reports it.
     let health = Conditions::after(&[], meta.generation, Time(Timestamp::now()))
         .set(K::HEALTH, ConditionStatus::False, Reason::Unreadable, &message)
         .done();
@@ -222,7 +220,7 @@ fn retry<K: Kind>(object: Arc<DeserializeGuard<K>>, _: &Error, context: Arc<Cont
     Action::requeue(context.failed(&object.uid().unwrap_or_default()))
 }
 
-/// The event that tells of an error.
+/// The event that reports an error.
 pub fn event_of(error: &Error) -> Event {
     warning(error.reason(), error.to_string())
 }

@@ -1,4 +1,4 @@
-//! What can go wrong while reconciling: what was attempted, on which object, and what to do about it.
+//! Errors of a reconcile: the action, the object, and what to do about it.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ impl Error {
         }
     }
 
-    /// What the API server said when it refused a pod because a ResourceQuota is used up.
+    /// The API server's message if it refused a pod because a ResourceQuota is used up.
     pub fn quota_refusal(&self) -> Option<&str> {
         let Self::Create { source, .. } = self else { return None };
         match &**source {
@@ -62,7 +62,7 @@ impl Error {
     }
 
     /// Whether a condition shows this error to users: a request that the API server refused or an object that cannot be
-    /// read, but not an API server that could not be reached.
+    /// parsed, but not an unreachable API server.
     pub fn is_for_people(&self) -> bool {
         match self {
             Self::Apply { source, .. } | Self::Create { source, .. } | Self::Delete { source, .. } => {

@@ -1,15 +1,15 @@
-//! Which replica reconciles: the holder of a Lease, and for how long its writes may leave this process.
+//! Leader election by a Lease: which replica reconciles, and how long its writes may leave this process.
 //!
 //! ```text
 //! acquire ─► hold (renews) ─► lost to another: the process ends
 //!               └─► WriteWindow: writes are let through until 10 s after the last renewal began (see api_client)
 //! ```
 //!
-//! As client-go does it: another's lease counts from when *this* process saw it renewed, so clocks need not agree, and
-//! every write of the Lease names the version it replaces. Two things are more than that. Waiting replicas watch the
-//! Lease, so one that is given back is taken at once. And a holder that was frozen, or cut off, cannot write on when it
-//! wakes: its write window is closed before another may take the Lease. If no other replica has taken it meanwhile, the
-//! same process continues with all it knows.
+//! The protocol is client-go's: another replica's lease counts from when *this* process saw the renewal, so clocks need
+//! not agree, and every write of the Lease names the version it replaces. Two things are added. Waiting replicas watch
+//! the Lease, so they take a released one at once. And a holder that was frozen or cut off cannot write when it wakes:
+//! its write window closes before another replica may take the Lease. If no replica has taken it meanwhile, the same
+//! process continues with its state.
 
 use std::{
     fmt::Display,
@@ -37,12 +37,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::watches::config::Pauses;
 
-/// A replica that stops without giving the Lease back is replaced after this time.
+/// A replica that stops without releasing the Lease is replaced after this time.
 const DURATION: Duration = Duration::from_secs(15);
-/// The holder renews it this often.
+/// Renewal period of the holder.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// Writes are let through for so long after a renewal began. What is between this and the Lease's time is for requests
-/// under way.
+/// Writes are allowed for this long after a renewal began. The rest of the Lease's duration is for requests under way.
 const WINDOW: Duration = Duration::from_secs(10);
 /// The pause after a failed request, and the timeout of a request.
 const RETRY: Duration = Duration::from_secs(1);
@@ -52,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct WriteWindow {
     epoch: Instant,
-    /// Milliseconds after the epoch; 0: it has never held the Lease, or has given it back.
+    /// Milliseconds after the epoch; 0 if this process never held the Lease or has released it.
     until: AtomicU64,
 }
 
@@ -80,7 +79,7 @@ impl WriteWindow {
     }
 }
 
-/// One replica's way to the Lease.
+/// One replica's part in the election.
 pub struct Elector {
     leases: Api<Lease>,
     name: String,
@@ -101,7 +100,7 @@ impl Elector {
     /// Waits until this replica holds the Lease.
     pub async fn acquire(&self) -> Lease {
         let mut shown = pin!(watch_object(self.leases.clone(), &self.name).backoff(Pauses::default()));
-        // What was seen, and since when it has not changed. None: nothing was seen yet.
+        // The last Lease seen, and since when it has not changed. `None`: not read yet.
         let mut seen: Option<(Option<Lease>, Instant)> = None;
         loop {
             let free_at = seen.as_ref().map(|(lease, since)| self.free_at(lease.as_ref(), *since));
@@ -130,7 +129,7 @@ impl Elector {
                     let known = seen.as_ref().and_then(|(lease, _)| lease.clone());
                     match timeout(PATIENCE, self.take(known)).await {
                         Ok(Ok(lease)) => return lease,
-                        // Somebody was quicker, or there was none: it is read again.
+                        // Another replica was faster, or the Lease was missing: read it again.
                         Ok(Err(error)) if is_about_its_version(&error) => seen = None,
                         Ok(Err(error)) => self.warn("take", &error),
                         Err(late) => self.warn("take", &late),
@@ -147,12 +146,11 @@ impl Elector {
         }
     }
 
-    /// Keeps the Lease until this replica has it no more; returns whose it is.
+    /// Keeps the Lease until this replica loses it; returns the new holder.
     pub async fn hold(&self, mut lease: Lease) -> String {
         loop {
             sleep(RENEWAL).await;
-            // After any error, this is tried again until the Lease's holder is known. Meanwhile the write window stops
-            // writes.
+            // Retries after any error until the Lease's holder is known. Meanwhile the write window stops writes.
             lease = loop {
                 let begun = Instant::now();
                 let wanted = self.held(Some(&lease));
@@ -164,7 +162,7 @@ impl Elector {
                     Ok(Err(error)) if is_about_its_version(&error) => {
                         match timeout(PATIENCE, self.leases.get_opt(&self.name)).await {
                             Ok(Ok(Some(there))) if holder(&there) == Some(&self.identity) => lease = there,
-                            // Also without a holder: another replica may have had the Lease, worked, and given it back.
+                            // Also without a holder: another replica may have held the Lease, worked, and released it.
                             Ok(Ok(there)) => {
                                 self.window.close();
                                 return there.as_ref().and_then(holder).unwrap_or("no replica").to_owned();
@@ -181,7 +179,7 @@ impl Elector {
         }
     }
 
-    /// Gives the Lease back, if this replica holds it: a waiting one takes it at once. Nothing may be written any more.
+    /// Releases the Lease, if this replica holds it, so that a waiting replica takes it at once. Ends all writes.
     pub async fn give_back(&self) {
         self.window.close();
         let Ok(Ok(Some(mut lease))) = timeout(PATIENCE, self.leases.get_opt(&self.name)).await else {
@@ -203,7 +201,7 @@ impl Elector {
         }
     }
 
-    /// Takes the Lease as it was seen; a conflict when it is not so any more.
+    /// Takes the Lease in the version that was seen; a conflict if it has changed.
     async fn take(&self, known: Option<Lease>) -> Result<Lease, kube::Error> {
         let begun = Instant::now();
         let wanted = self.held(known.as_ref());
@@ -241,8 +239,7 @@ impl Elector {
         }
     }
 
-    /// When a Lease that no longer changes may be taken: at once if it has no holder, or if this replica held it before
-    /// a restart.
+    /// When an unchanged Lease may be taken: at once without a holder, or if this replica held it before a restart.
     fn free_at(&self, lease: Option<&Lease>, since: Instant) -> Instant {
         match lease.and_then(holder) {
             Some(other) if other != self.identity => {
@@ -262,7 +259,7 @@ impl Elector {
     }
 }
 
-/// The Lease's holder. An empty name means no holder: client-go leaves it when it gives a Lease back.
+/// The Lease's holder. An empty name means no holder: client-go writes it on release.
 fn holder(lease: &Lease) -> Option<&str> {
     let holder = lease.spec.as_ref()?.holder_identity.as_deref();
     holder.filter(|holder| !holder.is_empty())
@@ -279,7 +276,7 @@ fn write() -> PostParams {
     }
 }
 
-/// The Lease is another version, is there although it was not, or is not there although it was.
+/// The Lease has another version, exists unexpectedly, or is missing unexpectedly.
 fn is_about_its_version(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict() || status.is_already_exists() || status.is_not_found())
 }

@@ -4,8 +4,8 @@
 //! watches ─► triggers ─► controller: read ─► decide (pure) ─► apply ─► status
 //! ```
 //!
-//! Every kind has a folder with these four steps; `decide` gets everything it needs as values and returns everything
-//! that is to be done as values. One replica at a time reconciles, the holder of a Lease; losing it ends the process.
+//! Every kind has a folder with these four steps; `decide` takes all input as values and returns all changes as values.
+//! One replica at a time reconciles, the holder of a Lease; losing it ends the process.
 
 mod admission;
 mod agents;
@@ -129,7 +129,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Waits for the Lease, reconciles while it is held, and gives it back when told to end.
+/// Waits for the Lease, reconciles while it is held, and releases it when a signal ends the process.
 async fn operate(flags: Flags) -> Result<(), Ended> {
     let (metrics, window) = (Metrics::new(), Arc::new(WriteWindow::new()));
     let client = api_client::connect(&metrics, &window).await.map_err(Ended::NoCluster)?;
@@ -171,13 +171,13 @@ async fn operate(flags: Flags) -> Result<(), Ended> {
         Some(ended) = tasks.join_next() => Err(ended_by(ended)),
         () = &mut told_to_end => Ok(()),
     };
-    // First nothing is written any more, then another replica may write.
+    // First all writes end, then another replica may write.
     tasks.shutdown().await;
     elector.give_back().await;
     result
 }
 
-/// Ends with SIGTERM or SIGINT.
+/// Completes at SIGTERM or SIGINT.
 fn told_to_end() -> Result<impl Future<Output = ()>, Ended> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Signals)?;
@@ -226,8 +226,8 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         "the watch of ledgers",
         Box::pin(follow_ledgers(api(client, scope), ledgers.clone(), triggers.clone())),
     );
-    // Nodes are the cluster's: an operator of one namespace may not look at them, and leaves it to the scheduler what
-    // fits.
+    // Nodes are cluster-scoped: an operator of one namespace may not read them, and leaves it to the scheduler whether
+    // pods fit.
     let admission = Arc::new(Admission::new(scope.is_none(), flags.settings.scale_up()));
     if scope.is_none() {
         forever(
@@ -290,7 +290,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
     forever(
         "the controllers",
         Box::pin(async move {
-            // A pod that is not in the index counts as lost: nothing is decided before the index is complete.
+            // A pod missing in the index counts as lost: no decision before the index is complete.
             if is_filled.wait_for(|filled| *filled).await.is_err() {
                 return;
             }

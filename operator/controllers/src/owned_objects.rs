@@ -1,8 +1,8 @@
-//! The writes of objects that the operator makes for an owner: apply, create once, create a pod.
+//! Writes the objects that the operator creates for an owner: apply, create once, create a pod.
 //!
-//! The owner of what is there is read before every write. What is not there is created, which fails when another writer
-//! was faster; what is there is applied only to the uid that was read. So an object of another owner that has the name
-//! is never touched, whenever it came: see [`ownership`].
+//! Every write first reads the owner of the existing object. A missing object is created, which fails if another writer
+//! was faster; an existing object is applied only to the uid that was read. So another owner's object with the same
+//! name is never touched, whenever it appears: see [`ownership`].
 
 use grpo_operator_core::{
     desired_object::{DesiredObject, Keep},
@@ -26,11 +26,11 @@ use crate::{
     parent::Parent,
 };
 
-/// A write that meets another writer is decided anew, so often in all.
+/// Maximum decisions for one write that conflicts with other writers.
 const TRIES: usize = 3;
 
 impl Cluster {
-    /// Makes a child what it should be. Costs no request when it already is.
+    /// Brings a child to its desired state. Makes no request if it already has it.
     pub async fn apply(&self, namespace: &str, desired: &DesiredObject) -> Result<(), Error> {
         let key = key(namespace, desired);
         let content = match desired.keep {
@@ -46,12 +46,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Forgets what was applied, so that the next apply looks again: for what no watch reports.
+    /// Forgets what was applied, so that the next apply reads the object again: for objects that no watch reports.
     pub fn distrust(&self, namespace: &str, desired: &DesiredObject) {
         self.applied.forget(&key(namespace, desired));
     }
 
-    /// Makes a pod. A pod of this name that the same owner already has is as good.
+    /// Creates a pod. An existing pod with this name and owner counts as success.
     pub async fn create_pod(&self, namespace: &str, desired: &DesiredObject) -> Result<(), Error> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let what = || what(desired);
@@ -75,7 +75,7 @@ impl Cluster {
     }
 }
 
-/// Reads the owner, then creates or applies; returns the version that is there now.
+/// Reads the owner, then creates or applies; returns the resulting version.
 async fn make(api: &Api<DynamicObject>, desired: &DesiredObject) -> Result<Option<String>, Error> {
     let mut left = TRIES;
     loop {
@@ -101,7 +101,7 @@ async fn make(api: &Api<DynamicObject>, desired: &DesiredObject) -> Result<Optio
     }
 }
 
-/// Applies to the object with this uid, and to no other that may have taken its name meanwhile.
+/// Applies to the object with this uid only, not to one that took its name meanwhile.
 async fn apply_to(
     api: &Api<DynamicObject>,
     desired: &DesiredObject,
@@ -124,7 +124,7 @@ async fn apply_to(
     api.patch(&desired.name, &params, &Patch::Apply(&object)).await
 }
 
-/// Whether the object was created, changed or replaced between the look and the write.
+/// Whether the object was created, changed or replaced between the read and the write.
 fn is_of_another_writer(status: &kube::core::Status) -> bool {
     let another_uid = status.is_invalid() && status.message.contains("metadata.uid");
     status.is_already_exists() || status.is_conflict() || another_uid

@@ -1,4 +1,4 @@
-//! Objects of ours, and which of them a pod or a child object belongs to.
+//! Objects of our kinds, and the one that a pod or a child object belongs to.
 
 use grpo_crds::GrpoRun;
 use grpo_operator_core::{
@@ -8,7 +8,7 @@ use grpo_operator_core::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt, core::ObjectMeta};
 
-/// Which controller an object belongs to.
+/// The controller of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Controlled {
     Run,
@@ -32,7 +32,7 @@ impl Controlled {
     }
 }
 
-/// An object of ours, by kind and name.
+/// An object of our kinds, by kind and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Parent {
     pub kind: Controlled,
@@ -61,7 +61,7 @@ impl Parent {
         }
     }
 
-    /// Whom a pod belongs to, by its labels.
+    /// The owner of a pod, by its labels.
     pub fn of_pod(pod: &Pod) -> Option<Self> {
         let labels = pod.labels();
         let (kind, label) = match labels.get(names::ROLE)?.as_str() {
@@ -77,7 +77,7 @@ impl Parent {
         })
     }
 
-    /// Whom an object belongs to, by its controller reference.
+    /// The owner of an object, by its controller reference.
     pub fn of_owned(metadata: &ObjectMeta) -> Option<Self> {
         let owner = metadata
             .owner_references

@@ -1,8 +1,8 @@
-//! Pods that this process has just made and that no watch shows yet.
+//! Pods that this process has just created and that no watch shows yet.
 //!
 //! A reconcile that reads a watch's cache right after a write would see the past: it would take a pod that it has just
-//! made for a lost one. Only the leader reconciles, and its caches are filled before it begins, so nothing has to
-//! survive the process.
+//! created for a lost one. Only the leader reconciles, and its caches are filled before it begins, so this state need
+//! not survive the process.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use std::{
 
 use grpo_operator_core::pods::PodFacts;
 
-/// A made pod that no watch has shown after this long was deleted in between.
+/// A created pod that no watch has shown after this time was deleted meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Made {
@@ -26,7 +26,7 @@ pub struct PendingPods {
 }
 
 impl PendingPods {
-    /// A pod of the owner with this uid has been made.
+    /// Records a pod created for the owner with this uid.
     pub fn made(&self, owner: &str, facts: PodFacts) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.entry(owner.to_owned()).or_default().push(Made {
@@ -35,7 +35,7 @@ impl PendingPods {
         });
     }
 
-    /// The pods a watch shows, and those it does not show yet.
+    /// The pods that a watch shows, plus created pods that it does not show yet.
     pub fn with_made(&self, owner: &str, mut seen: Vec<PodFacts>) -> Vec<PodFacts> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waiting) = made.get_mut(owner) {
@@ -48,7 +48,7 @@ impl PendingPods {
         seen
     }
 
-    /// A pod of the owner has been deleted again, perhaps before a watch showed it.
+    /// Records that a pod of the owner was deleted, perhaps before a watch showed it.
     pub fn deleted(&self, owner: &str, pod: &str) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waiting) = made.get_mut(owner) {
@@ -56,7 +56,7 @@ impl PendingPods {
         }
     }
 
-    /// Nothing needs to be known of this owner any more, nor of its groups (`<uid>/<role>`).
+    /// Forgets an owner and its groups (`<uid>/<role>`).
     pub fn forget(&self, owner: &str) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         made.retain(|key, _| key.split('/').next() != Some(owner));

@@ -1,4 +1,4 @@
-//! The turns at making pods while a ResourceQuota is short: see [`grpo_operator_core::quota`].
+//! The turns for creating pods while a ResourceQuota is short: see [`grpo_operator_core::quota`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,12 +13,12 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// Why the maker makes no pods now, if so. `wants`: it lacks pods.
+    /// Why the maker may not create pods now; `None` if it may. `wants`: it lacks pods.
     pub fn ask(&self, maker: &Maker, wants: bool) -> Option<QuotaWait> {
         self.locked().ask(maker, wants, Timestamp::now())
     }
 
-    /// Whether a quota refused a pod of the maker. From then on it waits.
+    /// Whether a quota refused a pod of the maker; if so, the maker waits from now on.
     pub fn refused(&self, maker: &Maker, error: &Error) -> bool {
         let Some(said) = error.quota_refusal() else {
             return false;
@@ -33,7 +33,7 @@ impl Quotas {
         true
     }
 
-    /// Nothing needs to be known of this maker any more.
+    /// Forgets a maker.
     pub fn forget(&self, uid: &str) {
         self.locked().forget(uid);
     }

@@ -13,8 +13,8 @@ pub struct StoreVolumes {
 }
 
 impl StoreVolumes {
-    /// What a run's claim was when it was read: pods of the run keep it from being replaced, and its access modes never
-    /// change.
+    /// The volume of a run's claim when it was read: pods of the run keep the claim from being replaced, and its access
+    /// modes never change.
     pub fn of(&self, owner: &str) -> Option<StoreVolume> {
         let volumes = self.volumes.lock().unwrap_or_else(PoisonError::into_inner);
         volumes.get(owner).copied()
@@ -25,7 +25,7 @@ impl StoreVolumes {
         volumes.insert(owner.to_owned(), store);
     }
 
-    /// Nothing needs to be known of this owner any more.
+    /// Forgets an owner.
     pub fn forget(&self, owner: &str) {
         self.volumes
             .lock()

@@ -1,14 +1,14 @@
-//! Objects of one of our kinds as their watch last showed them, and who has read them.
+//! Objects of one of our kinds as their watch last showed them, and the readers of each object.
 //!
 //! ```text
 //! watch ─► store ─► controller of the kind
 //!            └────► every reader of the object that changed (or did not exist), once
 //! ```
 //!
-//! A reconcile that reads another object here costs no request, and is triggered when that object is not any more what
-//! it has read: also when it did not exist, and also when its deletion was missed while the watch was interrupted. A
-//! reader is told once; it reads again, and is told again. An object that is gone can be forgotten by others: most are
-//! deleted without a reconcile that sees it.
+//! A reconcile that reads another object here makes no request, and is triggered when that object no longer is what it
+//! read: also if it did not exist, and if its deletion was missed while the watch was interrupted. A reader is
+//! triggered once for each read. The store also reports deleted objects, so that others can forget them: no reconcile
+//! sees most deletions.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,12 +38,12 @@ use crate::{
     },
 };
 
-/// Where kubectl keeps the whole manifest for its next apply.
+/// Annotation in which kubectl keeps the whole manifest for its next apply.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Namespace and name.
 type Key = (String, String);
-/// What each reader has read: the object's version, or that there was none.
+/// The version that each reader has read; `None` if the object did not exist.
 type Readers = HashMap<Key, HashMap<Parent, Option<String>>>;
 
 /// The watched stores of our three kinds.
@@ -60,19 +60,19 @@ impl<K> Watched for K where K: Resource<DynamicType = ()> + Clone + Debug + Dese
 
 pub struct WatchedStore<K: Watched> {
     store: Store<DeserializeGuard<K>>,
-    /// Everything that exists has been seen. Not the store's own word for it, which wakes only one of several who wait.
+    /// Whether the first list is complete. The store's own signal is not used: it wakes only one of several waiters.
     filled: watch::Sender<bool>,
     readers: Mutex<Readers>,
-    /// Uids of what existed when a list began.
+    /// Uids of the objects that existed when a list began.
     before_list: Mutex<HashSet<String>>,
     forget: OnceLock<Forget>,
 }
 
-/// Called with the uid of an object that is gone.
+/// Called with the uid of a deleted object.
 type Forget = Box<dyn Fn(&str) + Send + Sync>;
 
 impl<K: Watched> WatchedStore<K> {
-    /// An empty store, and the stream that fills it: it has to be polled, by the controller of the kind.
+    /// Returns an empty store, and the stream that fills it; the controller of the kind has to poll the stream.
     pub fn of(
         api: Api<DeserializeGuard<K>>,
         triggers: Triggers,
@@ -91,7 +91,7 @@ impl<K: Watched> WatchedStore<K> {
         let reflected = watched.clone();
         let stream = watcher(api, every_object())
             .backoff(Pauses::default())
-            // Field managers and kubectl's last-applied copy are longer than the object, and no code here reads them.
+            // Managed fields and kubectl's last-applied copy are longer than the object, and no code here reads them.
             .modify(|object| {
                 object.managed_fields_mut().clear();
                 object.annotations_mut().remove(LAST_APPLIED);
@@ -117,8 +117,8 @@ impl<K: Watched> WatchedStore<K> {
         (watched, stream)
     }
 
-    /// From now on `forget` is called with the uid of each object that is gone, also where its deletion was missed. The
-    /// first call counts.
+    /// Calls `forget` with the uid of each deleted object, also if its deletion was missed. Only the first call has an
+    /// effect.
     pub fn on_gone(&self, forget: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.forget.set(Box::new(forget));
     }
@@ -127,13 +127,13 @@ impl<K: Watched> WatchedStore<K> {
         self.store.clone()
     }
 
-    /// The object as the watch last showed it. The reader is triggered when it changes. An object that cannot be read
-    /// counts as none.
+    /// Returns the object as the watch last showed it, and triggers the reader when it changes. An object that cannot
+    /// be parsed counts as missing.
     pub async fn read(&self, namespace: &str, name: &str, reader: &Parent) -> Option<K> {
         self.is_filled().await;
         let key = (namespace.to_owned(), name.to_owned());
-        // The store is written before readers are looked through, and read while they are locked: a change is either
-        // seen or told.
+        // The watch writes the store before it looks for readers, and this read holds their lock: a change is either
+        // read or triggers the reader.
         let mut readers = self.locked();
         let object = self.current(&key);
         let version = object
@@ -149,14 +149,14 @@ impl<K: Watched> WatchedStore<K> {
         object.is_some_and(|object| object.meta().uid.as_deref() == Some(uid))
     }
 
-    /// The same for somebody who does not want to be told, also when it cannot be read.
+    /// Like `read`, without a trigger; also returns an object that cannot be parsed.
     pub async fn peek(&self, namespace: &str, name: &str) -> Option<Arc<DeserializeGuard<K>>> {
         self.is_filled().await;
         self.current(&(namespace.to_owned(), name.to_owned()))
     }
 
     async fn is_filled(&self) {
-        // An error means that the watch's end is gone, and then the process ends.
+        // An error means that the watch has ended, and then the process ends.
         let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
@@ -164,7 +164,7 @@ impl<K: Watched> WatchedStore<K> {
         self.store.get(&ObjectRef::new(name).within(namespace))
     }
 
-    /// Who has read what is not so any more.
+    /// Removes and returns the readers whose object this event changes.
     fn concerned(&self, event: &Event<DeserializeGuard<K>>) -> HashSet<Parent> {
         let mut readers = self.locked();
         match event {
@@ -191,13 +191,13 @@ impl<K: Watched> WatchedStore<K> {
         }
     }
 
-    /// Uids of what this event shows to be gone.
+    /// Uids of the objects that this event shows as deleted.
     fn gone(&self, event: &Event<DeserializeGuard<K>>) -> HashSet<String> {
         let uids = || self.store.state().iter().filter_map(|object| object.uid()).collect();
         let mut before = self.before_list.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
             Event::Delete(object) => object.uid().into_iter().collect(),
-            // What the store shows until the list is complete.
+            // The store shows its old content until the list is complete.
             Event::Init => {
                 *before = uids();
                 HashSet::new()

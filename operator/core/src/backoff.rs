@@ -1,4 +1,4 @@
-//! Pauses that double.
+//! Exponential back-off.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub struct Backoff {
     longest: Duration,
 }
 
-/// Before pods are made again that failed by themselves: those of an attempt, and those of a replica.
+/// Back-off before failed pods are created again: pods of an attempt, and of a replica.
 pub const FAILED_PODS: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(300));
 
 impl Backoff {
@@ -17,7 +17,7 @@ impl Backoff {
         Self { first, longest }
     }
 
-    /// The pause after so many doublings.
+    /// The pause after this number of doublings.
     pub fn pause(&self, doublings: u32) -> Duration {
         let factor = 1u32.checked_shl(doublings).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)

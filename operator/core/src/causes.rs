@@ -1,10 +1,10 @@
-//! Why a pod ended, in one of few words: what failures are counted by.
+//! The cause of a pod's end, in one of a few words: the label of the failure counter.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 
 use crate::pods::{PodFacts, PodState};
 
-/// Words of Kubernetes that are counted as they are.
+/// Kubernetes' words that are counted unchanged.
 const WORDS: [&str; 10] = [
     "OOMKilled",
     "Evicted",
@@ -18,7 +18,7 @@ const WORDS: [&str; 10] = [
     "Error",
 ];
 
-/// How far a pod is, in one word.
+/// The state of a pod, in one word.
 pub fn state(facts: &PodFacts) -> &'static str {
     match &facts.state {
         _ if facts.deleting => "Deleting",
@@ -30,7 +30,7 @@ pub fn state(facts: &PodFacts) -> &'static str {
     }
 }
 
-/// Why a pod failed; None for one that did not. Words that are not known are counted together: anybody may write them.
+/// Why a pod failed; `None` if it did not. Unknown words are counted together: any client may write them.
 pub fn cause(pod: &Pod, facts: &PodFacts) -> Option<&'static str> {
     let PodState::Failed(failure) = &facts.state else {
         return None;

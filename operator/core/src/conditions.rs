@@ -1,12 +1,12 @@
-//! Standard conditions: the time of the last transition moves only when the status does.
+//! Standard conditions: the last transition time changes only with the status.
 
 use grpo_contracts::reason::Reason;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Longest message that is written into a status.
+/// Maximum length of a message in a status.
 const LONGEST_MESSAGE: usize = 4096;
 
-/// What a condition says.
+/// Status of a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
     True,
@@ -28,7 +28,7 @@ impl ConditionStatus {
     }
 }
 
-/// Builds the conditions of one status from those it had.
+/// Builds the conditions of a status from the previous ones.
 pub struct Conditions<'a> {
     previous: &'a [Condition],
     generation: Option<i64>,
@@ -50,7 +50,8 @@ impl<'a> Conditions<'a> {
         self.set_as_told(type_, status, reason.text(), message)
     }
 
-    /// The same with a reason of somebody else: a driver of another version declares its faults in its own words.
+    /// Like `set`, with a reason of another component: a driver of another version declares its faults in its own
+    /// words.
     pub fn set_as_told(mut self, type_: &str, status: ConditionStatus, reason: &str, message: &str) -> Self {
         let status = status.text();
         let since = self
@@ -69,14 +70,14 @@ impl<'a> Conditions<'a> {
         self
     }
 
-    /// Conditions about an end that has not come.
+    /// Conditions about an end that the object has not reached.
     pub fn not_finished(self, types: [&str; 2], message: &str) -> Self {
         types.into_iter().fold(self, |conditions, type_| {
             conditions.set(type_, ConditionStatus::False, Reason::NotFinished, message)
         })
     }
 
-    /// A condition as it was said before, if it was.
+    /// Keeps a previous condition, if it exists.
     pub fn keep(mut self, type_: &str) -> Self {
         let before = self.previous.iter().find(|condition| condition.type_ == type_);
         self.built.extend(before.cloned());
@@ -95,7 +96,7 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
         .any(|condition| condition.type_ == type_ && condition.status == "True")
 }
 
-/// A text that fits into a condition: the beginning and the end are kept.
+/// Shortens a text to fit into a condition: keeps the beginning and the end.
 pub fn shortened(text: &str) -> String {
     if text.len() <= LONGEST_MESSAGE {
         return text.to_owned();

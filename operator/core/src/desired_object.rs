@@ -1,4 +1,4 @@
-//! An object the operator wants to exist, as data: what the pure `decide` functions return and `apply` writes.
+//! A desired object as data: the pure `decide` functions return it and `apply` writes it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt, core::ApiResource};
@@ -6,22 +6,22 @@ use serde_json::{Value, json};
 
 use crate::names::Labels;
 
-/// How an object is kept.
+/// How the operator keeps an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Applied whenever it differs from what is wanted.
+    /// Applied whenever it differs from the desired object.
     Applied,
-    /// Made when it does not exist and never touched again: others write it, or it is random.
+    /// Created if missing and never written again: others write it, or it is random.
     CreatedOnce,
 }
 
-/// An object the operator wants to exist.
+/// An object that the operator wants to exist.
 #[derive(Clone, Debug)]
 pub struct DesiredObject {
     pub resource: ApiResource,
     pub name: String,
     pub keep: Keep,
-    /// Uid of what it is made for, also where the object itself has no owner.
+    /// Uid of the object that it is created for, even without an owner reference.
     pub made_for: String,
     pub object: Value,
 }
@@ -36,8 +36,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// None while the API server has not given the object a name and a uid, which cannot be for one that was read from
-    /// it.
+    /// Returns `None` if the API server has not given the object a name and a uid yet; an object read from it always
+    /// has both.
     pub fn of<K: Resource<DynamicType = ()>>(object: &K) -> Option<Self> {
         Some(Self {
             namespace: object.namespace()?,
@@ -47,7 +47,7 @@ impl Owner {
         })
     }
 
-    /// An object of kind `K` that it owns; `body` is everything besides apiVersion, kind and metadata.
+    /// An object of kind `K` with this owner; `body` is everything besides apiVersion, kind and metadata.
     pub fn object<K: Resource<DynamicType = ()>>(
         &self,
         name: impl Into<String>,
@@ -85,7 +85,7 @@ impl DesiredObject {
         self
     }
 
-    /// The same object with one more annotation.
+    /// Adds an annotation.
     pub fn annotated(mut self, key: &str, value: &str) -> Self {
         self.object["metadata"]["annotations"][key] = json!(value);
         self

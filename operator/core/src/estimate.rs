@@ -1,10 +1,10 @@
-//! Whether the trainer of a run fits into the cluster's GPUs: a run that cannot fit is told so before anything starts,
-//! with the sum.
+//! Estimates whether a run's trainer fits into the cluster's GPUs: a run that cannot fit is refused before anything
+//! starts, with the calculation.
 //!
-//! [`forecast`] says the same numbers of a run that fits, and of its engines and its store.
+//! [`forecast`] gives the same numbers for a run that fits, and for its engines and its store.
 //!
-//! The sum is the trainer's own ([`grpo_memory`]), over a geometry guessed from the model's name. A name that says
-//! nothing, and nodes that do not say how large their GPUs are, refuse nothing.
+//! The calculation is the trainer's own ([`grpo_memory`]), for a geometry guessed from the model's name. Nothing is
+//! refused if the name has no size, or if nodes do not report their GPU memory.
 
 pub mod forecast;
 mod geometry;
@@ -24,8 +24,8 @@ use self::{
 /// CUDA's context and NCCL's buffers, beside the tensors.
 const CUDA_AND_NCCL: u64 = 2 << 30;
 
-/// Why the trainer of a run cannot fit into GPUs with so much memory (MiB, as the label `nvidia.com/gpu.memory` has
-/// it), and what to do.
+/// Why the trainer of a run cannot fit into GPUs with this memory (MiB, as in the label `nvidia.com/gpu.memory`), and
+/// what to do.
 pub fn refusal(spec: &GrpoRunSpec, gpu_memory: Option<u64>) -> Option<String> {
     let trains = matches!(spec.mode, Mode::Train | Mode::Finetune);
     let trainer = spec
@@ -66,8 +66,8 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
     facts(spec, trainer, size).estimate(&load, Schedule::Streamed)
 }
 
-/// Tokens that a rank computes at a time: the bound that the spec sets, or the trainer's own, or the longest row there
-/// may be.
+/// Tokens that a rank computes at a time: the limit in the spec, otherwise the trainer's own or the longest possible
+/// row.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
     let own = if trainer.gpus_per_node > 0 { GPU_TOKENS } else { TOKENS };
     let longest = || {
@@ -77,7 +77,7 @@ fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
     u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))
 }
 
-/// What would make it fit, each by itself.
+/// Changes that would each make it fit.
 fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, capacity: u64) -> String {
     let fits = |change: &dyn Fn(&mut GrpoRunSpec)| {
         let mut other = spec.clone();

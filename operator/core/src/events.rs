@@ -2,12 +2,12 @@
 
 use kube::runtime::events::{Event, EventType};
 
-/// Something went as it should.
+/// An event of normal operation.
 pub fn normal(reason: impl Into<String>, note: impl Into<String>) -> Event {
     event(EventType::Normal, reason.into(), note.into())
 }
 
-/// Something failed.
+/// An event of a failure.
 pub fn warning(reason: impl Into<String>, note: impl Into<String>) -> Event {
     event(EventType::Warning, reason.into(), note.into())
 }

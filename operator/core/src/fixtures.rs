@@ -1,4 +1,4 @@
-//! Objects for tests, from YAML; and a check that what is made is what Kubernetes understands.
+//! Objects for tests, from YAML; and a check that Kubernetes understands the created objects.
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -68,7 +68,7 @@ pub fn find<'a>(objects: &'a [DesiredObject], kind: &str, name: &str) -> &'a Val
         .object
 }
 
-/// A cluster of which nothing is known.
+/// A cluster without known facts.
 pub fn surroundings<'a>(namespace: &'a str, settings: &'a Settings) -> Surroundings<'a> {
     Surroundings {
         namespace,
@@ -78,12 +78,12 @@ pub fn surroundings<'a>(namespace: &'a str, settings: &'a Settings) -> Surroundi
     }
 }
 
-/// Fails when an object has a field that Kubernetes' own type does not have.
+/// Fails if an object has a field that Kubernetes' own type lacks.
 pub fn assert_understood(desired: &DesiredObject) {
     assert_known(&desired.object);
 }
 
-/// The same of an object without its resource.
+/// The same check for a plain object.
 pub fn assert_known(object: &Value) {
     let again = match object["kind"].as_str().unwrap() {
         "ConfigMap" => reread::<ConfigMap>(object),

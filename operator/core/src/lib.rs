@@ -1,11 +1,11 @@
-//! What the operator decides, without a cluster: every kind's objects, pods and status as pure functions of what there
-//! is.
+//! The operator's decisions, without a cluster: every kind's objects, pods and status as pure functions of the observed
+//! state.
 //!
 //! ```text
 //! observation ─► decide ─► decision: objects, pods, status, events (applied by the controllers)
 //! ```
 //!
-//! Nothing here talks to the API server or knows the time; the controllers do both (`operator/controllers`).
+//! Nothing here calls the API server or reads the clock; the controllers do both (`operator/controllers`).
 
 pub mod admission;
 pub mod backoff;

@@ -1,8 +1,8 @@
-//! A model of the hub or of a bucket in a pod: the init container that brings it into a cache before the pod's process
-//! starts, and the link under which the process finds it.
+//! Puts a model of the hub or of a bucket into a pod: the init container that downloads it into a cache before the
+//! pod's process starts, and the link at which the process finds it.
 //!
-//! All processes of a run hold the same files: its driver says which ([`Pin::Driver`]). The replicas of a pool
-//! that no run owns agree on one through the cache that they share ([`Pin::Cache`]).
+//! All processes of a run hold the same files: the run's driver decides which ([`Pin::Driver`]). The replicas of a pool
+//! without a run agree through the cache that they share ([`Pin::Cache`]).
 
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access};
 use grpo_crds::common::EnvVariable;
@@ -25,15 +25,15 @@ const TOKEN_VOLUME: &str = "model-token";
 const CREDENTIALS_VOLUME: &str = "model-credentials";
 pub const CACHE_VOLUME: &str = "model-cache";
 
-/// Who says which files it has.
+/// Decides which files a pod downloads.
 pub enum Pin {
-    /// The driver of this run, which the pod has a token for.
+    /// The driver of this run; the pod has a token for it.
     Driver { run: String, namespace: String },
-    /// The first pod that shares the cache, under this name.
+    /// The first pod that shares the cache; the decision is stored under this name.
     Cache { name: String },
 }
 
-/// How a pod gets a model that is downloaded.
+/// How a pod gets a downloaded model.
 pub struct Fetch<'a> {
     pub model: RemoteModel,
     /// The folder for downloaded files.
@@ -41,7 +41,7 @@ pub struct Fetch<'a> {
     /// The volume of that folder, as the init container mounts it.
     pub cache_mount: Value,
     pub pin: Pin,
-    /// Of the process: proxies and another hub are named there.
+    /// Variables of the process, which may set proxies or another hub.
     pub env: &'a [EnvVariable],
 }
 
@@ -105,15 +105,15 @@ impl Fetch<'_> {
     }
 }
 
-/// The hub of the cluster, unless these variables name another.
+/// The variable with the cluster's hub, unless the given variables name another.
 pub fn endpoint(settings: &Settings, given: &[EnvVariable]) -> Vec<(&'static str, String)> {
     let named = given.iter().any(|variable| variable.name == HUB_ENDPOINT);
     let endpoint = settings.hub_endpoint.iter().filter(|_| !named);
     endpoint.map(|endpoint| (HUB_ENDPOINT, endpoint.clone())).collect()
 }
 
-/// The volume of the Secret with a hub's token or a bucket's keys, and its mount in the process that downloads. Secrets
-/// are files: their values are in no environment and in no arguments.
+/// The volume of the Secret with a hub's token or a bucket's keys, and its mount in the downloading process. Secrets
+/// are mounted as files: their values appear in no environment and no arguments.
 pub fn secret(model: &RemoteModel) -> Option<(Value, Value)> {
     Some(match model {
         RemoteModel::Hub(hub) => {

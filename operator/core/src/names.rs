@@ -1,10 +1,10 @@
-//! Names and labels of everything the operator makes. Nothing else in the operator writes one by hand.
+//! Names and labels of all objects that the operator creates. No other module builds them.
 
 use std::collections::BTreeMap;
 
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 pub const OPERATOR: &str = "grpo-operator";
-/// What selects everything the operator (or a gateway for it) has made.
+/// Selects all objects created by the operator, or by a gateway on its behalf.
 pub const MANAGED_SELECTOR: &str = "app.kubernetes.io/managed-by=grpo-operator";
 pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
@@ -14,40 +14,40 @@ pub use grpo_contracts::names::{
     STORE, role, store_claim,
 };
 
-/// Annotation of a claim that outlives its run: the uid of the run that keeps it, which may take it back.
+/// Annotation of a volume claim that outlives its run: uid of the run that keeps it and may take it back.
 pub const RETAINED_BY: &str = "grpo.dev/retained-by";
-/// Annotation of engine pods: what they were made from.
+/// Annotation of engine pods: the template that they were created from.
 pub const TEMPLATE: &str = "grpo.dev/template";
 
 /// The scheduling gate that keeps pods of a run from being scheduled before the run is admitted.
 pub const GATE: &str = "grpo.dev/admission";
-/// Annotation of such pods: the uid of the run they are admitted with.
+/// Annotation of gated pods: uid of the run they are admitted with.
 pub const ADMITTED_WITH: &str = "grpo.dev/admitted-with";
 /// Annotations of a pool made for a run that Kueue admits: the LocalQueue, and the number of the run's pods.
 pub const QUEUE: &str = "grpo.dev/queue";
 pub const GROUP_SIZE: &str = "grpo.dev/group-size";
 
-/// Field manager of everything but status.
+/// Field manager for all writes except status.
 pub const FIELD_MANAGER: &str = "grpo-operator";
 /// Field manager of the operator's part of every status.
 pub const STATUS_FIELD_MANAGER: &str = "grpo-operator-status";
 /// Field manager of a run's claim on an InferencePool (`grpo.dev`).
 pub const CLAIM_FIELD_MANAGER: &str = "grpo-operator-claim";
 
-/// Which pod of a role it is.
+/// Identifies a pod within a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodKey {
-    /// Which group: 0 where the role has but one.
+    /// The group; 0 if the role has only one.
     pub group: u32,
-    /// Which attempt, counted from 1. Pods of two attempts have different names.
+    /// The attempt, counted from 1. Pods of two attempts have different names.
     pub attempt: u32,
-    /// Which of the group's pods.
+    /// The pod's index within the group.
     pub rank: u32,
 }
 
 pub type Labels = BTreeMap<String, String>;
 
-/// Labels of an object, beginning with the one that says whose it is.
+/// Labels of an object, beginning with the label that names its creator.
 pub fn labels<'a>(more: impl IntoIterator<Item = (&'a str, &'a str)>) -> Labels {
     std::iter::once((MANAGED_BY, OPERATOR))
         .chain(more)
@@ -67,17 +67,17 @@ pub fn trainer(run: &str) -> String {
     format!("{run}-trainer")
 }
 
-/// The headless service of one attempt, which gives its pods stable hostnames.
+/// The headless service that gives the pods of one attempt stable hostnames.
 pub fn trainer_hosts(run: &str, attempt: u32) -> String {
     format!("{run}-trainer-{attempt}")
 }
 
-/// A pod of a role that has one group: `<run>-<role>-<attempt>-<rank>`.
+/// A pod of a role with one group: `<run>-<role>-<attempt>-<rank>`.
 pub fn group_pod(run: &str, role: &str, attempt: u32, rank: u32) -> String {
     format!("{run}-{role}-{attempt}-{rank}")
 }
 
-/// A pod of one of several groups, here the replicas of a pool: `<pool>-engine-<replica>-<attempt>-<rank>`.
+/// A pod of a role with several groups, here replicas of a pool: `<pool>-engine-<replica>-<attempt>-<rank>`.
 pub fn engine_pod(pool: &str, key: PodKey) -> String {
     let role = format!("{}-{}", role::ENGINE, key.group);
     group_pod(pool, &role, key.attempt, key.rank)
@@ -95,7 +95,7 @@ pub fn gateway_key(pool: &str) -> String {
     format!("{pool}-gateway-key")
 }
 
-/// The shards of a pool's ledger, one for every [`LEASES_PER_SHARD`] leases that it may have.
+/// The shards of a pool's ledger: one for every [`LEASES_PER_SHARD`] of its maximum leases.
 pub fn ledgers(pool: &str, max: u32) -> Vec<String> {
     let shards = max.div_ceil(LEASES_PER_SHARD as u32).max(1);
     (0..shards).map(|shard| format!("{pool}-ledger-{shard}")).collect()
@@ -105,7 +105,7 @@ pub fn sandbox_policy(pool: &str) -> String {
     format!("{pool}-sandboxes")
 }
 
-/// The policy that lets graders out to the pool's package index.
+/// The policy that allows graders to reach the pool's package index.
 pub fn grader_policy(pool: &str) -> String {
     format!("{pool}-graders")
 }

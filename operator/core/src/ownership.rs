@@ -1,12 +1,12 @@
-//! Whether an object under a wanted name may be written. Pure.
+//! Decides whether the operator may write an object under a wanted name. Pure.
 //!
-//! | under the name is | what is done |
+//! | object under the name | action |
 //! |---|---|
-//! | nothing | the object is created; a create fails if another writer was faster |
-//! | an object whose controller is the wanted owner | it is applied, to this uid only |
-//! | a retained claim of a run of this name, and a retained claim is wanted | it is applied, to this uid only |
-//! | this run's own claim, and `store.retain` has changed | it is applied: its owner is removed, or set again |
-//! | anything else | nothing: [`NameTaken`] |
+//! | none | create; fails if another writer was faster |
+//! | its controller is the wanted owner | apply, to this uid only |
+//! | a retained volume claim of a run with this name, and a retained claim is wanted | apply, to this uid only |
+//! | this run's own volume claim, and `store.retain` has changed | apply: removes the owner, or sets it again |
+//! | any other | no write: [`NameTaken`] |
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, OwnerReference};
 use serde_json::Value;
@@ -17,7 +17,7 @@ use crate::{desired_object::DesiredObject, names};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     Create,
-    /// Only onto the object with this uid.
+    /// Only to the object with this uid.
     Apply {
         uid: String,
     },
@@ -33,7 +33,7 @@ pub struct NameTaken {
     next_step: String,
 }
 
-/// Decides by what is there under the name.
+/// Decides by the existing object with the name.
 pub fn write(existing: Option<&ObjectMeta>, desired: &DesiredObject) -> Result<Write, NameTaken> {
     let Some(existing) = existing else {
         return Ok(Write::Create);
@@ -49,7 +49,7 @@ pub fn write(existing: Option<&ObjectMeta>, desired: &DesiredObject) -> Result<W
         .ok_or_else(|| taken(Some(existing), desired))
 }
 
-/// Why a desired object cannot have its name. None: what had the name a moment ago is gone.
+/// Why a desired object cannot have its name. `existing` is `None` if the holder of the name was deleted meanwhile.
 pub fn taken(existing: Option<&ObjectMeta>, desired: &DesiredObject) -> NameTaken {
     let owner = wanted_owner(desired);
     let kind = owner.and_then(|owner| owner["kind"].as_str()).unwrap_or("GrpoRun");
@@ -103,7 +103,7 @@ fn next_step(desired: &DesiredObject, owner: &str) -> String {
     }
 }
 
-/// The reference to the wanted controller; none for a retained claim.
+/// The owner reference to the wanted controller; `None` for a retained volume claim.
 fn wanted_owner(desired: &DesiredObject) -> Option<&Value> {
     desired.object["metadata"]["ownerReferences"].get(0)
 }
@@ -113,7 +113,7 @@ fn controller(existing: &ObjectMeta) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
-/// Whether the object is what an earlier run of the same name left, or is still this run's own.
+/// Whether the object was left by an earlier run of the same name, or is still this run's own.
 fn is_retained(existing: &ObjectMeta, desired: &DesiredObject) -> bool {
     let labels = existing.labels.as_ref();
     let alike = |key: &str| {
@@ -123,17 +123,17 @@ fn is_retained(existing: &ObjectMeta, desired: &DesiredObject) -> bool {
     controller(existing).is_none() && alike(names::MANAGED_BY) && alike(names::RUN)
 }
 
-/// Uid of the run that keeps a claim beyond its own end.
+/// Uid of the run that keeps a volume claim beyond its own end.
 fn retained_by(existing: &ObjectMeta) -> Option<&String> {
     existing.annotations.as_ref()?.get(names::RETAINED_BY)
 }
 
-/// The field managers as they have to be before the first apply to an object that this operator created; none where
-/// they are already.
+/// Returns the field managers needed before the first server-side apply to an object that this operator created, or
+/// `None` if they need no change.
 ///
-/// A create counts as an update, and what an update set no apply takes away: a variable that is removed from a pool's
-/// spec would stay in its gateway. So the operator's entry becomes that of an apply, as `kubectl apply --server-side`
-/// does it with objects of `kubectl create`.
+/// A create counts as an update, and an apply never removes fields that an update set: a variable removed from a pool's
+/// spec would stay in its gateway. So the operator's entry becomes an apply entry, as `kubectl apply --server-side`
+/// does with objects of `kubectl create`.
 pub fn as_applied(managers: Option<&[ManagedFieldsEntry]>) -> Option<Vec<ManagedFieldsEntry>> {
     let ours = |entry: &ManagedFieldsEntry, operation: &str| {
         entry.manager.as_deref() == Some(names::FIELD_MANAGER)
@@ -157,7 +157,7 @@ pub fn is_owned_by(existing: &ObjectMeta, uid: &str) -> bool {
     controller(existing).is_some_and(|owner| owner.uid == uid)
 }
 
-/// Whether an object has the controller that a desired object is made with.
+/// Whether the object has the controller of the desired object.
 pub fn is_owned_as(existing: &ObjectMeta, desired: &DesiredObject) -> bool {
     matches!(write(Some(existing), desired), Ok(Write::Apply { .. }))
 }

@@ -1,5 +1,4 @@
-//! Parts of pods that all our processes share: security, environment, volumes, resources, and the overlay people may
-//! lay over them.
+//! Parts of pods that all our processes share: security, environment, volumes, resources, and the user's overlay.
 
 use grpo_contracts::access::{self, Service};
 use grpo_contracts::volumes;
@@ -17,7 +16,7 @@ use crate::{
 /// User, group and volume group of all our processes.
 const USER: i64 = 65532;
 
-/// What the restricted Pod Security Standard asks of a pod.
+/// The restricted Pod Security Standard's requirements for a pod.
 pub fn pod_security() -> Value {
     json!({
         "runAsNonRoot": true,
@@ -29,7 +28,7 @@ pub fn pod_security() -> Value {
     })
 }
 
-/// What the restricted Pod Security Standard requires of a container, and a read-only root file system.
+/// The restricted Pod Security Standard's requirements for a container, and a read-only root file system.
 pub fn container_security() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
@@ -39,7 +38,7 @@ pub fn container_security() -> Value {
     })
 }
 
-/// The environment every process gets, then what is particular to it, then what the user adds.
+/// The environment: variables of every process, then the process's own, then the user's.
 pub fn environment(settings: &Settings, attempt: u32, own: &[(&str, String)], given: &[EnvVariable]) -> Value {
     let from_field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}});
     let plain = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -63,7 +62,7 @@ pub fn environment(settings: &Settings, attempt: u32, own: &[(&str, String)], gi
     Value::Array(environment)
 }
 
-/// The resources given, with tiny requests where nothing is said, and GPUs.
+/// The given resources and GPUs, with tiny default requests.
 pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
     let section = |quantities: Option<&std::collections::BTreeMap<String, _>>| -> Map<String, Value> {
         quantities
@@ -96,7 +95,7 @@ pub fn resources(given: Option<&ResourceRequirements>, gpus: u32) -> Value {
     resources
 }
 
-/// Adds the Secrets with which the operator's own images are pulled to those that a pod has.
+/// Adds the pull secrets of the operator's own images to the pod's pull secrets.
 pub fn add_pull_secrets(pod: &mut Value, settings: &Settings) {
     let mut secrets = pod["imagePullSecrets"].as_array().cloned().unwrap_or_default();
     for name in &settings.pull_secrets {
@@ -115,7 +114,7 @@ pub fn image_volume(name: &str, reference: &str, settings: &Settings) -> Value {
     volumes::image_volume(name, reference, &settings.image_pull_policy)
 }
 
-/// Tokens of the pod's account for the services it calls, and their mount. The kubelet keeps them fresh.
+/// The volume with tokens of the pod's account for these services, and its mount. The kubelet renews the tokens.
 pub fn tokens(services: &[Service]) -> (Value, Value) {
     let token = |service: &Service| {
         let audience = service.audience();
@@ -128,8 +127,7 @@ pub fn tokens(services: &[Service]) -> (Value, Value) {
     )
 }
 
-/// The way to the API server, for a pod that asks it for nothing but the cluster's public keys: its account has no
-/// rights.
+/// Access to the API server for a pod that reads only the cluster's public keys: its account has no rights.
 pub fn api_server_access() -> (Value, Value) {
     let name = "api-server";
     (
@@ -141,7 +139,7 @@ pub fn api_server_access() -> (Value, Value) {
     )
 }
 
-/// Flags that say which accounts of a namespace may call.
+/// Flags with the accounts of a namespace that may call.
 pub fn allow(namespace: &str, accounts: impl IntoIterator<Item = String>) -> Vec<String> {
     let flags = accounts
         .into_iter()
@@ -149,12 +147,12 @@ pub fn allow(namespace: &str, accounts: impl IntoIterator<Item = String>) -> Vec
     flags.flatten().collect()
 }
 
-/// Who else may reach each of our services: pods of namespaces that collect metrics.
+/// Further allowed callers of all our services: pods of namespaces that collect metrics.
 pub fn from_metrics() -> Value {
     json!({"namespaceSelector": {"matchLabels": {names::METRICS: "true"}}})
 }
 
-/// The volume of a model and its mount. For a model that is downloaded it holds the link to the files in a cache.
+/// The volume of a model and its mount. For a downloaded model the volume holds the link to the files in a cache.
 pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)> {
     let volume = match (&source.image, &source.persistent_volume_claim) {
         (Some(image), _) => image_volume("model", &image.reference, settings),
@@ -165,7 +163,8 @@ pub fn model(source: &ModelSource, settings: &Settings) -> Option<(Value, Value)
     Some((volume, mount("model", ModelSource::MOUNT, true)))
 }
 
-/// Lays what the user gave over a pod (or a pod template): our labels win; lists are added to, single values replaced.
+/// Merges the user's overlay into a pod (or a pod template): our labels win; lists are extended, single values
+/// replaced.
 pub fn lay_over(pod: &mut Value, overlay: Option<&PodOverlay>) {
     let Some(overlay) = overlay else { return };
     if let Some(metadata) = &overlay.metadata {

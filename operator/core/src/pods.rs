@@ -1,4 +1,4 @@
-//! What a pod's status means, in the words of a person who wants to know why a run is not moving.
+//! Turns a pod's status into words that explain why a run does not progress.
 
 use grpo_contracts::exit::{HUNG_CODE, Hang};
 use jiff::Timestamp;
@@ -7,51 +7,51 @@ use kube::ResourceExt;
 
 use crate::names::{self, role};
 
-/// Of what a failed process wrote last, so many lines are shown.
+/// Number of lines shown from the end of a failed process's output.
 const LAST_LINES: usize = 5;
 
-/// The reason by which a pod behind a scheduling gate waits.
+/// Reason of a pod that waits behind a scheduling gate.
 pub const GATED: &str = "SchedulingGated";
 
-/// What matters of one pod.
+/// The facts about one pod that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
     pub name: String,
-    /// Which group it is in, where its role has several: a replica of an engine.
+    /// The group, if the role has several: a replica of an engine.
     pub group: u32,
     pub attempt: u32,
-    /// Which of its group's pods it is.
+    /// The pod's index within its group.
     pub rank: u32,
     /// It is being deleted.
     pub deleting: bool,
-    /// When it is being deleted: by then its processes have ended, unless its node is lost.
+    /// The deadline of the deletion: by then its processes have ended, unless the node is lost.
     pub gone_by: Option<Timestamp>,
-    /// The cluster takes it away, or did: why, in words.
+    /// The cluster removes the pod, or removed it: the reason, in words.
     pub taken: Option<String>,
     pub ip: Option<String>,
-    /// The node it was put on.
+    /// The node that it is bound to.
     pub node_name: Option<String>,
-    /// When the last of its containers started, if all run.
+    /// Start of the last container, if all containers run.
     pub started_at: Option<Timestamp>,
-    /// It is ready, or was and is not any more.
+    /// The pod is ready, or was ready before.
     pub has_been_ready: bool,
     pub state: PodState,
-    /// Its process ended, and containers that somebody put beside it still run.
+    /// Its process ended, but containers added by others still run.
     pub outlived: bool,
-    /// What it was made from, when it says so.
+    /// The template that it was created from, if recorded.
     pub template: Option<String>,
 }
 
-/// How far a pod is.
+/// State of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodState {
-    /// Not scheduled, images not there, containers not started or waiting to be started again.
+    /// Not scheduled, images missing, containers not started or waiting for a restart.
     Waiting { reason: String, message: String },
     /// All containers run.
     Running { ready: bool },
     /// Its process ended with exit code 0.
     Succeeded,
-    /// It ended otherwise.
+    /// Its process ended in another way.
     Failed(Failure),
 }
 
@@ -59,13 +59,13 @@ pub enum PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Failure {
     pub exit_code: Option<i32>,
-    /// Ended by the cluster (preemption, drain, node loss), not by what ran in it.
+    /// Ended by the cluster (preemption, drain, node loss), not by its own process.
     pub disrupted: bool,
-    /// Pod, image, exit code and last words, for people.
+    /// Pod, image, exit code and last output, for people.
     pub message: String,
-    /// What the process wrote as its termination message.
+    /// The termination message of the process.
     pub last_words: Option<String>,
-    /// When the process ended, if one did.
+    /// When the process ended, if it did.
     pub at: Option<Timestamp>,
 }
 
@@ -95,7 +95,7 @@ impl PodFacts {
         }
     }
 
-    /// A pod that has been made but not been seen yet.
+    /// A pod that was created and that no watch has shown yet.
     pub fn just_made(name: String, attempt: u32, rank: u32) -> Self {
         Self {
             state: PodState::Waiting {
@@ -118,7 +118,7 @@ impl PodFacts {
         }
     }
 
-    /// A process ran in it.
+    /// A process ran in the pod.
     pub fn has_started(&self) -> bool {
         match &self.state {
             PodState::Waiting { .. } => self.has_been_ready,
@@ -127,7 +127,8 @@ impl PodFacts {
         }
     }
 
-    /// It runs and was ready, but is not any more: as its container is ready until it ends, its node does not answer.
+    /// The pod runs and was ready before, but is not ready now: its container stays ready until it ends, so the node
+    /// does not answer.
     pub fn is_out_of_reach(&self) -> bool {
         self.has_been_ready && self.state == PodState::Running { ready: false }
     }
@@ -136,7 +137,7 @@ impl PodFacts {
         matches!(self.state, PodState::Succeeded | PodState::Failed(_))
     }
 
-    /// It waits behind a scheduling gate, ours or Kueue's.
+    /// Whether the pod waits behind a scheduling gate, ours or Kueue's.
     pub fn is_gated(&self) -> bool {
         matches!(&self.state, PodState::Waiting { reason, .. } if reason == GATED)
     }
@@ -147,7 +148,7 @@ impl PodFacts {
 }
 
 impl Failure {
-    /// What a rank that waited too long for others says of them.
+    /// What a rank reports about the ranks it waited for too long.
     pub fn hang(&self) -> Option<Hang> {
         said_of_a_hang(self.exit_code?, self.last_words.as_deref()?)
     }
@@ -160,7 +161,7 @@ fn said_of_a_hang(exit_code: i32, words: &str) -> Option<Hang> {
     serde_json::from_str(words.trim()).ok()
 }
 
-/// None while a container does not run.
+/// Returns `None` unless all containers run.
 fn started_at(status: &PodStatus) -> Option<Timestamp> {
     let containers = status.container_statuses.as_ref()?;
     let starts: Option<Vec<Timestamp>> = containers
@@ -170,7 +171,7 @@ fn started_at(status: &PodStatus) -> Option<Timestamp> {
     starts?.into_iter().max()
 }
 
-/// A pod that never was ready has been unready since before its containers started.
+/// A pod that was never ready has been unready since before its containers started.
 fn has_been_ready(status: &PodStatus) -> bool {
     let ready = status
         .conditions
@@ -182,8 +183,8 @@ fn has_been_ready(status: &PodStatus) -> bool {
     ready.status == "True" || started_at(status).is_some_and(|started| changed > Some(started))
 }
 
-/// The container whose end is the pod's, in pods that are not started again: service meshes and others put theirs
-/// beside it, which do not end. It is called as the pod's role.
+/// Returns the container that decides when the pod ends, for pods that are not restarted: service meshes and others add
+/// containers that do not end. The container has the name of the pod's role.
 fn own_container(pod: &Pod) -> Option<&str> {
     let role = pod.labels().get(names::ROLE)?.as_str();
     [role::DRIVER, role::TRAINER].contains(&role).then_some(role)
@@ -196,8 +197,8 @@ fn own_end<'a>(own: Option<&str>, status: &'a PodStatus) -> Option<&'a Container
     container.state.as_ref()?.terminated.as_ref()
 }
 
-/// A container beside the pod's own still runs. Where none does, the kubelet has yet to write how the pod ended: its
-/// next status has the phase, and what evicted the pod.
+/// Whether another container still runs. If none runs, the kubelet has not written the end of the pod yet: its next
+/// status has the phase, and the cause of an eviction.
 fn another_runs(own: Option<&str>, status: &PodStatus) -> bool {
     let mut others = status.container_statuses.iter().flatten();
     others.any(|container| {
@@ -236,7 +237,7 @@ fn state(name: &str, own: Option<&str>, status: Option<&PodStatus>) -> PodState 
     }
 }
 
-/// Which volume or image it is only events tell.
+/// Only events tell which volume or image is missing.
 fn still_starting(name: &str) -> String {
     format!("pod {name} waits for its volumes and images (`kubectl describe pod {name}` tells which)")
 }
@@ -273,7 +274,7 @@ fn unscheduled(name: &str, status: &PodStatus) -> PodState {
     }
 }
 
-/// The first container that cannot start, and why.
+/// The first container that cannot start, and the cause.
 fn blocked_container(name: &str, status: &PodStatus) -> Option<PodState> {
     let containers = || {
         status
@@ -332,7 +333,7 @@ fn end_in_words(ended: &ContainerStateTerminated) -> String {
     format!("exit code {}{reason}{words}", ended.exit_code)
 }
 
-/// The last lines of a text in one, so that they fit into a sentence.
+/// The last lines of a text, joined into one line for use in a sentence.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].join(" | ")

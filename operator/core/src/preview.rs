@@ -1,7 +1,7 @@
-//! What the operator makes of manifests, by its own decisions, without a cluster.
+//! Previews the objects that the operator creates from manifests, by its own decisions, without a cluster.
 //!
-//! A manifest goes the way it goes in a cluster: a run's decision makes objects, and the pools among them go through
-//! their own decisions. `kubectl grpo plan` shows the result; the operator's tests hold it for every example
+//! A manifest takes the same path as in a cluster: a run's decision creates objects, and the pools among them go
+//! through their own decisions. `kubectl grpo plan` shows the result; the operator's tests compare it for every example
 //! (`docs/examples/golden`).
 
 use grpo_crds::{
@@ -37,18 +37,18 @@ pub enum PreviewError {
     NotOurs { what: String },
 }
 
-/// The surroundings of a preview.
+/// The context of a preview.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// The namespace of objects that name none.
+    /// The namespace of objects without one.
     pub namespace: &'a str,
     pub settings: &'a Settings,
     pub now: Timestamp,
-    /// MiB of the largest GPU, where nodes say it.
+    /// Memory of the largest GPU, in MiB, if nodes report it.
     pub gpu_memory: Option<u64>,
 }
 
-/// These manifests as the API server would hold them, and all objects that the operator would create for them at first.
+/// These manifests as the API server would store them, and all objects that the operator would create first.
 pub fn objects(manifests: &[Value], around: &Surroundings<'_>) -> Result<Vec<Value>, PreviewError> {
     let mut objects = Vec::new();
     for manifest in manifests {
@@ -61,7 +61,7 @@ pub fn objects(manifests: &[Value], around: &Surroundings<'_>) -> Result<Vec<Val
     Ok(objects)
 }
 
-/// What a run is told when its pools exist: the phase, the reason and the message of its condition Admitted.
+/// The state of a run once its pools exist: the phase, and the reason and message of its condition Admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     pub phase: Option<Phase>,
@@ -69,7 +69,7 @@ pub struct Standing {
     pub message: String,
 }
 
-/// How a run of these objects stands before it asks for capacity: what blocks it, if anything does.
+/// The state of a run with these objects before it asks for capacity: its first blocker, if any.
 pub fn standing(run: &GrpoRun, objects: &[Value], around: &Surroundings<'_>) -> Result<Standing, PreviewError> {
     let mut seen = observed(run.clone(), around)?;
     seen.inference = find(objects, &seen.owner.namespace, seen.inference_name())?;
@@ -132,7 +132,7 @@ fn of_pool(object: Value, around: &Surroundings<'_>, objects: &mut Vec<Value>) -
     Ok(())
 }
 
-/// A run that was accepted just now, without its pools.
+/// The observation of a newly accepted run, without its pools.
 fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, PreviewError> {
     let store = match &run.spec.store.volume_claim_template {
         Some(template)
@@ -211,7 +211,7 @@ fn owner<K: Resource<DynamicType = ()>>(object: &K) -> Result<Owner, PreviewErro
     })
 }
 
-/// The object of this kind and name.
+/// The object with this kind and name.
 fn find<K>(objects: &[Value], namespace: &str, name: &str) -> Result<Option<K>, PreviewError>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -224,7 +224,7 @@ where
     objects.iter().find(is_it).map(read).transpose()
 }
 
-/// With the defaults that the API server fills in.
+/// Parses an object, with the defaults that the API server fills in.
 fn read<K: DeserializeOwned>(object: &Value) -> Result<K, PreviewError> {
     serde_json::from_value(object.clone()).map_err(|source| PreviewError::Unreadable {
         what: words(object),

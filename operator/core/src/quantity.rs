@@ -1,7 +1,7 @@
 //! Kubernetes quantities as whole thousandths: `250m` is 250, `2` is 2,000, `1Gi` is 1,073,741,824,000.
 //!
-//! Enough for adding up what pods ask for and what nodes have. What is finer than a thousandth is rounded up, as the
-//! scheduler does.
+//! Precise enough to add up requests of pods and capacities of nodes. Finer amounts are rounded up to a thousandth, as
+//! the scheduler does.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -25,7 +25,7 @@ const DECIMAL: [(&str, i32); 9] = [
     ("E", 18),
 ];
 
-/// A quantity in thousandths. None for what is not a quantity; the API server lets none of those through.
+/// A quantity in thousandths. `None` if it is not a quantity; the API server accepts only quantities.
 pub fn thousandths(quantity: &Quantity) -> Option<i64> {
     let text = quantity.0.as_str();
     if let Some((number, factor)) = BINARY
@@ -63,7 +63,7 @@ fn scaled(number: &str, factor: i128, power: i32) -> Option<i64> {
     i64::try_from(value).ok()
 }
 
-/// As people read it: whole thousands lose their thousandths, memory is in Gi where it is that large.
+/// Formats an amount for people: whole numbers without a fraction, large memory in Gi.
 pub fn in_words(resource: &str, thousandths: i64) -> String {
     let whole = thousandths / 1000;
     match resource {

@@ -1,8 +1,8 @@
-//! Whose turn it is to make pods in a namespace whose ResourceQuota refused some. Pure.
+//! Decides which run may create pods in a namespace whose ResourceQuota refused some. Pure.
 //!
-//! Two runs that fit into a quota alone, and not together, would each get a part of their pods and wait for the rest
-//! for ever. So a run that is refused gives back its pods that are not on a node, and pauses; while any run of the
-//! namespace pauses, one at a time makes pods.
+//! Two runs that fit a quota only one at a time would each get some of their pods and wait for the rest for ever. So a
+//! refused run deletes its pods that are not on a node, and pauses; while any run of the namespace pauses, one run at a
+//! time creates pods.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -10,32 +10,32 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::backoff::Backoff;
 
-/// A refused run waits so long before it makes pods again, doubled each time up to the longest.
+/// Back-off of a refused run before it creates pods again: first and longest pause.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(120));
-/// In its turn a run makes all of its pods, or is refused. It ends by itself.
+/// In its turn a run creates all of its pods, or is refused. The turn ends by itself.
 const TURN: SignedDuration = SignedDuration::from_secs(15);
-/// A refused run that has not come back so long after its pause is suspended or over.
+/// A refused run that does not return this long after its pause is suspended or over.
 const FORGOTTEN: SignedDuration = SignedDuration::from_secs(60);
 
-/// Who makes pods: a run with the engines of its own pool, or an InferencePool without a run.
+/// A creator of pods: a run with the engines of its own pool, or an InferencePool without a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maker {
     pub namespace: String,
-    /// Such as `GrpoRun demo`.
+    /// For example `GrpoRun demo`.
     pub name: String,
     pub uid: String,
 }
 
-/// Why no pods are made now.
+/// Why no pods are created now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaWait {
     pub until: Timestamp,
-    /// It was refused itself: its pods that are not on a node go.
+    /// The maker itself was refused: its pods that are not on a node are deleted.
     pub refused: bool,
     pub message: String,
 }
 
-/// Who was refused, and whose turn it is, by namespace. Lost with the process, which only shortens pauses.
+/// Refused makers and the current turn, by namespace. Lost with the process, which only shortens pauses.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaTurns {
     namespaces: HashMap<String, Namespace>,
@@ -63,7 +63,7 @@ struct Turn {
 }
 
 impl QuotaTurns {
-    /// The API server refused a pod for want of quota, in these words.
+    /// Records that the API server refused a pod because of a quota, with its message.
     pub fn refuse(&mut self, maker: &Maker, said: &str, now: Timestamp) {
         let namespace = self.namespaces.entry(maker.namespace.clone()).or_default();
         namespace.turn.take_if(|turn| turn.uid == maker.uid);
@@ -80,10 +80,11 @@ impl QuotaTurns {
             .insert(maker.uid.clone(), Refused { until, times, message });
     }
 
-    /// Why the maker makes no pods now, if so. `wants`: it lacks pods, and takes the turn where it may.
+    /// Why the maker may not create pods now; `None` if it may. `wants`: the maker lacks pods, and takes the turn if it
+    /// is free.
     pub fn ask(&mut self, maker: &Maker, wants: bool, now: Timestamp) -> Option<QuotaWait> {
         let namespace = self.namespaces.get_mut(&maker.namespace)?;
-        // A run that was not refused in its turn has all of its pods.
+        // A run without a refusal in its turn has all of its pods.
         if let Some(over) = namespace.turn.take_if(|turn| turn.ends <= now) {
             namespace.refused.remove(&over.uid);
         }
@@ -122,7 +123,7 @@ impl QuotaTurns {
         }
     }
 
-    /// Nothing needs to be known of this maker any more.
+    /// Forgets a maker.
     pub fn forget(&mut self, uid: &str) {
         for namespace in self.namespaces.values_mut() {
             namespace.refused.remove(uid);

@@ -1,4 +1,4 @@
-//! What the operator is started with, as far as the objects it makes depend on it.
+//! The operator's settings that affect the objects it creates.
 
 use clap::Args;
 use jiff::SignedDuration;
@@ -60,12 +60,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// How long new nodes are waited for, if nodes are added.
+    /// How long to wait for new nodes, if the cluster adds nodes.
     pub fn scale_up(&self) -> Option<SignedDuration> {
         (self.node_scale_up_seconds > 0).then(|| SignedDuration::from_secs(self.node_scale_up_seconds.into()))
     }
 
-    /// The defaults, and what the environment says, for a preview of what the operator makes.
+    /// The defaults and the environment's values, for a preview of the operator's objects.
     pub fn defaults() -> Result<Self, clap::Error> {
         #[derive(clap::Parser)]
         struct Flags {
@@ -83,7 +83,7 @@ impl Settings {
         Self::defaults().unwrap()
     }
 
-    /// The same for an operator that admits what this version does not execute.
+    /// Settings for tests of an operator that admits fields which this version does not execute.
     pub fn admitting_unsupported() -> Self {
         Self {
             admit_unsupported: true,

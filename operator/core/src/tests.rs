@@ -1,8 +1,8 @@
-//! Every example, and what becomes of it: `docs/examples/golden/<name>.yaml`, which the book's pages include.
+//! Every example and its plan: `docs/examples/golden/<name>.yaml`, which the book's pages include.
 //!
-//! A manifest goes the way it goes in a cluster, without one ([`crate::preview`]). `UPDATE_GOLDEN=1` (`make golden`)
-//! writes the files; without it they are compared. That a real API server comes to hold the same objects is an
-//! end-to-end test.
+//! A manifest takes the same path as in a cluster, without one ([`crate::preview`]). `UPDATE_GOLDEN=1` (`make golden`)
+//! writes the files; otherwise they are compared. An end-to-end test checks that a real API server holds the same
+//! objects.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -15,7 +15,7 @@ use crate::{
     settings::Settings,
 };
 
-/// A word that is nowhere in the examples.
+/// A word that appears in no example.
 const NAMESPACE: &str = "namespace-of-the-example";
 
 #[test]
@@ -80,7 +80,7 @@ fn names_in(folder: &PathBuf) -> BTreeSet<String> {
         .collect()
 }
 
-/// The manifests of an example, and everything that is made of them in turn.
+/// The manifests of an example, and all objects created from them.
 fn objects_of(name: &str) -> Vec<Value> {
     let text = fs::read_to_string(folder().join(format!("{name}.yaml"))).unwrap();
     let manifests: Vec<Value> = serde_yaml_ng::Deserializer::from_str(&text)

@@ -1,4 +1,4 @@
-//! What `kubectl grpo` is asked for, checked before anything is asked of a cluster.
+//! The arguments of `kubectl grpo`, checked before any request to a cluster.
 
 mod names;
 pub mod plan;
@@ -162,7 +162,7 @@ pub struct Show {
 }
 
 impl Show {
-    /// The run, if one is needed, and the words that name the episode.
+    /// The run, if one is needed, and the text that identifies the episode.
     pub fn checked(&self) -> Result<(Option<String>, String), String> {
         match (self.names.as_slice(), &self.records.from) {
             ([episode], Some(_)) => Ok((None, episode_words(episode)?)),

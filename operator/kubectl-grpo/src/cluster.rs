@@ -1,4 +1,4 @@
-//! Which cluster, which namespace, and the run that is asked for.
+//! The selected cluster, namespace and run.
 
 use crate::arguments::ClusterOptions;
 use crate::error::{Asking, Error, refused};
@@ -8,15 +8,15 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, ResourceExt};
 
 const RUNS: &str = "grporuns.grpo.dev";
-/// So many names are shown when the one asked for is not there.
+/// The number of names shown if the requested one does not exist.
 const NAMES_SHOWN: u32 = 10;
 
-/// A cluster, and the namespace that is meant.
+/// A cluster, and the selected namespace.
 #[derive(Clone)]
 pub struct Cluster {
     pub client: Client,
     pub namespace: String,
-    /// The namespace, where the command line names one.
+    /// The namespace of the command line, if it has one.
     pub given: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl Cluster {
         }
     }
 
-    /// All runs, of the namespace or of all.
+    /// All runs, of the namespace or of the cluster.
     pub async fn list(&self, everywhere: bool) -> Result<Vec<GrpoRun>, Error> {
         let api = match everywhere {
             true => Api::all(self.client.clone()),
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// Why there is no such run: because there is no such kind, or with the names that there are.
+    /// Why the run does not exist: the kind does not exist, or the names of the existing runs.
     async fn no_run(&self, name: &str) -> Error {
         let there = match self.runs().list(&ListParams::default().limit(NAMES_SHOWN)).await {
             Ok(list) if list.items.is_empty() => None,

@@ -1,7 +1,7 @@
-//! `kubectl grpo compare`: runs side by side, how their specs differ and how far each came.
+//! `kubectl grpo compare`: runs side by side, with the differences of their specs and their progress.
 //!
-//! Pure but for reading the runs: in go GrpoRuns as the API server has them, with defaults, out comes text. Numbers are
-//! those of the status; curves and episodes are in the stores.
+//! Pure except for reading the runs: the input is GrpoRuns as the API server has them, with defaults, the output text.
+//! Numbers come from the status; curves and episodes are in the stores.
 
 use crate::arguments::Compare;
 use crate::cluster::Cluster;
@@ -16,9 +16,9 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A value that a run does not have.
+/// Shown for a value that a run does not have.
 const ABSENT: &str = "-";
-/// A value longer than this is cut: lists of instances, templates.
+/// Longer values, such as lists of instances or templates, are cut.
 const WIDEST: usize = 40;
 
 pub async fn compare(cluster: &Cluster, wanted: &Compare) -> Result<(), Error> {
@@ -50,13 +50,13 @@ pub fn screen(runs: &[GrpoRun]) -> String {
     harmless(&out).into_owned()
 }
 
-/// Fields of the specs that are not equal, with each run's value.
+/// Spec fields whose values differ, with each run's value.
 fn differences(runs: &[GrpoRun]) -> Vec<Vec<String>> {
     let specs: Vec<BTreeMap<String, String>> = runs
         .iter()
         .map(|run| {
             let mut fields = BTreeMap::new();
-            // A spec that was read from JSON always is JSON.
+            // A spec that was read from JSON always converts to JSON.
             flatten("", &serde_json::to_value(&run.spec).unwrap_or_default(), &mut fields);
             fields
         })
@@ -80,7 +80,7 @@ fn differences(runs: &[GrpoRun]) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Every value below a field, by its path; lists of plain values are one value.
+/// Every value below a field, by its path; a list of plain values counts as one value.
 fn flatten(at: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
     let below = |name: &str| match at {
         "" => name.to_owned(),
@@ -94,7 +94,7 @@ fn flatten(at: &str, value: &Value, fields: &mut BTreeMap<String, String>) {
         }
         Value::Array(items) if items.iter().any(Value::is_object) => {
             for (index, item) in items.iter().enumerate() {
-                // Sets are told apart by their names, and may stand in another order.
+                // Sets are identified by their names, because their order may differ.
                 let name = item["name"].as_str().map_or_else(|| index.to_string(), str::to_owned);
                 flatten(&below(&name), item, fields);
             }

@@ -1,16 +1,16 @@
-//! `kubectl grpo completion`: scripts by which a shell completes the plugin's commands and flags.
+//! `kubectl grpo completion`: scripts with which a shell completes the plugin's commands and flags.
 //!
-//! kubectl asks a program `kubectl_complete-grpo` for what follows `kubectl grpo`; the scripts define what completes
-//! `kubectl-grpo`, and the program is one line of shell that [`candidates`] answers.
+//! kubectl asks a program `kubectl_complete-grpo` for the completions of `kubectl grpo`; the scripts complete
+//! `kubectl-grpo` itself. The program is one line of shell that calls [`candidates`].
 
 use crate::arguments::Arguments;
 use crate::arguments::plan::Shell;
 use clap::{Command, CommandFactory};
 
-/// The name of the program itself.
+/// The program's own name.
 const PROGRAM: &str = "kubectl-grpo";
 
-/// The script for a shell, or the program that kubectl asks.
+/// The script for a shell, or the program that kubectl calls.
 pub fn script(shell: Shell) -> String {
     let generator = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -24,8 +24,8 @@ pub fn script(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// What may follow these words, the last of which is begun: a line each, and the last line says that they are all, as
-/// kubectl reads it.
+/// Completions of these words, of which the last is incomplete: one per line. The last line is kubectl's directive for
+/// the shell.
 pub fn candidates(words: &[String]) -> String {
     let mut command = Arguments::command();
     command.build();
@@ -44,7 +44,7 @@ pub fn candidates(words: &[String]) -> String {
     };
     let fitting = found.into_iter().filter(|(word, _)| word.starts_with(begun));
     let lines: String = fitting.map(|(word, about)| format!("{word}\t{about}\n")).collect();
-    // 4: no names of files, where something else fits.
+    // 4: do not complete file names, because something else fits.
     let directive = if lines.is_empty() { 0 } else { 4 };
     format!("{lines}:{directive}\n")
 }
@@ -70,7 +70,7 @@ fn flags(at: &Command) -> Candidates {
     long.collect()
 }
 
-/// The values that this flag takes, where it takes one of a few.
+/// The values of this flag, if it takes one of a few.
 fn values(at: &Command, flag: &str) -> Option<Candidates> {
     let mut arguments = at.get_arguments();
     let argument = arguments.find(|argument| {

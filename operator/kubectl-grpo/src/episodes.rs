@@ -1,4 +1,4 @@
-//! Tables of episodes, and finding the one that some words name.
+//! Lists episodes in tables, and finds the episode that a text identifies.
 
 use crate::arguments::{Part, Wanted};
 use crate::error::Error;
@@ -7,21 +7,20 @@ use crate::text::table;
 use grpo_records::look::{Contents, EPISODES_A_PAGE, Episode, EpisodesOf};
 use grpo_records::{EpisodeScope, Outcome, paths};
 
-/// So many candidates are named when words fit several episodes.
+/// The number of candidates shown if a text fits several episodes.
 const CANDIDATES: usize = 10;
 
-/// The rows of a table, and what more there is.
+/// The rows of a table, and what it leaves out.
 #[derive(Debug, Default)]
 pub struct Listing {
     pub scopes: Vec<EpisodeScope>,
     pub episodes: Vec<Episode>,
-    /// More would have fitted.
+    /// Whether more episodes match.
     pub cut: bool,
     pub contents: Contents,
 }
 
-/// The scopes that are meant, the newest first: those of an iteration or a set, and otherwise the newest iteration, or
-/// what there is.
+/// The selected scopes, the newest first: those of the iteration or set in `part`, otherwise all.
 pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeScope> {
     let fits = |scope: &&EpisodeScope| match (scope, part.iteration, &part.set) {
         (EpisodeScope::Iteration { iteration }, Some(wanted), _) => *iteration == wanted,
@@ -36,8 +35,8 @@ pub fn meant(contents: &Contents, part: &Part) -> Vec<EpisodeScope> {
     scopes
 }
 
-/// What scopes are ordered by: iterations after evaluations, so that both commands look at the newest iteration first,
-/// and versions by lineage and step (as names, step 9 would come after step 12).
+/// The sort key of scopes. Iterations come after evaluations, so that both commands begin with the newest iteration.
+/// Versions are ordered by lineage and step, because as names step 9 would come after step 12.
 fn age(scope: &EpisodeScope) -> (u8, usize, &str, u32) {
     match scope {
         EpisodeScope::Iteration { iteration } => (2, 0, "", *iteration),
@@ -149,7 +148,7 @@ pub fn what_there_is(contents: &Contents) -> String {
     words.join("; ")
 }
 
-/// The table, and a last line about what more there is.
+/// The table, with a last line about the episodes it leaves out.
 pub fn text(listing: &Listing) -> String {
     let several = listing.scopes.len() > 1;
     let rows: Vec<Vec<String>> = listing.episodes.iter().map(|episode| row(episode, several)).collect();
@@ -223,8 +222,8 @@ fn counts(episodes: &[Episode]) -> String {
     }
 }
 
-/// The folder of the one episode that the words name: by its whole folder, by its name, or by a part of it. The newest
-/// part of the run in which any fits decides.
+/// The folder of the one episode that `words` identify: by the whole folder, the name, or a part of it. The newest
+/// scope with a match decides.
 pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<String, Error> {
     if paths::parse_episode(words).is_some() {
         return Ok(words.to_owned());
@@ -232,7 +231,7 @@ pub async fn find(source: &mut Source, part: &Part, words: &str) -> Result<Strin
     let contents = source.contents().await?;
     for scope in meant(&contents, part) {
         let root = paths::scope(&scope);
-        // Words with a slash say something about the folder, too.
+        // Words with a slash also restrict the folder.
         let name = words.rsplit('/').next().unwrap_or(words);
         let wanted = EpisodesOf {
             containing: Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! What can go wrong, each with the next step.
+//! The plugin's errors, each with the next step.
 
 use grpo_crds::grpo_run::Mode;
 use grpo_records::look::Refusal;
@@ -134,18 +134,18 @@ pub enum Error {
     Interrupted,
 }
 
-/// A request: which verb on which resource, for the error when it is refused.
+/// A request, with its verb and resource, for the error after a refusal.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking<'a> {
     pub verb: &'static str,
     pub resource: &'static str,
-    /// None for all namespaces.
+    /// `None` for all namespaces.
     pub namespace: Option<&'a str>,
     pub name: &'a str,
 }
 
 impl Asking<'_> {
-    /// What a refusal or failure of this request means.
+    /// Explains a refusal or failure of this request.
     pub fn failed(self, error: kube::Error) -> Error {
         if refused(&error, 403) {
             let (place, flag) = match self.namespace {
@@ -178,7 +178,7 @@ pub fn refused(error: &kube::Error, code: u16) -> bool {
     }
 }
 
-/// The refusal behind a watch that cannot begin; anything else a watch gets over by itself.
+/// The refusal behind a watch that cannot begin. A watch recovers from all other errors by itself.
 pub fn watch_refused(error: kube::runtime::watcher::Error) -> Option<kube::Error> {
     use kube::runtime::watcher::Error::{InitialListFailed, WatchStartFailed};
     match error {
@@ -188,8 +188,8 @@ pub fn watch_refused(error: kube::runtime::watcher::Error) -> Option<kube::Error
 }
 
 impl Error {
-    /// How the program ends: 2 where it was asked wrongly, 3 for a run that failed, 4 for one that has not ended, 130
-    /// after Ctrl-C, and 1 for all else.
+    /// The exit code: 2 for wrong arguments, 3 for a failed run, 4 for a run that has not ended, 130 after Ctrl-C, and
+    /// 1 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
@@ -200,7 +200,7 @@ impl Error {
         }
     }
 
-    /// The reader of our output went away, as `head` does: no error to speak of.
+    /// The reader of the output has closed it, as `head` does: not an error.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }

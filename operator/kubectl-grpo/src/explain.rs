@@ -1,20 +1,20 @@
-//! `kubectl grpo explain`: what a reason means, what caused it and what to do. Offline: the page "Troubleshooting" of
-//! the book is part of the program, and its sections are the answers.
+//! `kubectl grpo explain`: the meaning of a reason, its cause and the next step. Works offline: the book's page
+//! "Troubleshooting" is part of the program, and its sections are the answers.
 //!
-//! A test compares the page's sections with every reason that conditions, events, faults, voids and dropped groups can
-//! have, so each has one.
+//! A test compares the page's sections with every reason of conditions, events, faults, voids and dropped groups, so
+//! that each has one.
 
 use crate::error::Error;
 
 const PAGE: &str = include_str!("../../../docs/src/troubleshooting.md");
-/// The section whose table has the reasons of objects that are as they should be.
+/// The section with the table of reasons that need no action.
 const HEALTHY: &str = "Reasons that need no action";
 
-/// A reason, and the page's words on it in Markdown.
+/// A reason, and the page's text about it in Markdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub reason: &'a str,
-    /// The heading of the part of the page that it stands in.
+    /// The heading of the part of the page with this entry.
     pub part: &'a str,
     pub text: &'a str,
 }
@@ -48,7 +48,7 @@ fn of_part(part: &'static str) -> Vec<Entry<'static>> {
         .collect()
 }
 
-/// The answer for a reason, or without one the list of all.
+/// The answer for a reason, or the list of all reasons.
 pub fn explain(reason: Option<&str>) -> Result<String, Error> {
     let entries = entries();
     let Some(reason) = reason else {
@@ -89,7 +89,7 @@ fn list(entries: &[Entry<'_>]) -> String {
     out
 }
 
-/// An entry as a terminal shows it: without marks of Markdown, commands indented.
+/// An entry for a terminal: without Markdown marks, and with indented commands.
 fn in_words(entry: &Entry<'_>) -> String {
     let mut out = format!("{} ({})\n\n", entry.reason, entry.part);
     let mut is_command = false;
@@ -103,7 +103,7 @@ fn in_words(entry: &Entry<'_>) -> String {
     out
 }
 
-/// A line without bold marks and targets of links: `[Quota](quota.md)` becomes `Quota`.
+/// A line without bold marks and link targets: `[Quota](quota.md)` becomes `Quota`.
 fn plain(line: &str) -> String {
     let line = line.replace("**", "");
     let mut out = String::new();

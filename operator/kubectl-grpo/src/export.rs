@@ -1,7 +1,7 @@
-//! Episodes in the files of other projects, one sample of each task: `kubectl grpo export`.
+//! `kubectl grpo export`: episodes in the file formats of other projects, one sample of each task.
 //!
-//! [`mini_swe_agent`] and [`atif`] make them; here episodes are read one after another, and files written as they are
-//! known.
+//! This module reads episodes one after another and writes each file as soon as its content is known;
+//! [`mini_swe_agent`] and [`atif`] define the content.
 
 use crate::arguments::Export;
 use crate::episodes;
@@ -22,15 +22,15 @@ pub mod report;
 use self::pass_at::PassAt;
 use self::report::Report;
 
-/// What was written.
+/// The result of an export.
 #[derive(Debug, Default, PartialEq)]
 pub struct Exported {
-    /// The iteration or evaluation, in words.
+    /// The name of the iteration or evaluation.
     pub scope: String,
     pub episodes: usize,
-    /// Episodes of this sample without a verdict: they have no prediction.
+    /// Episodes of this sample without a verdict, which have no prediction.
     pub without_verdict: usize,
-    /// Over all samples.
+    /// pass@k over all samples.
     pub pass_at: Vec<PassAt>,
 }
 
@@ -57,10 +57,10 @@ impl Exported {
 }
 
 /// Writes `preds.json`, `predictions.jsonl`, `exit_statuses.yaml`, `results.jsonl`, `summary.json`, for each task
-/// `<id>/<id>.traj.json` and `<id>/trajectory.json`, and of all samples `chat_completions/<step>.jsonl`.
+/// `<id>/<id>.traj.json` and `<id>/trajectory.json`, and for all samples `chat_completions/<step>.jsonl`.
 pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result<Exported, Error> {
     let listing = episodes::list(source, &wanted.part, &[], usize::MAX).await?;
-    // A set has a scope for each version that was evaluated; the newest is first.
+    // A set has one scope for each evaluated version, the newest first.
     let scope = listing.scopes.first();
     let mut done = Exported {
         scope: scope.map(ToString::to_string).unwrap_or_default(),
@@ -139,7 +139,7 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
     Ok(done)
 }
 
-/// What the store's pages leave out: the ids of turns, from the file of their rows.
+/// Adds the ids of turns, which the store's pages leave out, from the rows' file.
 async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRecord>, Error> {
     let Some(record) = source.whole_file(&paths::trajectory(episode)).await? else {
         return source.turns(episode).await;

@@ -1,15 +1,15 @@
-//! `kubectl grpo`: GrpoRuns for people. Reads only, except for short-lived pods: one that reads the store of a run
-//! without a driver, one that answers which tasks a run would have, and those that have nodes pull images.
+//! `kubectl grpo`: shows GrpoRuns to people. It only reads, except for short-lived pods: one that reads the store of a
+//! run without a driver, one that lists the tasks that a run would have, and pods that make nodes pull images.
 //!
-//! [`arguments`] says what is wanted, [`completion`] what may follow. [`status`] turns a GrpoRun (`grpo.dev`) into a
-//! screen, [`compare`] several into tables, [`explain`] a reason into the book's words, [`wait`] ends with it;
+//! [`arguments`] parses the command line, [`completion`] completes it. [`status`] renders a GrpoRun (`grpo.dev`) as a
+//! screen, [`compare`] several as tables, [`explain`] a reason with the book's text; [`wait`] ends when a run ends.
 //! [`records`] reaches a run's records, in the driver, by a reader pod or in a copied folder, and [`episodes`] shows
 //! them; [`logs`] interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with
-//! images as its [`sandbox_pool`] names them, [`validated`] those that were found fit; [`plan`] says what the operator
-//! would make of manifests; [`prepull`] has nodes pull images; [`copy`] copies a store,
-//! [`export`] writes episodes as other projects do. [`pods`] are made for a moment, and asked. [`cluster`] knows which
-//! cluster and namespace, [`error`] what to do next when something is missing, [`output`] writes files, [`text`] bars,
-//! tables and durations.
+//! images as its [`sandbox_pool`] names them, [`validated`] the tasks that were found fit. [`plan`] shows the
+//! operator's decisions for manifests; [`prepull`] makes nodes pull images; [`copy`] copies a store; [`export`] writes
+//! episodes in the formats of other projects. [`pods`] creates short-lived pods and connects to pods. [`cluster`]
+//! selects cluster and namespace, [`error`] names the next step after an error, [`output`] writes files, [`text`]
+//! formats bars, tables and durations.
 
 pub mod arguments;
 pub mod cluster;

@@ -1,5 +1,5 @@
-//! kubectl-grpo: what kubectl starts for `kubectl grpo …`. Exit status 0: it is shown; 1: it could not be; 2: it was
-//! asked wrongly; 3 and 4 of `wait`: the run failed, or has not ended.
+//! kubectl-grpo: the program that kubectl starts for `kubectl grpo …`. Exit status 0: success; 1: an error; 2: wrong
+//! arguments; 3 and 4 of `wait`: the run failed, or has not ended.
 
 use clap::Parser;
 use grpo_records::show::{self, Detail};
@@ -24,8 +24,8 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = tokio::select! {
         done = act(&arguments) => done,
-        // A pod that reads a store is deleted before this program ends: there the signal is waited for where the pod is
-        // known.
+        // A pod that reads a store is deleted before this program ends: the code that created the pod waits for the
+        // signal.
         _ = tokio::signal::ctrl_c(), if !makes_a_pod(&arguments.what) => Err(Error::Interrupted),
     };
     match done {
@@ -170,7 +170,7 @@ async fn list_tasks(cluster: Cluster, wanted: &Tasks) -> Result<(), Error> {
     Ok(output::write(&wanted.out, &text)?)
 }
 
-/// A run that cannot have such a list is refused before a pod is made for it.
+/// Refuses a run that cannot have such a list before creating a pod for it.
 async fn list_fit(options: &ClusterOptions, wanted: &Validated) -> Result<(), Error> {
     let (opened, known) = match (&wanted.run, &wanted.records.from) {
         (Some(name), None) => {

@@ -1,6 +1,6 @@
-//! The manifest of a run as people write it: the GrpoRun of a file, and SandboxPools beside it.
+//! A run's manifest as users write it: the GrpoRun of a file, and SandboxPools beside it.
 //!
-//! The API server is not asked: fields that only it can refuse are refused when the run is applied.
+//! The API server is not asked: it refuses fields that only it can check when the run is applied.
 
 use crate::arguments::run_name;
 use grpo_crds::{GrpoRun, SandboxPool};
@@ -39,15 +39,15 @@ pub enum ManifestError {
     },
 }
 
-/// What a file has.
+/// The content of a file.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     pub run: GrpoRun,
-    /// SandboxPools that are described beside the run.
+    /// SandboxPools in the same file.
     pub pools: Vec<SandboxPool>,
 }
 
-/// Reads a file, or standard input where it is `-`. `given`: the namespace of the command line.
+/// Reads a file, or standard input for `-`. `given` is the namespace of the command line.
 pub fn read(file: &Path, given: Option<&str>) -> Result<Manifest, ManifestError> {
     let text = match file == Path::new("-") {
         true => {

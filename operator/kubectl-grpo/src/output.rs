@@ -1,16 +1,16 @@
-//! Files that this program writes: a file has its name only when it is whole.
+//! Writes the program's files: a file gets its name when it is complete.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The name of a file until it is whole.
+/// The name of an incomplete file.
 pub fn part(file: &Path) -> PathBuf {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     file.with_file_name(name)
 }
 
-/// Writes a text to a file, or to standard output where it is `-`.
+/// Writes a text to a file, or to standard output for `-`.
 pub fn write(file: &Path, text: &str) -> std::io::Result<()> {
     if file == Path::new("-") {
         return anstream::stdout().write_all(text.as_bytes());

@@ -1,5 +1,5 @@
-//! The SandboxPool of a run: described in place, in the same file, or in the cluster. It rewrites the names of images
-//! and knows the Secrets with which nodes pull them.
+//! The SandboxPool of a run: inline, in the same file, or in the cluster. It rewrites image names and has the Secrets
+//! with which nodes pull the images.
 
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error, refused};
@@ -12,8 +12,8 @@ use std::collections::HashSet;
 
 const POOLS: &str = "sandboxpools.grpo.dev";
 
-/// The pool's spec. `beside`: pools of the run's own file. None for a run without sandboxes, and for a pool that is not
-/// there yet: `said` tells people so.
+/// The pool's spec. `beside` has the pools of the run's own file. `None` for a run without sandboxes, and for a pool
+/// that does not exist yet, which `said` reports.
 pub async fn of_run(
     cluster: &Cluster,
     run: &GrpoRun,
@@ -62,7 +62,7 @@ pub fn namespace(cluster: &Cluster, run: &GrpoRun) -> String {
     named.unwrap_or_else(|| cluster.namespace.clone())
 }
 
-/// Secrets with which nodes pull images of sandboxes: those of the pool, and for a pool of the run's own the run's.
+/// Secrets with which nodes pull sandbox images: the pool's, or for the run's own pool the run's.
 pub fn pull_secrets(run: &GrpoRun, pool: Option<&SandboxPoolSpec>) -> Vec<String> {
     let is_own = run.spec.sandboxes.pool.is_some();
     let of_run = run
@@ -75,19 +75,19 @@ pub fn pull_secrets(run: &GrpoRun, pool: Option<&SandboxPoolSpec>) -> Vec<String
     of_run.chain(of_pool).collect()
 }
 
-/// An image as the nodes pull it.
+/// An image name as nodes pull it.
 pub fn pulled_name(pool: Option<&SandboxPoolSpec>, image: &str) -> String {
     rewritten(pool.map_or(&[], |pool| &pool.image_rewrites), image)
 }
 
-/// Images as the nodes pull them, each once, in the order of their first mention.
+/// Image names as nodes pull them, each once, in the order of their first mention.
 pub fn pulled_names<'a>(pool: Option<&SandboxPoolSpec>, images: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     let mut known = HashSet::new();
     let images = images.into_iter().map(|image| pulled_name(pool, image));
     images.filter(|image| known.insert(image.clone())).collect()
 }
 
-/// What the pool lays over its sandboxes.
+/// The pool's overlay for its sandboxes.
 pub fn overlay(pool: Option<&SandboxPoolSpec>) -> OverlaySpec {
     let template = pool.and_then(|pool| pool.pod_template.as_ref());
     template.and_then(|template| template.spec.clone()).unwrap_or_default()

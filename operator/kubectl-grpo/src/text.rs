@@ -1,4 +1,4 @@
-//! Bars, tables, paragraphs and durations: plain text that reads the same in a terminal and in a file.
+//! Bars, tables, paragraphs and durations, as plain text for terminals and files.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -20,7 +20,7 @@ pub fn bar(done: u64, total: u64, width: usize) -> String {
     bar.replace(' ', "·")
 }
 
-/// Columns as wide as their widest cell, three apart, as kubectl has them.
+/// Columns as wide as their widest cell, three characters apart, as in kubectl.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.chars().count()).collect();
     for row in rows {
@@ -39,7 +39,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// A text in lines of at most `width` characters, each behind `indent`. A word that is longer has a line of its own.
+/// A text in lines of at most `width` characters, each after `indent`. A longer word has a line of its own.
 pub fn paragraph(text: &str, indent: &str, width: usize) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -62,12 +62,12 @@ pub fn paragraph(text: &str, indent: &str, width: usize) -> String {
     out
 }
 
-/// How long ago, as kubectl says it: two units at most.
+/// The time since then, as in kubectl: at most two units.
 pub fn since(then: Timestamp, now: Timestamp) -> String {
     span(now.duration_since(then))
 }
 
-/// A duration in two units at most; nothing is ever negative for a reader.
+/// A duration in at most two units; never negative.
 pub fn span(duration: SignedDuration) -> String {
     let seconds = duration.as_secs().max(0);
     let (days, hours, minutes, rest) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
@@ -83,7 +83,7 @@ pub fn span(duration: SignedDuration) -> String {
     }
 }
 
-/// The text, cut to so many characters.
+/// The text, cut to this many characters.
 pub fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! The list of the tasks that a run of mode Validate found fit, as the run's store has it: one list for each set.
+//! The list of the tasks that a run of mode Validate found fit, from the run's store: one list for each set.
 
 use crate::error::Error;
 use crate::records::Source;
@@ -10,7 +10,7 @@ use grpo_records::paths;
 use grpo_records::show::harmless;
 use kube::ResourceExt;
 
-/// The set whose list is asked for, by its name in reports. Refuses a run that has no such list.
+/// The set whose list is requested, by its name in reports. Refuses a run without such a list.
 pub fn set_of_run(run: &GrpoRun, wanted: Option<&str>) -> Result<String, Error> {
     let name = run.name_any();
     if run.spec.mode != Mode::Validate {
@@ -32,7 +32,7 @@ fn only(mut sets: Vec<String>, place: &str) -> Result<String, Error> {
     }
 }
 
-/// The list of a set. It is there when all tasks of the set are done.
+/// The list of a set. It exists when all tasks of the set are done.
 pub async fn list(source: &mut Source, run: &str, set: &str) -> Result<String, Error> {
     let missing = || Error::NotValidated {
         run: run.to_owned(),
@@ -41,7 +41,7 @@ pub async fn list(source: &mut Source, run: &str, set: &str) -> Result<String, E
     read(source, set).await?.ok_or_else(missing)
 }
 
-/// The list in a copied store, which does not say which sets its run has.
+/// The list in a copied store, which does not name the sets of its run.
 pub async fn list_of_copy(source: &mut Source, wanted: Option<&str>) -> Result<String, Error> {
     let files = source.files(paths::VALIDATION).await?;
     let there: Vec<String> = files.iter().filter_map(|file| set_of_list(&file.path)).collect();
@@ -61,14 +61,14 @@ pub async fn list_of_copy(source: &mut Source, wanted: Option<&str>) -> Result<S
     read(source, &set).await?.ok_or(Error::NoValidation)
 }
 
-/// The set whose list this file is.
+/// The set that a list file belongs to.
 fn set_of_list(path: &str) -> Option<String> {
     let name = path.strip_prefix(paths::VALIDATION)?.strip_prefix('/')?;
     let set = name.strip_suffix(".txt")?;
     (paths::validated_ids(set) == path && !set.contains('/')).then(|| set.to_owned())
 }
 
-/// What tasks printed cannot command a terminal.
+/// Text that tasks printed cannot control the terminal.
 async fn read(source: &mut Source, set: &str) -> Result<Option<String>, Error> {
     let path = paths::validated_ids(set);
     let Some(bytes) = source.whole_file(&path).await? else {

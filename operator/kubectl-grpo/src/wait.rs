@@ -1,5 +1,4 @@
-//! `kubectl grpo wait`: ends when a run has ended, and says by its exit status how. It watches, and asks for nothing
-//! twice.
+//! `kubectl grpo wait`: ends when a run has ended, with its result as the exit status. It watches, and does not poll.
 
 use crate::arguments::plan::Wait;
 use crate::cluster::Cluster;
@@ -15,18 +14,18 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// So many errors without a state between them, then the API server is asked for the run. A quiet run's watch that a
-/// load balancer cuts each minute ends so too.
+/// After this many watch errors without a state in between, the API server is asked for the run. The watch of a quiet
+/// run, which a load balancer cuts each minute, also ends that way.
 const RECONNECTS: u32 = 12;
-/// So many times it is asked before the wait is given up, and the pause between two: five minutes.
+/// The number of requests before the wait is given up, and the pause between two: five minutes in all.
 const QUESTIONS: u32 = 11;
 const PAUSE: Duration = Duration::from_secs(30);
-/// To the line's beginning, and the rest of it away.
+/// Moves to the beginning of the line and clears it.
 const SAME_LINE: &str = "\r\u{1b}[K";
 
 pub async fn wait(cluster: &Cluster, wanted: &Wait) -> Result<(), Error> {
     let name = wanted.run.as_str();
-    // Names the runs that there are, where this one is not.
+    // If the run does not exist, the error names the existing ones.
     let asked_for = cluster.run(name).await?;
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let begun = Instant::now();
@@ -47,7 +46,7 @@ pub async fn wait(cluster: &Cluster, wanted: &Wait) -> Result<(), Error> {
     };
     progress.end();
     let run = ended.map_err(|error| match error {
-        // Of which a part had passed where the watch was begun again.
+        // Part of the timeout had passed when the watch was restarted, so report the whole.
         Error::StillRuns { run, timeout, state } => Error::StillRuns {
             run,
             timeout: wanted.timeout.unwrap_or(timeout),
@@ -113,7 +112,7 @@ async fn watched(
         match event {
             Ok(Event::Apply(run) | Event::InitApply(run)) => {
                 (failures, listed) = (0, true);
-                // Another run of the same name is not the one that was asked for.
+                // A new run with the same name is not the requested run.
                 if *uid.get_or_insert_with(|| run.uid()) != run.uid() {
                     return Err(deleted());
                 }
@@ -175,7 +174,7 @@ fn phase(run: &GrpoRun) -> Option<Phase> {
     run.status.as_ref().and_then(|status| status.phase)
 }
 
-/// `Running, iteration 3/12, 41/64 episodes`, or what it waits for.
+/// `Running, iteration 3/12, 41/64 episodes`, or the cause of its wait.
 fn state(run: &GrpoRun) -> String {
     let status = run.status.clone().unwrap_or_default();
     let phase = status.phase.map_or_else(
@@ -201,7 +200,7 @@ fn state(run: &GrpoRun) -> String {
     harmless(words.lines().next().unwrap_or_default()).into_owned()
 }
 
-/// ` after iteration 12/12`, where it trained.
+/// ` after iteration 12/12`, if it trained.
 fn done(run: &GrpoRun) -> String {
     let progress = run.status.as_ref().and_then(|status| status.progress.clone());
     let display = progress.and_then(|progress| progress.displayed().display);
@@ -210,7 +209,7 @@ fn done(run: &GrpoRun) -> String {
     iteration.map_or_else(String::new, |iteration| format!(" after iteration {iteration}"))
 }
 
-/// States on standard error: on a terminal in one line, otherwise a line for each change.
+/// Writes states to standard error: on a terminal in one line, otherwise one line per change.
 struct ProgressLine<W> {
     out: W,
     terminal: bool,
@@ -228,7 +227,7 @@ impl ProgressLine<std::io::Stderr> {
 }
 
 impl<W: Write> ProgressLine<W> {
-    /// A standard error that cannot be written does not end the wait.
+    /// An unwritable standard error does not end the wait.
     fn show(&mut self, run: &GrpoRun) {
         let text = crate::text::cut(&state(run), 100);
         if text == self.shown {
@@ -242,7 +241,7 @@ impl<W: Write> ProgressLine<W> {
         self.shown = text;
     }
 
-    /// Leaves the line of the terminal.
+    /// Leaves the terminal's line.
     fn end(&mut self) {
         if self.terminal && !self.shown.is_empty() {
             let _ = writeln!(self.out);

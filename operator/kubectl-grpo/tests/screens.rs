@@ -1,7 +1,7 @@
-//! What people see, from statuses as the operator writes them: its own tests wrote the YAML files
-//! (`grpo_run/screens_tests.rs`), these the texts, and the book includes the texts.
+//! The screens of statuses as the operator writes them. The operator's tests wrote the YAML files
+//! (`grpo_run/screens_tests.rs`), these tests write the texts, and the book includes the texts.
 //!
-//! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them anew.
+//! `UPDATE_SCREENS=1 cargo test -p kubectl-grpo --test screens` writes them again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -75,7 +75,7 @@ fn shown_as(screen: &str, text: &str) {
     );
 }
 
-/// Shows a run that waits, and looks for what a person needs: which thing, how many, where, and what to do.
+/// Shows a waiting run, and looks for the necessary facts: which thing, how many, where, and the next step.
 fn waiting(screen: &str, needed: &[&str]) {
     let text = status::screen(&run(screen), now());
     shown_as(screen, &text);

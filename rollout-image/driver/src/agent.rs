@@ -1,7 +1,7 @@
-//! Agents: the seam between an episode and who works on its task.
+//! Agents: the interface between an episode and the program that works on its task.
 //!
-//! An [`Agent`] works on a [`LiveEpisode`] until that ends. An agent that takes turns is a [`turns::LoopAgent`]:
-//! [`turns`] has the one loop of all of them.
+//! An [`Agent`] works on a [`LiveEpisode`] until it ends. An agent that takes turns is a [`turns::LoopAgent`];
+//! [`turns`] has the common loop.
 
 pub mod bash;
 pub mod cli;
@@ -30,11 +30,11 @@ use grpo_records::{EpisodeEnd, RunAgent};
 
 /// Works on episodes.
 pub trait Agent: Send + Sync {
-    /// How many tokens the first prompt of a task has, where that is known before the episode.
+    /// The number of tokens of a task's first prompt, if known before the episode.
     fn first_prompt(&self, template: &ChatTemplate, task: &Task) -> Result<Option<usize>, TerminalFault>;
 
-    /// Refuses, before anything is sampled, what would fail in some episodes only: the prompt of one task, a template
-    /// that one kind of observation breaks.
+    /// Refuses, before anything is sampled, errors that only some episodes would meet: the prompt of one task, or a
+    /// template that fails for one kind of observation.
     fn rehearse(&self, template: &ChatTemplate, limits: &AgentLimits, tasks: &[Task]) -> Result<(), TerminalFault>;
 
     /// Works on the episode's task from its last recorded turn until the episode ends. Each turn is durable before the
@@ -42,7 +42,7 @@ pub trait Agent: Send + Sync {
     fn run<'a>(&'a self, episode: &'a mut LiveEpisode<'_>) -> BoxFuture<'a, Result<EpisodeEnd, Abort>>;
 }
 
-/// Which agent a run has, and what is particular to it.
+/// The agent of a run, with its own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentKind {
     Bash(Prompts),
@@ -90,7 +90,7 @@ impl AgentKind {
         }
     }
 
-    /// How its answers are read, for the run's journal.
+    /// The format of its answers, for the run's journal.
     pub fn recorded(&self) -> RunAgent {
         match self {
             Self::Bash(_) => RunAgent::Bash,
@@ -104,8 +104,8 @@ impl AgentKind {
         }
     }
 
-    /// The agent, with its templates compiled. `thinking`: as in [`grpo_chat_template::PromptShape`]. `history`: what
-    /// agents that take turns see of it.
+    /// The agent, with its templates compiled. `thinking`: as in [`grpo_chat_template::PromptShape`]. `history`: the
+    /// part of it that agents with turns see.
     pub fn agent(
         &self,
         limits: &AgentLimits,

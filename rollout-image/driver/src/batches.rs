@@ -1,5 +1,5 @@
-//! From finished episodes to the batch of a step: voids leave their group, small groups leave the batch, raw rewards
-//! stay raw.
+//! Makes the batch of a step from finished episodes: drops void episodes and groups with fewer than two valid ones.
+//! Rewards stay raw.
 
 use crate::dynamic::Signal;
 use bytes::Bytes;
@@ -10,18 +10,18 @@ use grpo_records::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A group below this has no baseline.
+/// A group with fewer valid episodes has no baseline.
 pub const SMALLEST_GROUP: usize = 2;
 
-/// A batch, and what did not get into it.
+/// A batch and the groups that it dropped.
 #[derive(Clone, Debug)]
 pub struct Made {
     pub batch: Batch,
     pub dropped: Vec<Event>,
-    /// Groups whose rewards are all alike.
+    /// Groups with equal rewards.
     pub constant: u32,
     pub staleness_max: u32,
-    /// Episodes left out because some of their tokens are from weights older than allowed.
+    /// Episodes left out because some of their tokens are from weights that are too old.
     pub too_stale: u32,
 }
 
@@ -35,7 +35,7 @@ pub enum BatchError {
     Row(#[from] RowFault),
 }
 
-/// Who the batch is for.
+/// Identity of the batch and the rules for its rows.
 #[derive(Clone, Debug)]
 pub struct Heading {
     pub writer: Writer,
@@ -44,11 +44,11 @@ pub struct Heading {
     pub step: u32,
     pub max_staleness: u32,
     pub rows: RowRule,
-    /// With dynamic sampling, the groups that the batch is to have.
+    /// With dynamic sampling, the groups of the batch.
     pub chosen: Option<BTreeSet<u32>>,
 }
 
-/// A group's valid episodes, as far as they can be trained on.
+/// The valid episodes of a group that can be trained on.
 #[derive(Debug, Default)]
 struct Valid {
     rewards: Vec<f32>,
@@ -72,7 +72,7 @@ impl Valid {
             for row in &of_episode {
                 row.check()?;
             }
-            // Where turns are rewarded one by one, an episode may have lost the scores of all of them.
+            // With step-wise rewards an episode can lack the score of every turn.
             let unscored = heading.rows.step_wise().is_some() && meta.sampled_tokens > 0;
             if !of_episode.is_empty() || unscored {
                 valid.rewards.push(meta.reward.unwrap_or_default());
@@ -88,7 +88,7 @@ impl Valid {
         }
         let differ = match rule.step_wise() {
             None => self.rewards.windows(2).any(|pair| pair[0] != pair[1]),
-            // Turns of one number are compared with each other.
+            // Step-wise: compares turns with the same number.
             Some(_) => {
                 let mut first: BTreeMap<Option<u32>, f32> = BTreeMap::new();
                 let mut rows = self.rows.iter();
@@ -102,13 +102,13 @@ impl Valid {
     }
 }
 
-/// What a step can learn from a group, given the final attempts of its episodes.
+/// The signal of a group, from the final attempts of its episodes.
 pub async fn signal(store: &RunStore, heading: &Heading, members: &[&EpisodeMeta]) -> Result<Signal, BatchError> {
     let valid = Valid::of(store, heading, members).await?;
     Ok(valid.signal(&heading.rows))
 }
 
-/// Puts the batch together from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
+/// Makes the batch from the stored trajectories of `metas`, the final attempts of an iteration's episodes.
 pub async fn make(store: &RunStore, heading: Heading, metas: &[EpisodeMeta]) -> Result<Made, BatchError> {
     let mut groups: BTreeMap<u32, Vec<&EpisodeMeta>> = BTreeMap::new();
     for meta in metas {
@@ -167,7 +167,7 @@ async fn ended(store: &RunStore, meta: &EpisodeMeta) -> Result<EndedEpisode, Bat
     EndedEpisode::of(record, &rows).map_err(|source| BatchError::Episode { folder, source })
 }
 
-/// How many steps the oldest of these versions is behind the weights that step `step` starts from.
+/// Steps between the oldest of these versions and the weights that step `step` starts from.
 fn staleness(versions: &[String], step: u32) -> u32 {
     let trained = step.saturating_sub(1);
     versions

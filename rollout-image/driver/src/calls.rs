@@ -1,9 +1,9 @@
-//! What an answer says: its reasoning, its words and its calls of tools, each apart. Pure: text in, decisions out.
+//! Parses an answer into reasoning, content and tool calls. Pure: text in, decisions out.
 //!
-//! A model writes calls in the form that its template taught it: [`hermes`], JSON between tags, or [`qwen3_coder`], a
-//! tag for each argument. Peers disagree on what is wrong with a call (some repair it, some skip it, some run it to its
-//! end of text). Here one rule holds for both forms: one call that cannot be read makes the whole answer text, so that
-//! no half of an answer is carried out.
+//! A model writes calls in the format of its chat template: [`hermes`] (JSON between tags) or [`qwen3_coder`] (a tag
+//! for each argument). Other projects treat malformed calls differently: some repair them, some skip them, some let an
+//! unclosed call end with the text. Here one rule holds for both formats: one malformed call makes the whole answer
+//! text, so that no answer is executed in part.
 
 mod hermes;
 mod qwen3_coder;
@@ -15,29 +15,29 @@ const CLOSE: &str = "</tool_call>";
 pub const THINK: &str = "<think>";
 pub const THOUGHT: &str = "</think>";
 
-/// An answer, taken apart.
+/// A parsed answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedAnswer {
     /// Without its tags, trimmed.
     pub reasoning: Option<String>,
-    /// What is said besides reasoning and calls. The whole answer where a call is malformed.
+    /// Text outside of reasoning and calls; the whole answer if a call is malformed.
     pub content: String,
-    /// In order; empty where one is malformed.
+    /// In order; empty if one is malformed.
     pub calls: Vec<ParsedCall>,
-    /// Why a call cannot be read.
+    /// Why a call is malformed.
     pub malformed: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedCall {
-    /// Not empty. No tool of that name need exist.
+    /// Not empty; may name a tool that does not exist.
     pub name: String,
-    /// JSON text of an object, with the sampled spelling where the format is JSON.
+    /// JSON text of an object; in Hermes' format exactly as sampled.
     pub arguments: String,
 }
 
-/// Takes an answer apart. `tools`: those of its prompt, as JSON text; their schemas give the arguments of Qwen3-Coder
-/// their types.
+/// Parses an answer. `tools`: the tools of its prompt as JSON text; Qwen3-Coder's arguments take their types from these
+/// schemas.
 pub fn parse(format: CallFormat, answer: &str, tools: &str) -> ParsedAnswer {
     let (reasoning, said) = reasoning_of(answer);
     let read = match format {
@@ -59,16 +59,15 @@ pub fn parse(format: CallFormat, answer: &str, tools: &str) -> ParsedAnswer {
     }
 }
 
-/// Words and calls of an answer.
+/// Content and calls of an answer.
 #[derive(Debug)]
 struct Read {
     content: String,
     calls: Vec<ParsedCall>,
 }
 
-/// Reads every call with `call`, which is given the text behind an opening tag and gives the call and the text behind
-/// the closing tag. Words around calls are kept, without the blanks next to a call; an answer without a call is kept as
-/// it is.
+/// Reads every call with `call`, which gets the text after an opening tag and returns the call and the text after the
+/// closing tag. Keeps the text around calls, without blanks next to a call. An answer without calls stays unchanged.
 fn read_calls<'a>(
     said: &'a str,
     call: impl Fn(&'a str) -> Result<(ParsedCall, &'a str), String>,
@@ -96,9 +95,9 @@ fn read_calls<'a>(
     Ok(Read { content, calls })
 }
 
-/// Reasoning and the rest. A template may have opened the reasoning in the prompt, so the opening tag may be missing;
-/// then a closing tag behind a call is not one, because an argument may spell it. Reasoning without an end is the whole
-/// answer.
+/// Splits an answer into reasoning and the rest. The opening tag may be missing, because a template may have opened the
+/// reasoning in the prompt; then a closing tag after a call does not count, because an argument may spell it. Reasoning
+/// without a closing tag is the whole answer.
 fn reasoning_of(answer: &str) -> (Option<&str>, &str) {
     let opened = answer.trim_start().strip_prefix(THINK);
     let (reasoning, rest) = match (opened, answer.split_once(THOUGHT)) {

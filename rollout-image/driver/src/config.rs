@@ -1,5 +1,4 @@
-//! What this run wants, in the driver's own terms: everything else in this crate depends on these and not on the API's
-//! types.
+//! The settings of a run, made from `run.json`. Most of this crate depends on these types and not on the spec.
 
 mod patience;
 
@@ -35,10 +34,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the judge may be at one answer.
+/// How long the judge may take for one answer.
 const JUDGING: Duration = Duration::from_secs(900);
 
-/// The whole of it.
+/// All settings of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub namespace: String,
@@ -47,7 +46,7 @@ pub struct Settings {
     pub mode: Mode,
     pub resume: Resume,
     pub seed: u64,
-    /// The mount and the path below it.
+    /// Mount and path below it.
     pub store: (PathBuf, String),
     pub model: PathBuf,
     /// The mixture whose experts are recorded with every training episode.
@@ -60,26 +59,26 @@ pub struct Settings {
     pub iterations: u32,
     pub prompts: u32,
     pub samples: u32,
-    /// Episodes at the same time; by the size of the pool if it is not given.
+    /// Most episodes at one time; `None`: by the size of the pool.
     pub concurrency: Option<u32>,
     pub max_staleness: u32,
-    /// What becomes of training episodes that run when new weights come.
+    /// What happens to running training episodes when new weights are promoted.
     pub on_sync: OnSync,
     pub dynamic: Option<Dynamic>,
-    /// Engines serve the base model for ever, and the run trains on its samples.
+    /// Engines always serve the base model, and the run trains on its samples.
     pub frozen_sampler: bool,
     pub reward: Reward,
-    /// Of turns; where the run has one.
+    /// Scores single turns, if the run has a judge.
     pub judge: Option<JudgeSettings>,
     pub gateway: String,
     pub engines: Endpoints,
     pub trainer: String,
-    /// Where agents find this driver.
+    /// The URL of this driver, for engine agents and relays.
     pub driver: String,
     pub patience: Patience,
 }
 
-/// Tasks that are trained on.
+/// The training set.
 #[derive(Clone, Debug)]
 pub struct Training {
     pub tasks: Selection,
@@ -87,7 +86,7 @@ pub struct Training {
     pub seed: u64,
 }
 
-/// A named fixed set.
+/// A named evaluation set.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     pub name: String,
@@ -104,7 +103,7 @@ pub struct AgentSettings {
     pub kind: AgentKind,
     pub limits: AgentLimits,
     pub commands: CommandSurroundings,
-    /// False: the model's chat template is told to switch reasoning off.
+    /// `false`: the chat template switches reasoning off.
     pub thinking: bool,
     pub history: HistoryRule,
     /// Each turn is a training row of its own.
@@ -112,7 +111,7 @@ pub struct AgentSettings {
 }
 
 impl Settings {
-    /// How rows of batches follow from episodes.
+    /// How an episode becomes rows of a batch.
     pub fn row_rule(&self) -> RowRule {
         RowRule {
             agent: self.agent.kind.recorded(),
@@ -125,12 +124,12 @@ impl Settings {
 #[derive(Clone, Debug)]
 pub struct Reward {
     pub rule: RewardRule,
-    /// Who has the last word, where the run has one.
+    /// The service that decides the final reward, if the run has one.
     pub service: Option<RewardServiceSettings>,
     pub grade_timeout: Duration,
 }
 
-/// Refuses what this version does not execute. To be called before anything is downloaded.
+/// Refuses features that this version does not execute. Call it before any download.
 pub fn executable(config: &RunConfig) -> Result<(), TerminalFault> {
     match support::unsupported(&config.spec).as_slice() {
         [] => Ok(()),
@@ -139,7 +138,7 @@ pub fn executable(config: &RunConfig) -> Result<(), TerminalFault> {
 }
 
 impl Settings {
-    /// Reads the model's configuration too: a model of the hub has to be there.
+    /// Also reads the model's configuration: a model of the hub must be downloaded first.
     pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
         let spec = &config.spec;
         executable(config)?;
@@ -210,7 +209,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// What of them may change while the run runs.
+    /// The settings that may change during the run.
     pub fn live(&self) -> LiveSettings {
         LiveSettings {
             iterations: self.iterations,
@@ -232,8 +231,7 @@ impl Evaluation {
     }
 }
 
-/// The run's sets by their names in reports, the training set first, without anything else of the run: its model
-/// need not be there.
+/// The run's sets by their names in reports, the training set first. Does not need the model.
 pub fn selections(config: &RunConfig) -> Result<Vec<(String, Selection)>, TerminalFault> {
     executable(config)?;
     let tasks = &config.spec.tasks;
@@ -246,7 +244,7 @@ pub fn selections(config: &RunConfig) -> Result<Vec<(String, Selection)>, Termin
     sets.map(|(name, set)| Ok((name, selection(config, &set)?))).collect()
 }
 
-/// What training and evaluation sets have in common.
+/// The common fields of training and evaluation sets.
 struct SetSpec<'a> {
     dataset: &'a grpo_run::Dataset,
     format: RowFormat,
@@ -326,7 +324,7 @@ fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, Termina
             .map_or(Ok(None), |overrides| statements(config, overrides))?,
         revealed: set.revealed.to_vec(),
         instances: match list(&select.instance_ids)? {
-            // It would select every row.
+            // An empty list would select every row.
             names if names.is_empty() && select.instance_ids.is_some() => {
                 let message = "select.instanceIds has no name: its list is empty";
                 return Err(TerminalFault::new(Reason::InstanceIdsUnreadable, message));
@@ -345,7 +343,7 @@ fn selection(config: &RunConfig, set: &SetSpec<'_>) -> Result<Selection, Termina
     })
 }
 
-/// The names that are listed in the spec or in a mounted list: one a line, and lines that begin with # are comments.
+/// Instance ids from the spec or from a mounted list: one a line; lines that begin with # are comments.
 fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, TerminalFault> {
     let Some(list) = &ids.config_map_ref else {
         return Ok(ids.inline.clone().unwrap_or_default());
@@ -367,7 +365,7 @@ fn instances(config: &RunConfig, ids: &InstanceIds) -> Result<Vec<String>, Termi
 fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
     let agent = &config.spec.agent;
     let kind = match AgentKind::of(agent) {
-        // No policy acts there, and the API asks for none.
+        // Mode Validate has no policy, and the API requires no agent.
         Err(_) if config.spec.mode == Mode::Validate => AgentKind::Bash(Prompts::default()),
         kind => kind?,
     };
@@ -422,7 +420,7 @@ fn judge(config: &RunConfig) -> Option<JudgeSettings> {
     })
 }
 
-/// What the model's own config allows.
+/// The longest context that the model's config allows, in tokens.
 pub fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
     let file = model.join("config.json");
     let read = std::fs::read(&file)

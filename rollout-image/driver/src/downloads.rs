@@ -1,5 +1,6 @@
-//! Downloads from a hub or a bucket: what a run takes is pinned in its store before the first byte, so that a later
-//! driver takes the same files, also when the branch has moved, the bucket has changed, or the server is away.
+//! Downloads from a hub or a bucket. The driver pins the files of a run in its store before the first byte, so that a
+//! later driver takes the same files even if the branch has moved, the bucket has changed, or the server is
+//! unavailable.
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
@@ -18,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a download says how far it is.
+/// How often a download reports its progress.
 const SAY: Duration = Duration::from_secs(2);
-/// Most revisions that are shown.
+/// Most revisions in `status.progress`.
 const REVISIONS_SHOWN: usize = 64;
 
 /// Downloads for one run.
@@ -32,7 +33,7 @@ pub struct Downloads<'a> {
     pub board: &'a Board,
 }
 
-/// What is in the store: what was asked for, and what the run takes.
+/// The record in the store: the source and its pinned files.
 #[derive(Debug, Serialize, Deserialize)]
 struct Pinned<T> {
     #[serde(flatten)]
@@ -41,7 +42,7 @@ struct Pinned<T> {
     pin: Pin,
 }
 
-/// What the record in the store is of, for files of a bucket.
+/// The source in a record, for files of a bucket.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WantedObjects {
     pub url: String,
@@ -58,13 +59,12 @@ impl WantedObjects {
 }
 
 impl Downloads<'_> {
-    /// The hub, as the owner of a token in a file.
+    /// The hub's client, with the token from a file.
     pub fn hub(&self, token: Option<&Path>) -> Result<Hub, DownloadError> {
         Ok(Hub::new(&self.settings.clone().with_token_file(token)?)?)
     }
 
-    /// The pin that the run's first driver made of this, or the one that `pin` makes now. `name`: of a repository, or a
-    /// URL.
+    /// The pin from the store, or the result of `pin`, which is stored now. `name`: a repository or a URL.
     pub async fn pinned<T: Serialize + DeserializeOwned>(
         &self,
         name: &str,
@@ -76,7 +76,7 @@ impl Downloads<'_> {
             Err(StoreError::Missing { .. }) => {
                 let pin = pin.await?;
                 self.store.create(path, &Pinned { of, pin }).await?;
-                // Of two drivers the first one's counts.
+                // If two drivers write, the first pin counts.
                 self.store.read_json(path).await?
             }
             pinned => pinned?,
@@ -94,7 +94,7 @@ impl Downloads<'_> {
         Ok(pin)
     }
 
-    /// Brings the files into a cache and answers their folder; says meanwhile how far it is.
+    /// Downloads the files into a cache and returns their folder; reports its progress on the board.
     pub async fn bring(&self, source: &impl FileSource, pin: &Pin) -> Result<PathBuf, DownloadError> {
         let (progress, mut seen) = (Progress::default(), None);
         let mut download = std::pin::pin!(pin.fetch(source, &self.cache, &progress));
@@ -110,7 +110,7 @@ impl Downloads<'_> {
         Ok(folder)
     }
 
-    /// `seen`: the time and the bytes of the first look, from which the rate is counted.
+    /// `seen`: time and bytes of the first report, from which the rate is computed.
     fn say(&self, source: &impl FileSource, progress: &Progress, seen: &mut Option<(Instant, u64)>) {
         let (arrived, all) = progress.bytes();
         let (since, first) = *seen.get_or_insert((Instant::now(), arrived));
@@ -129,7 +129,7 @@ fn in_words(source: &impl fmt::Display, arrived: u64, all: u64, rate: f64) -> St
     format!("Downloading {source} {arrived}/{all} {unit}, {rate:.1} {rate_unit}/s")
 }
 
-/// The name of a record of this in the store.
+/// The name of the record of `of` in the store.
 pub fn key(of: &impl Serialize) -> String {
     let mut name = sha256_hex(&serde_json::to_vec(of).unwrap_or_default());
     name.truncate(16);
@@ -151,13 +151,13 @@ pub enum DownloadError {
 }
 
 impl DownloadError {
-    /// A server in trouble may be well again for the next attempt; the rest is for people to mend, under this reason.
-    /// `what`: what was to be downloaded.
+    /// A transient error ends this attempt only. Any other error needs a person and ends the run with this reason.
+    /// `what`: the object of the download.
     pub fn ends(self, reason: Reason, what: &impl fmt::Display) -> DriverError {
         let message = format!("downloading {what}: {self}");
         match self {
             Self::Store(error) => error.into(),
-            // A proxy's page in the place of the hub's answer passes, too; and room may be made.
+            // Also worth a retry: a proxy's page instead of the hub's answer, a disk error, and a full disk.
             Self::Hub(error)
                 if error.is_transient()
                     || matches!(

@@ -1,21 +1,21 @@
-//! Dynamic sampling (DAPO, arXiv 2503.14476): groups that teach nothing are replaced by those of the next tasks, until
-//! a batch has as many as it wants.
+//! Dynamic sampling (DAPO, arXiv 2503.14476): replaces groups without a signal by groups of the next tasks until a
+//! batch has enough.
 //!
 //! What flows through: the state of each group, in the order of the tasks -> [`decide`], which is pure -> more groups,
-//! whose tasks a [`Source`] draws, or the groups of the batch. A group is in the batch for its verdicts and its place
-//! in the order, never for the time that its episodes took: the first groups to end are those of short episodes, and a
-//! policy that is trained on them learns to be short. So the batch is the same after a crash, and on a slow cluster.
+//! with tasks from a [`Source`], or the groups of the batch. Verdicts and the order of the tasks select a group, never
+//! the time that its episodes took: the first groups to end are those of short episodes, and a policy that is trained
+//! on them learns to be short. So the batch is the same after a crash and on a slow cluster.
 
 use crate::tasks::selection::Sequence;
 use grpo_crds::grpo_run;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// `rollout.dynamic`, in groups as multiples of a batch's.
+/// `rollout.dynamic`; counts of groups as multiples of a batch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dynamic {
     pub over_sample: f64,
     pub limit: f64,
-    /// Lower and upper end of the shares of resolved episodes with which a task is taken again.
+    /// Lower and upper bound of the pass rate with which a task is drawn again.
     pub band: Option<(f64, f64)>,
 }
 
@@ -38,18 +38,18 @@ impl Dynamic {
     }
 }
 
-/// In groups.
+/// Counts of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The batch is to have so many.
+    /// Groups of the batch.
     pub wanted: usize,
-    /// So many run or teach something at the same time.
+    /// Groups that run or have a signal at one time.
     pub slots: usize,
-    /// No more than these are begun.
+    /// Most groups that may begin.
     pub limit: usize,
 }
 
-/// What a step can learn from a group.
+/// Whether a step can learn from a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Some of its rewards differ.
@@ -60,18 +60,18 @@ pub enum Signal {
     TooFewValid,
 }
 
-/// What is known of a group.
+/// The state of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     Running,
     Ended(Signal),
 }
 
-/// What follows from the groups as they are.
+/// The next action, given the state of all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Wait,
-    /// So many more begin.
+    /// Begin this many more groups.
     Add(usize),
     Enough(Chosen),
 }
@@ -80,11 +80,11 @@ pub enum Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
     pub groups: BTreeSet<u32>,
-    /// The groups before this one decided which; those from it on were not needed.
+    /// The groups before this one decided the choice; later groups were not needed.
     pub needed: u32,
 }
 
-/// What to do, given every group that was begun, in the order of the tasks.
+/// The decision, given all groups that began, in the order of the tasks.
 pub fn decide(rule: Rule, groups: &[Group]) -> Decision {
     let teaches = |group: &Group| *group == Group::Ended(Signal::Some);
     let known = groups.iter().take_while(|group| **group != Group::Running).count();
@@ -106,7 +106,7 @@ pub fn decide(rule: Rule, groups: &[Group]) -> Decision {
     if known < groups.len() {
         return Decision::Wait;
     }
-    // The limit. Without any signal the step has groups that change nothing, so that the run goes to its end.
+    // At the limit. Without any signal the batch has groups that change nothing, so that the run can complete.
     let alike = (0..)
         .zip(groups)
         .filter(|(_, group)| **group == Group::Ended(Signal::None));
@@ -120,19 +120,19 @@ pub fn decide(rule: Rule, groups: &[Group]) -> Decision {
     })
 }
 
-/// From where tasks of groups are drawn.
+/// Draws the tasks of groups.
 #[derive(Debug)]
 pub struct Source {
     sequence: Sequence,
-    /// The place that comes next.
+    /// The next place in the sequence.
     next: u64,
     band: Option<(f64, f64)>,
-    /// Shares of resolved episodes, by position, as they were before the iteration: the same after a crash.
+    /// Pass rates by position, from before the iteration: the same after a crash.
     rates: BTreeMap<u32, f64>,
 }
 
 impl Source {
-    /// `next`: the first place that may be drawn. `rates`: shares of resolved episodes, by position.
+    /// `next`: the first place to draw. `rates`: pass rates by position.
     pub fn new(sequence: Sequence, next: u64, band: Option<(f64, f64)>, rates: BTreeMap<u32, f64>) -> Self {
         Self {
             sequence,
@@ -147,7 +147,7 @@ impl Source {
         (0..count).map(|_| self.one()).unzip()
     }
 
-    /// The next task inside the band; the next task where a whole pass has none.
+    /// The next task inside the band; the next task of all if a whole pass has none inside.
     fn one(&mut self) -> (u32, u64) {
         let first = self.next;
         for place in first..first + self.sequence.tasks() as u64 {

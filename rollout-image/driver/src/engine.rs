@@ -1,12 +1,12 @@
 //! Sampling: sends each request to the replica that [`crate::replicas`] chooses.
 //!
-//! A request carries the version it wants; a replica that serves another says so and is passed over until it has caught
-//! up. Retries end when nothing has come of them for long enough, and what they took is reported as waiting, so that no
+//! A request carries the version it wants; a replica with another version says so and gets no requests until it has
+//! caught up. Retries end if replicas give no result for long enough; their time is reported as waiting, so that no
 //! episode pays for it.
 //!
-//! A long answer is not a fault. A request that stays silent is left running while its replica proves that it samples:
-//! a single token for another prompt. A replica that cannot do that hangs, and another one is asked. One that can is at
-//! work on an answer that the policy makes long, and that time is the policy's.
+//! A long answer is not a fault. A silent request keeps running while its replica proves that it samples: a single
+//! token for another prompt. A replica that cannot do that hangs, and the driver asks another one. A replica that can
+//! is working on an answer that the policy makes long, and that time is the policy's.
 
 mod answer;
 
@@ -32,10 +32,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(100), Duration::from_secs(2));
-/// Proofs in a row that a replica owes before it counts as hanging.
+/// Failed proofs in a row after which a replica counts as hanging.
 const MISSED_PROOFS: u32 = 2;
 
-/// What is to be sampled.
+/// A sampling request.
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     pub prompt: TokenIds<'a>,
@@ -46,27 +46,27 @@ pub struct Ask<'a> {
     pub penalties: Penalties,
     pub seed: u64,
     pub stop_token_ids: Vec<u32>,
-    /// The policy's time that is left.
+    /// The policy's remaining time.
     pub time_left: Duration,
-    /// The mixture whose experts are wanted, and from which position on.
+    /// The mixture whose experts are requested, and the first position.
     pub experts: Option<(Arc<Mixture>, usize)>,
 }
 
-/// What was sampled, and by which weights.
+/// A sample and the weights that made it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     pub answer: Sample,
     pub weights: String,
     pub took: Duration,
-    /// Spent on replicas that were away, busy with other weights, or wrong.
+    /// Spent on replicas that were unavailable, served other weights, or gave wrong answers.
     pub waited: Duration,
 }
 
-/// What came of asking.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answered {
     Sampled(Sampled),
-    /// The engine was still sampling when the policy's time was over: the policy's doing, and no fault.
+    /// The policy's time ended while the engine was sampling: the policy's doing, no fault.
     OutOfTime {
         took: Duration,
     },
@@ -81,7 +81,7 @@ pub enum EngineError {
         within: Duration,
         last: String,
     },
-    /// Nothing this run does can get over it.
+    /// A retry cannot help.
     #[error(transparent)]
     Terminal(TerminalFault),
 }
@@ -103,7 +103,7 @@ enum Refused {
 }
 
 impl Engines {
-    /// The budget's `request` is how long a request may be silent before its replica has to prove that it samples.
+    /// `budget.request`: how long a request may be silent before its replica has to prove that it samples.
     pub fn new(endpoints: Endpoints, model: impl Into<String>, budget: Budget) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(2))
@@ -119,7 +119,7 @@ impl Engines {
         })
     }
 
-    /// With the token that agents ask for.
+    /// With the token that engine agents require.
     pub fn with_token(mut self, token: TokenFile) -> Self {
         self.token = Some(token);
         self
@@ -129,17 +129,17 @@ impl Engines {
         TokenFile::authorize(self.token.as_ref(), request)
     }
 
-    /// A request to sample, with the token: a real one, or the proof that a replica samples at all.
+    /// A sampling request with the token: a real one, or the proof that a replica samples.
     fn completion(&self, replica: SocketAddr) -> reqwest::RequestBuilder {
         self.authorized(self.http.post(format!("http://{replica}/v1/completions")))
     }
 
-    /// Every replica there is now.
+    /// All current replicas.
     pub async fn replicas(&self) -> Vec<SocketAddr> {
         self.replicas.all().await
     }
 
-    /// Asks a replica's agent what it serves.
+    /// Asks a replica's agent which weights it serves.
     pub async fn status(&self, replica: SocketAddr) -> Result<AgentStatus, String> {
         let status = self.ask_status(replica).await;
         let serving = status.as_ref().ok().and_then(|status| status.serving.as_deref());
@@ -153,7 +153,7 @@ impl Engines {
         answer.error_for_status().map_err(brief)?.json().await.map_err(brief)
     }
 
-    /// What is wrong with a replica, as far as requests to it showed.
+    /// Why requests to a replica fail, if its last request failed.
     pub fn trouble(&self, replica: SocketAddr) -> Option<String> {
         self.replicas.trouble(replica)
     }
@@ -163,7 +163,7 @@ impl Engines {
         self.put(replica, "weights", order).await
     }
 
-    /// Tells a replica's agent which weights to bring to its disk, while others serve.
+    /// Tells a replica's agent which weights to download to its disk while it serves others.
     pub async fn prefetch(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
         self.put(replica, "prefetch", order).await
     }
@@ -175,8 +175,7 @@ impl Engines {
         answer.error_for_status().map(|_| ()).map_err(brief)
     }
 
-    /// Samples once with the weights that `wanted` names, which may change while this waits.
-    /// `home`: of the episode.
+    /// Samples once with the weights that `wanted` names, which may change during the wait. `home`: the episode's.
     pub async fn sample(
         &self,
         ask: &Ask<'_>,
@@ -213,7 +212,7 @@ impl Engines {
             } else {
                 format!("no replica serves {version} ({} known)", self.replicas.count())
             };
-            // A replica that was lost in the middle of a long answer was not waited for.
+            // A replica that proved itself and was lost in the middle of a long answer made progress.
             if proved.swap(false, Ordering::Relaxed) {
                 retry.progress();
             }
@@ -227,7 +226,7 @@ impl Engines {
         }
     }
 
-    /// The answer; or that the replica hangs, or that the policy's time is over while it samples.
+    /// Returns the answer, or that the replica hangs, or that the policy's time ended while it sampled.
     async fn ask(
         &self,
         replica: SocketAddr,
@@ -247,7 +246,7 @@ impl Engines {
         }
     }
 
-    /// Ends when a replica has not proved several times in a row that it samples.
+    /// Returns when a replica has failed several proofs in a row.
     async fn hangs(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str, proved: &AtomicBool) -> String {
         let mut missed = 0;
         loop {
@@ -267,7 +266,8 @@ impl Engines {
         }
     }
 
-    /// Has a replica sample one token. One that is full, or has turned to other weights, proves itself by its agent.
+    /// Has a replica sample one token. A replica with a full queue or other weights proves itself by its agent's
+    /// status.
     async fn proof(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<(), String> {
         let prompt = ask.prompt.last().into_iter().collect();
         let request = self.completion(replica);
@@ -304,7 +304,7 @@ impl Engines {
         let request = CompletionRequest::asking(ask.prompt, settings).with_penalties(ask.penalties);
         let body = request.to_json();
         let body = body.map_err(|error| Refused::Again(format!("writing the request: {error}")))?;
-        // Wrapped, it is freed when it is sent; reqwest keeps a body that it could send again until the answer comes.
+        // A wrapped body is freed once sent; reqwest keeps a body that it could send again until the answer arrives.
         let body = reqwest::Body::wrap(Full::new(Bytes::from(body)));
         let request = self.completion(replica).header(CONTENT_TYPE, "application/json");
         let sent = request.header(WEIGHTS_HEADER, version).body(body).send().await;
@@ -323,7 +323,7 @@ impl Engines {
         let words = answer.text().await.unwrap_or_default();
         match serde_json::from_str::<ErrorBody>(&words) {
             Ok(error) => Err(self.refusal(replica, error)),
-            // The token is not let in, or it is no agent that answers.
+            // The token was refused, or the server is no engine agent.
             Err(_) => {
                 let words: String = words.chars().take(1000).collect();
                 Err(self.rest(replica, format!("status {status}: {words}")))
@@ -373,7 +373,7 @@ impl Engines {
     }
 }
 
-/// An error without the address it is about, which the caller names anyway.
+/// The innermost error, without the address, which the caller names anyway.
 fn brief(error: reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);

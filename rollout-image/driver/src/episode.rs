@@ -1,8 +1,8 @@
-//! One episode: lease, talk, patch, verdict.
+//! One episode: lease, turns, patch, verdict.
 //!
-//! Every turn is durable before the next begins, the patch before its sandbox is given back, the verdict (`meta.json`)
-//! last. So a driver that comes back finds one of: a verdict, which stands; a patch, which is graded; turns whose
-//! sandbox is still there, which go on; or an attempt that is left as it lies and followed by another.
+//! Each turn is durable before the next one begins, the patch before its sandbox is released, the verdict (`meta.json`)
+//! last. So a restarted driver finds one of: a verdict, which stands; a patch, which it grades; turns with a live
+//! sandbox, which it continues; or an attempt that it leaves as is and follows with another.
 
 pub mod abort;
 mod judging;
@@ -45,10 +45,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OnceCell, watch};
 
-/// How long taking a patch may take.
+/// The time limit of the command that takes a patch, in seconds.
 const PATCH_TIMEOUT: u64 = 300;
 
-/// Everything episodes share.
+/// The state that all episodes share.
 pub struct Episodes {
     pub settings: Settings,
     pub store: RunStore,
@@ -60,27 +60,27 @@ pub struct Episodes {
     pub agent: Box<dyn Agent>,
     pub grader: Grader,
     pub judge: Option<Arc<Judge>>,
-    /// Who has the last word on what an episode is worth.
+    /// The reward service (`reward.http`), which has the last word on a reward.
     pub rewards: Option<RewardService>,
-    /// Closed while engines are given other weights.
+    /// Closed while engines load other weights.
     pub gate: Gate,
-    /// Counts the episodes that are being graded.
+    /// The number of episodes that are being graded.
     pub grading: watch::Sender<usize>,
-    /// The base commit of each task, once it was seen to be there.
+    /// The base commit of each row, by checksum, once it was verified in a sandbox.
     pub bases: Mutex<HashMap<String, Arc<OnceCell<String>>>>,
 }
 
-/// How the agent's part of an attempt came out; patch and record are durable.
+/// The end of the agent's part of an attempt. Patch and record are durable.
 enum Worked {
-    /// With the patch, or nothing where none could be taken.
+    /// With the patch, or `None` if none could be taken.
     Ended(Option<Bytes>),
-    /// An earlier driver gave it up, and died before its verdict.
+    /// An earlier driver aborted it, and died before the verdict.
     Aborted(AbortCause),
 }
 
 impl Episodes {
-    /// One attempt, up to its `meta.json`. `resume` when an earlier driver began this very attempt; nothing comes
-    /// back if it cannot continue and another attempt is due.
+    /// Runs one attempt, up to its `meta.json`. `resume`: an earlier driver began this attempt. Returns `None` if it
+    /// cannot continue and another attempt is due.
     pub async fn attempt(
         &self,
         plan: &EpisodePlan,
@@ -89,9 +89,9 @@ impl Episodes {
     ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(attempt);
         let mut trajectory = Trajectory::default();
-        // When the time for waiting is over too, the infrastructure is at fault.
+        // The episode's time and the time for waiting: beyond both, the infrastructure is at fault.
         let limit = self.settings.agent.limits.episode_timeout + self.settings.patience.waiting;
-        // Others go on, or are given up, when the weights change.
+        // Other episodes continue, or are abandoned, when the weights change.
         let inside = match plan.on_sync {
             OnSync::Drain => Some(self.gate.enter().await),
             OnSync::Continue | OnSync::Abort => None,
@@ -103,7 +103,7 @@ impl Episodes {
         drop(inside);
         let stopped = match ended {
             Err(_) => {
-                // What was under way was dropped, and its sandbox with it.
+                // The work was dropped with its `Sandbox`, which does not release the lease.
                 if let Some(lease) = held.get() {
                     self.gateway.release(lease).await;
                 }
@@ -136,8 +136,7 @@ impl Episodes {
         }
     }
 
-    /// From wherever the attempt stands to the durable patch; the sandbox is given back on the way. `held`: the lease
-    /// under which it works.
+    /// Takes an attempt from any state to a durable patch, and releases the sandbox. `held`: the lease of the attempt.
     async fn run_attempt(
         &self,
         plan: &EpisodePlan,
@@ -158,12 +157,12 @@ impl Episodes {
             if let Some(patch) = self.stored_patch(dir).await? {
                 return Ok(self.persist(plan, dir, attempt, Some(patch), trajectory).await?);
             }
-            // Its driver was about to give it up: more turns would not agree with these rows.
+            // Its driver was about to abort it: more turns would not agree with these rows.
             if trajectory.end.is_none() && self.store.exists(&paths::rows(dir)).await? {
                 return Err(Abort::Abandoned);
             }
         }
-        // Turns go on in the sandbox in which they began. Without one there is nothing to go on with.
+        // Turns continue only in the sandbox in which they began. Without it the attempt is abandoned.
         let begun = trajectory.turns.last().map(|turn| turn.lease.clone());
         let lease = held.get_or_init(|| begun.clone().unwrap_or_else(|| self.lease_id(plan, dir)));
         let sandbox = match begun {
@@ -179,7 +178,7 @@ impl Episodes {
                 }
             }
         };
-        // What was sampled by other weights belongs to another attempt, unless episodes go on under new ones.
+        // Turns sampled from other weights belong to another attempt, unless episodes continue under new weights.
         if resume
             && plan.on_sync != OnSync::Continue
             && trajectory
@@ -209,7 +208,7 @@ impl Episodes {
         }
     }
 
-    /// The agent's work until the episode ends, then the patch.
+    /// Runs the agent until the episode ends, then takes the patch.
     async fn run_turns(
         &self,
         plan: &EpisodePlan,
@@ -284,11 +283,10 @@ impl Episodes {
         })
     }
 
-    /// The commit patches are taken against, seen to exist before the policy could have touched it. One that the row
-    /// does not name is in the store before the first turn: a later driver may meet a sandbox in which the policy has
-    /// committed.
+    /// The commit against which patches are taken, verified before the policy could touch it. If the row names none, it
+    /// is stored before the first turn: a later driver may get a sandbox in which the policy has committed.
     async fn base_commit(&self, sandbox: &Sandbox, task: &Task, fresh: bool) -> Result<String, Abort> {
-        // By row: two sets may have different rows of one instance.
+        // Keyed by row: two sets may have different rows of one instance.
         let cell = self.bases.lock().await.entry(task.sha256.clone()).or_default().clone();
         let base = cell.get_or_try_init(|| async {
             let kept = paths::task_base(&task.sha256);
@@ -331,7 +329,7 @@ impl Episodes {
         Ok(base.await?.clone())
     }
 
-    /// The patch; nothing where the policy left no repository that one could be taken from.
+    /// Takes the patch. Returns `None` if what the policy did prevents it, such as a deleted repository.
     async fn take_patch(&self, sandbox: &Sandbox, task: &Task, base: &str) -> Result<Option<Bytes>, Abort> {
         let argv = patch::take(&task.environment.directory, base);
         let taken = match sandbox.exec(&self.own_command("patch", argv, PATCH_TIMEOUT)).await {
@@ -343,11 +341,12 @@ impl Episodes {
             Err(error) => Err(error),
         };
         match taken {
-            // A copy: the answer holds room that its grader's answers need, and the patch may wait long for its grader.
+            // A copy: the answer holds `Room` that the grader's answers need, and the patch may wait long for its
+            // grader.
             Ok(patch) if patch.len() <= patch::MAX_PATCH => Ok(Some(Bytes::copy_from_slice(&patch))),
             Ok(_) | Err(SandboxError::NoSuchFile { .. }) => Ok(None),
             Err(error) if error.is_workloads_fault() => Ok(None),
-            // Too large to be read: something that the policy left running grew it after it was measured.
+            // Too large to read: a process that the policy left running grew it after it was measured.
             Err(SandboxError::Refused { fault, .. }) if fault != Whose::Infrastructure => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -417,7 +416,7 @@ impl Episodes {
         }
     }
 
-    /// What a verdict is worth that comes to `by_rule`.
+    /// The rewards of a verdict for which the rule gives `by_rule`.
     async fn worth(&self, graded: GradedAttempt<'_>, by_rule: f32, judging: Judging) -> Result<Worth, Abort> {
         let verdict = match &self.rewards {
             None => by_rule,
@@ -464,7 +463,7 @@ impl Episodes {
         if self.rewards.is_some()
             && let Some(known) = self.store.read_if_there::<RewardAnswer>(&paths::reward(dir)).await?
         {
-            // What a service was asked about stands: graded anew, a test that comes and goes would say otherwise.
+            // The outcome in the question to the reward service stands: a second grading of a flaky test could differ.
             return Ok(Graded {
                 outcome: known.outcome,
                 record: known.grade,
@@ -490,8 +489,8 @@ impl Episodes {
         self.grader.grade(&plan.task, dir, end, patch).await
     }
 
-    /// Another for every attempt, for other weights, and for another driver: two that live at the same time begin no
-    /// episode in one sandbox. A restarted one finds the lease in the last turn.
+    /// The id differs by attempt, weights and driver: two drivers that live at once begin no episode in the same
+    /// sandbox. A restarted driver finds the lease in the last turn.
     fn lease_id(&self, plan: &EpisodePlan, dir: &str) -> String {
         let (uid, epoch) = (&self.settings.uid, self.writer.epoch);
         let name = format!("{uid} {dir} {} {epoch}", *plan.weights.borrow());

@@ -1,9 +1,9 @@
-//! Router replay (arXiv 2510.11370): which experts of a mixture each token of an episode went through, so that the
-//! trainer sends it through the same ones.
+//! Router replay (arXiv 2510.11370): records the experts of a mixture that each token of an episode went through, so
+//! that the trainer sends it through the same ones.
 //!
-//! An engine is asked, along with every turn, for what no earlier turn has brought. What it reports is checked against
-//! the model, stripped of layers that have no experts, and put into a file of the turn's own, which the turn's record
-//! names. [`ExpertsSpan`] says what is in it.
+//! With every turn the driver asks the engine for the experts that no earlier turn has brought. It checks the report
+//! against the model, removes layers without experts, and writes the rest to a file of the turn, which the turn's
+//! record names. [`ExpertsSpan`] describes its content.
 
 use crate::fault::TerminalFault;
 use grpo_contracts::reason::Reason;
@@ -13,7 +13,7 @@ use grpo_model::Config;
 use grpo_records::ExpertsSpan;
 use std::path::Path;
 
-/// The experts of a model, as far as numbers of them are to be understood.
+/// The experts of a model: what is needed to check and store their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mixture {
     pub experts: usize,
@@ -22,7 +22,7 @@ pub struct Mixture {
     pub layers: Vec<bool>,
 }
 
-/// What is wrong with what an engine reported: not this answer, but the engine.
+/// Why an engine's report is wrong: a defect of the engine, not of one answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayFault {
     #[error(transparent)]
@@ -50,7 +50,7 @@ pub enum ReplayFault {
 }
 
 impl Mixture {
-    /// The mixture whose experts a run records: nothing where it has none to record or does not want them.
+    /// The mixture whose experts a run records; `None` if the model has none or the run does not want them.
     pub fn of_run(spec: &GrpoRunSpec, model: &Path) -> Result<Option<Self>, TerminalFault> {
         let wanted = spec.algorithm.router_replay;
         if spec.mode != Mode::Train || wanted == Some(false) {
@@ -58,7 +58,7 @@ impl Mixture {
         }
         match (Self::of_model(model), wanted) {
             (Ok(Some(mixture)), _) => Ok(Some(mixture)),
-            // Dense, or of a family that is not known here, and then not to our trainer either.
+            // Dense, or of an unknown family, which the trainer does not know either.
             (_, None) => Ok(None),
             (Ok(None), _) => Err(TerminalFault::new(
                 Reason::NoExperts,
@@ -80,8 +80,8 @@ impl Mixture {
         }))
     }
 
-    /// What the store keeps of them: of the layers that have experts, a byte for each number, or two where there are
-    /// more than 256 experts.
+    /// The stored form: for layers with experts only, one byte for each number, or two if there are more than 256
+    /// experts.
     pub fn to_keep(&self, reported: &RoutedExperts) -> Result<Vec<u8>, ReplayFault> {
         let each = self.layers.len() * self.per_token;
         if reported.per_token != each && reported.tokens > 0 {
@@ -105,7 +105,7 @@ impl Mixture {
         Ok(kept)
     }
 
-    /// Experts of one token in one layer are experts of the model, and different ones.
+    /// Checks that the experts of one token in one layer exist in the model and differ.
     fn check(&self, chosen: &[u16], token: usize, layer: usize) -> Result<(), ReplayFault> {
         for (at, number) in chosen.iter().enumerate() {
             if usize::from(*number) >= self.experts {

@@ -1,4 +1,4 @@
-//! What ends a driver: a fault it declares, or something that another attempt may get over.
+//! Errors that end a driver: a terminal fault ends the run, any other error only this attempt.
 
 use grpo_contracts::reason::Reason;
 use grpo_records::{JournalError, StoreError};
@@ -9,7 +9,7 @@ use grpo_records::{JournalError, StoreError};
 #[error("{reason}: {message}")]
 pub struct TerminalFault {
     pub reason: Reason,
-    /// What is wrong with which object, and what to do.
+    /// Names the object, its problem and the remedy.
     pub message: String,
 }
 

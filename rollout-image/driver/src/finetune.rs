@@ -1,9 +1,9 @@
-//! Mode Finetune: the driver makes batches of conversations, the trainer steps on them; nothing is sampled.
+//! Mode Finetune: the driver makes batches of conversations, and the trainer steps on them; nothing is sampled.
 //!
-//! What a step learns is a pure function of dataset, seed and number, so a driver that comes back asks for the next
-//! step and makes the same batch. Batches and their rows are in the store before a step is asked for: a trainer that
-//! comes back from its last checkpoint computes the steps after it again. Weights are published where a checkpoint is
-//! kept.
+//! The batch of a step is a pure function of dataset, seed and number, so a restarted driver asks for the next step
+//! with the same batch. Batches and their rows are in the store before the driver asks for a step: a trainer that
+//! restarts from its last checkpoint computes the steps after it again. The trainer publishes weights with each
+//! checkpoint.
 
 mod conversations;
 
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// What a run of this mode wants.
+/// The settings of a run in this mode.
 #[derive(Clone, Debug)]
 pub struct FinetuneSettings {
     pub namespace: String,
@@ -47,30 +47,30 @@ pub struct FinetuneSettings {
     pub dataset: Source,
     pub resolved_only: bool,
     pub epochs: u32,
-    /// Rows of a step.
+    /// Rows per step.
     pub batch: u32,
-    /// Tokens of a row at most.
+    /// Most tokens of a row.
     pub max_tokens: usize,
     pub overlong: Overlong,
-    /// Of rows that do not say it themselves.
+    /// For rows without `enable_thinking`.
     pub thinking: bool,
     pub held_out: Option<HeldOut>,
     pub checkpoint: Checkpoint,
     pub trainer: String,
-    /// How long nothing may happen at the trainer.
+    /// How long the trainer may make no progress.
     pub patience: Duration,
 }
 
-/// Rows that nothing is learnt from.
+/// Validation rows: no step trains on them.
 #[derive(Clone, Debug)]
 pub struct HeldOut {
     pub dataset: Source,
-    /// Measured after every so many steps.
+    /// Steps between two measurements.
     pub every: u32,
 }
 
 impl FinetuneSettings {
-    /// Reads the model's configuration too: a model of the hub has to be there.
+    /// Also reads the model's configuration: a model of the hub must be downloaded first.
     pub fn of(config: &RunConfig) -> Result<Self, TerminalFault> {
         let spec = &config.spec;
         config::executable(config)?;
@@ -111,7 +111,7 @@ impl FinetuneSettings {
     }
 }
 
-/// A run of this mode under way.
+/// A run of this mode in progress.
 pub struct Finetune {
     settings: FinetuneSettings,
     store: RunStore,
@@ -121,13 +121,13 @@ pub struct Finetune {
     board: Board,
     note: watch::Sender<Option<String>>,
     rows: Vec<(u32, Conversation)>,
-    /// In a file of the store.
+    /// Stored in a file.
     held_out: Vec<Row>,
     steps: u32,
 }
 
 impl Finetune {
-    /// Reads the rows and takes the store up; the trainer has not been asked for anything yet.
+    /// Reads the rows and takes over the store; sends no request to the trainer.
     pub async fn start(
         settings: FinetuneSettings,
         process: &Process,
@@ -182,7 +182,7 @@ impl Finetune {
         Ok(this)
     }
 
-    /// Everything from here to the end of the run.
+    /// Runs to the end.
     pub async fn go(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Starting);
         shown_waiting(&self.board, &self.note, |note| self.trainer.ready(note)).await?;
@@ -224,7 +224,7 @@ impl Finetune {
         Ok(())
     }
 
-    /// The version that was published last.
+    /// The last published version.
     async fn published(&self, done: &StepState) -> Result<(String, String), DriverError> {
         if let (Some(weights), Some(sha256)) = (&done.weights, &done.manifest_sha256) {
             return Ok((weights.clone(), sha256.clone()));
@@ -233,7 +233,7 @@ impl Finetune {
         Ok((state.weights, state.manifest_sha256))
     }
 
-    /// The stored batch of a step; made if it is not there.
+    /// The stored batch of a step; made if missing.
     async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
         let path = paths::batch(k);
         let known = self
@@ -255,7 +255,7 @@ impl Finetune {
         };
         let sha256 = match self.store.create(&path, &batch).await? {
             Created::Written { sha256 } => sha256,
-            // Written before a crash that came before its entry.
+            // An earlier driver wrote it and crashed before the journal entry.
             Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
         };
         let event = Event::BatchWritten {
@@ -268,7 +268,7 @@ impl Finetune {
         Ok(order(path, sha256))
     }
 
-    /// The rows of step `k`, from 1: the next ones of the passes over the dataset. The last step may have fewer.
+    /// The rows of step `k` (from 1): the next ones in the passes over the dataset. The last step may have fewer.
     fn chosen(&self, k: u32) -> Vec<(u32, Conversation)> {
         let (rows, batch) = (self.rows.len(), self.settings.batch as usize);
         let mut sequence = Sequence::new(TaskOrder::Shuffled, self.settings.seed, rows);
@@ -278,13 +278,13 @@ impl Finetune {
         chosen.collect()
     }
 
-    /// Whether the loss on held out rows is measured after step `k`.
+    /// Whether the loss on held-out rows is measured after step `k`.
     fn measures(&self, k: u32) -> bool {
         let every = self.settings.held_out.as_ref().map(|held_out| held_out.every);
         every.is_some_and(|every| k.is_multiple_of(every.max(1)) || k == self.steps)
     }
 
-    /// Writes conversations, unless they are there, and names them as rows of a batch.
+    /// Writes conversations unless they exist, and returns them as rows of a batch.
     async fn stored(&self, path: &str, conversations: Vec<(u32, Conversation)>) -> Result<Vec<Row>, DriverError> {
         let heads: Vec<(u32, bool)> = conversations
             .iter()
@@ -334,7 +334,7 @@ fn template(settings: &FinetuneSettings) -> Result<Arc<ChatTemplate>, TerminalFa
     Ok(Arc::new(template))
 }
 
-/// Away from the threads that serve: a large dataset takes minutes.
+/// Reads a dataset on a blocking thread: a large one takes minutes.
 async fn read(
     name: &'static str,
     source: &Source,
@@ -352,7 +352,7 @@ async fn read(
     Ok(read?)
 }
 
-/// The store is this run's, and its dataset the one that it began with.
+/// Takes over the store; refuses other rows or settings than it began with.
 async fn own(
     settings: &FinetuneSettings,
     journal: &SharedJournal,
@@ -363,7 +363,7 @@ async fn own(
         .checksums
         .iter()
         .chain(held_out.iter().flat_map(|set| &set.checksums));
-    // What a step learns follows from these too.
+    // The rows of a step depend on these too.
     let of_settings = format!(
         "{} {} {} {} {:?} {} {}",
         settings.seed,

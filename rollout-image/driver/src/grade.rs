@@ -1,11 +1,11 @@
-//! From a patch to a verdict: a fresh sandbox, the task's evaluation script, the official grader on its log.
+//! Turns a patch into a verdict: a fresh sandbox, the task's evaluation script, the official grader on its log.
 //!
-//! The agent's sandbox is released before a grader is leased. A lost grader means another one, after a pause, for as
-//! long as there is patience: the patch is durable, and only grading is done again. Doubt means once more, and then the
-//! empty patch tells whether task or patch is at fault ([`crate::outcome`] decides, this module gathers the facts).
-//! Within a run a byte-identical patch of the same task takes over the verdict that was recorded first, naming its
-//! source. Two tasks are the same where all that grading reads is ([`grpo_records::graded`]), not where their names
-//! are.
+//! The agent's sandbox is released before a grader is leased. If a grader is lost, the driver leases another one after
+//! a pause, within its patience: the patch is durable, and only the grading repeats. A patch with a doubtful result is
+//! graded once more; then the empty patch shows whether task or patch is at fault ([`crate::outcome`] decides, this
+//! module gathers the facts). Within a run a byte-identical patch of the same task reuses the verdict that was recorded
+//! first, and names its source. Two tasks are the same if all that grading reads is equal ([`grpo_records::graded`]),
+//! not if their names are.
 
 mod control;
 mod known;
@@ -32,45 +32,45 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
 
-/// The longest log that is kept; a longer one loses its middle.
+/// Longest kept log, in bytes; a longer one loses its middle.
 const MAX_LOG: u64 = 16 << 20;
-/// How long applying a patch may take.
+/// How long applying a patch may take, in seconds.
 const APPLY_TIMEOUT: u64 = 120;
 
-/// The verdict and how it came about.
+/// An outcome with the record and the log of its grading.
 #[derive(Clone, Debug)]
 pub struct Graded {
     pub outcome: Outcome,
     pub record: Option<GradeRecord>,
-    /// The log that the verdict is from.
+    /// The log behind the verdict.
     pub log: Option<String>,
     pub message: Option<String>,
     pub took: Duration,
-    /// Graded now, by the image and the time that the task has now. What an earlier driver graded may be of others.
+    /// Graded now, with the task's current image and time limit. An earlier driver may have graded with others.
     pub of_this_task: bool,
 }
 
-/// Grades for one run.
+/// Grades the patches of one run.
 pub struct Grader {
     gateway: Gateway,
     worker: GraderWorker,
     timeout: Duration,
-    /// Its `request` is one lease's, its `total` that of one patch while graders are lost.
+    /// `request`: for one lease. `total`: for one patch while graders are lost.
     patience: Budget,
     pauses: Pauses,
-    /// Names leases apart from those of an earlier driver: a grader is always fresh.
+    /// Keeps lease ids apart from an earlier driver's: a grader is always fresh.
     epoch: String,
     scratch: tempfile::TempDir,
-    /// By what grading reads of a row.
+    /// Key: the part of a row that grading reads.
     scripts: Shared<OnceCell<String>>,
-    /// By what was graded, and the patch.
+    /// Key: the graded task and the patch.
     verdicts: Shared<Mutex<Option<Known>>>,
-    /// By what was graded.
+    /// Key: the graded task.
     controls: Shared<OnceCell<Control>>,
     controls_asked: AtomicU64,
 }
 
-/// One attempt's facts.
+/// The facts of one attempt.
 struct Tried {
     attempt: Attempt,
     report: Option<Report>,
@@ -102,7 +102,8 @@ impl Grader {
         })
     }
 
-    /// Has the official package complete the task's evaluation script; a row it could not grade is a fault.
+    /// Completes the task's evaluation script with the official package; a row that the package cannot grade is a
+    /// fault.
     pub async fn script(&self, task: &Task) -> Result<String, DriverError> {
         let cell = entry(&self.scripts, task.graded_sha256.clone()).await;
         let made = cell
@@ -127,12 +128,12 @@ impl Grader {
         });
     }
 
-    /// What a verdict on a patch of this task is about.
+    /// The identity of this task in verdicts: all that grading reads.
     pub fn graded(&self, task: &Task) -> GradedTask {
         task.graded(self.timeout)
     }
 
-    /// The verdict on what an episode left behind. `patch` is nothing when none could be taken.
+    /// The verdict on an episode. `patch` is `None` if none could be taken.
     pub async fn grade(
         &self,
         task: &Task,
@@ -151,7 +152,7 @@ impl Grader {
         }
         let patch = patch.cloned().unwrap_or_default();
         let slot = entry(&self.verdicts, known::key(&self.graded(task), &sha256_hex(&patch))).await;
-        // Twins wait here for the first of them and take its verdict over.
+        // Identical patches wait here for the first one and reuse its verdict.
         let mut known = slot.lock().await;
         if let Some(known) = known.as_ref() {
             return Ok(known.taken_over(began.elapsed()));
@@ -170,7 +171,7 @@ impl Grader {
         })
     }
 
-    /// Judges a log that an earlier driver stored before it died; nothing if it tells nothing.
+    /// Judges a log that an earlier driver stored before it died; `None` if the log shows no result.
     pub async fn judge_again(&self, task: &Task, patch: &Bytes, log: &str) -> Result<Option<Graded>, DriverError> {
         let tried = self.judge(task, Some(patch), log.to_owned()).await?;
         let Attempt::Judged { resolved } = tried.attempt else {
@@ -257,7 +258,7 @@ impl Grader {
                 Ok(self.unless_packages_were_missing(task, tried).await)
             }
             Ok(Evaluated::Not(tried)) => Ok(self.unless_packages_were_missing(task, tried).await),
-            // Nothing of the policy's is in the sandbox yet: no limit that is hit counts against it.
+            // The policy's patch is not in the sandbox yet: a limit that is hit does not count against the policy.
             Err(error) if stage == Stage::SettingUp => Ok(lost(&error)),
             Err(error) => Ok(match error.blame() {
                 Blame::Workload => without_log(Attempt::Exhausted, &error),
@@ -323,7 +324,7 @@ impl Grader {
 
     async fn judge(&self, task: &Task, patch: Option<&Bytes>, log: String) -> Result<Tried, DriverError> {
         let file = self.log_file(&task.instance, &log).await?;
-        // An empty patch, as the control's is, has to be a text for the grader too.
+        // The grader needs a text, also for the empty patch of the control.
         let text = patch
             .map(|p| String::from_utf8_lossy(p).into_owned())
             .unwrap_or_default();
@@ -348,7 +349,7 @@ impl Grader {
                 )
             }
             Err(error @ WorkerError::NoAnswer { .. }) => (Attempt::WorkerFailed, None, Some(error.to_string())),
-            // It started when the run did.
+            // The worker started when the run began, so its installation is sound.
             Err(error @ WorkerError::Start { .. }) => {
                 let reason = VoidReason::GraderFailed;
                 (Attempt::Lost { reason }, None, Some(error.to_string()))
@@ -373,14 +374,14 @@ impl Grader {
     }
 }
 
-/// How far a grader's sandbox is.
+/// Progress of a grader's sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Neither patch nor evaluation has begun.
     SettingUp,
     /// The evaluation may run, without a patch.
     Unpatched,
-    /// From the moment on at which the patch can do something.
+    /// The patch may have an effect.
     Patched,
 }
 

@@ -1,7 +1,7 @@
-//! The official grader, as child processes that stay: one JSON line in, one JSON line out.
+//! Long-lived child processes of the official grader: one JSON line in, one JSON line out.
 //!
 //! A worker that hangs, dies or answers something else is killed and replaced; the caller learns that nothing was
-//! judged. There are several, because one log may keep one busy for a minute, and no other grading waits for that.
+//! judged. There are several, because one log may occupy a worker for a minute, and other gradings do not wait for it.
 
 use grpo_verify::grader::GraderCommand;
 use serde::Deserialize;
@@ -14,11 +14,11 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Semaphore;
 
-/// How long one log may be judged. A parser that a crafted log sends into endless backtracking is cut off here.
+/// How long judging one log may take. Ends a parser that a crafted log sends into endless backtracking.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer, bytes: a row with its evaluation script, or the tests of a log.
+/// Longest answer, in bytes: a row with its evaluation script, or the tests of a log.
 const ANSWER_BYTES: u64 = 64 << 20;
-/// How many workers there may be.
+/// Bounds of the number of workers.
 const WORKERS: RangeInclusive<usize> = 2..=4;
 /// How long Python may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
@@ -44,12 +44,12 @@ pub enum WorkerError {
     NoAnswer { instance: String, what: String },
 }
 
-/// What the official package says about a log.
+/// The official package's report on a log.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
     pub resolved: bool,
-    /// `Judged`, or `NoReport` when the log tells nothing.
+    /// `Judged`, or `NoReport` if the log shows no result.
     pub status: String,
     pub fail_to_pass: grpo_records::episode::TestCounts,
     pub pass_to_pass: grpo_records::episode::TestCounts,
@@ -70,13 +70,13 @@ struct Answer {
     rest: Value,
 }
 
-/// The workers and how to start one. Each takes one question at a time.
+/// The workers and the command that starts one. Each takes one request at a time.
 pub struct GraderWorker {
     command: GraderCommand,
     patience: Duration,
-    /// One for each worker that there may be.
+    /// One permit for each worker.
     places: Semaphore,
-    /// Those without a question. One is started only where none of these is left.
+    /// Idle workers. A new one starts only if none is left.
     idle: Mutex<Vec<Running>>,
 }
 
@@ -87,14 +87,14 @@ struct Running {
     next: u64,
 }
 
-/// As many as there are processors, within [`WORKERS`]: judging is computation, and each holds some hundred MiB.
+/// One worker per processor, within [`WORKERS`]: judging is computation, and each worker holds some hundred MiB.
 fn workers() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     processors.clamp(*WORKERS.start(), *WORKERS.end())
 }
 
 impl GraderWorker {
-    /// `worker` is worker.py, `site` the folder its packages were installed into.
+    /// `worker` is worker.py, `site` the folder of its packages.
     pub fn new(worker: impl Into<PathBuf>, site: impl Into<PathBuf>) -> Self {
         Self {
             command: GraderCommand {
@@ -112,7 +112,7 @@ impl GraderWorker {
         self
     }
 
-    /// The evaluation script of a row, as the official package completes it; refuses a row it could not grade.
+    /// The evaluation script of a row, completed by the official package; refuses a row that the package cannot grade.
     pub async fn eval_script(&self, instance: &str, row: &Value) -> Result<String, WorkerError> {
         let answer = self.ask(instance, json!({"op": "prepare", "row": row})).await?;
         match answer["evalScript"].as_str() {
@@ -121,7 +121,7 @@ impl GraderWorker {
         }
     }
 
-    /// A row of another format with all that grading needs; refuses one that cannot be completed.
+    /// Completes a row of another format with all fields that grading needs; refuses a row that cannot be completed.
     pub async fn complete(&self, instance: &str, format: &str, row: &Value) -> Result<Map<String, Value>, WorkerError> {
         let request = json!({"op": "complete", "format": format, "row": row});
         match self.ask(instance, request).await?["row"].take() {
@@ -138,7 +138,7 @@ impl GraderWorker {
     }
 
     async fn ask(&self, instance: &str, request: Value) -> Result<Value, WorkerError> {
-        // It is never closed.
+        // The semaphore is never closed.
         let _place = self.places.acquire().await;
         let idle = self.idle().pop();
         let mut running = match idle {
@@ -151,7 +151,7 @@ impl GraderWorker {
             Ok(Err(error)) => return Err(no_answer(instance, error)),
             Ok(Ok(answer)) => answer,
         };
-        // Only a worker that answered is used again; any other was dropped above, which kills it.
+        // Only a worker that answered is reused; any other was dropped above, which kills it.
         self.idle().push(running);
         match answer {
             Answer { ok: true, rest, .. } => Ok(rest),
@@ -223,7 +223,7 @@ impl Running {
     }
 }
 
-/// The next line; none at the end. One that is longer than it may be is an error before it is read.
+/// The next line; `None` at the end. A line that is longer than `longest` is an error before it is read in full.
 async fn next_line(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> std::io::Result<Option<String>> {
     let mut line = Vec::new();
     from.take(longest).read_until(b'\n', &mut line).await?;

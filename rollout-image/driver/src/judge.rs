@@ -1,9 +1,9 @@
 //! The judge of single turns: `reward.process`.
 //!
-//! While an episode continues, each turn that ran something is put to the judge, as often as there are votes
-//! (`episode::judging` begins that and gathers it). The votes on a turn are one record, durable before anything
-//! follows from them, so a driver that comes back asks about no turn twice. A vote that the judge's servers lose is
-//! asked for again with the same seed; only where they are silent for as long as a grading may wait is it missing.
+//! While an episode continues, the judge votes several times on each turn that ran something (`episode::judging` starts
+//! the requests and gathers the votes). The votes on a turn are one record, durable before anything follows from them,
+//! so a restarted driver asks about no turn twice. A lost vote is requested again with the same seed; it is missing
+//! only if the judge's servers are silent for as long as a grading may wait.
 
 pub mod prompt;
 
@@ -28,13 +28,13 @@ use tokio::sync::Semaphore;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(250), Duration::from_secs(10));
 
-/// What the run wants of its judge.
+/// The settings of the judge.
 #[derive(Clone, Debug)]
 pub struct JudgeSettings {
     pub spec: ProcessReward,
     pub endpoints: Endpoints,
     pub rule: ProcessRule,
-    /// Of one request, and of all for one vote while the judge is silent.
+    /// `request`: for one request. `total`: for one vote while the judge is silent.
     pub budget: Budget,
 }
 
@@ -45,14 +45,14 @@ pub struct Judge {
     replicas: Replicas,
     http: reqwest::Client,
     token: Option<TokenFile>,
-    /// Requests at the judge at one time.
+    /// Limits the requests at one time.
     places: Semaphore,
     metrics: Arc<Metrics>,
-    /// When it last answered anything: an outage is waited for once, not by each vote.
+    /// When it last answered: all votes share one wait for an outage.
     heard: Mutex<Instant>,
 }
 
-/// One turn and what is to be asked about it.
+/// A turn and the requests about it.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub store: RunStore,
@@ -69,12 +69,12 @@ pub struct Case {
 /// Why there is no answer.
 enum Unanswered {
     Again(String),
-    /// Asked again, it would be answered so again. That is no loss: how long a question is, the policy decides.
+    /// A retry would be refused again. Not a lost vote: the policy decides how long a question is.
     Refused(String),
 }
 
 impl Judge {
-    /// Compiles the templates; nothing is asked of anybody yet.
+    /// Compiles the templates; sends no request.
     pub fn new(settings: &JudgeSettings, token: TokenFile, metrics: Arc<Metrics>) -> Result<Self, DriverError> {
         let unusable = |error: minijinja::Error| {
             TerminalFault::new(
@@ -104,12 +104,12 @@ impl Judge {
         &self.settings.rule
     }
 
-    /// Whether a turn is put to the judge.
+    /// Whether the judge scores a turn.
     pub fn wants(&self, turn: &TurnRecord) -> bool {
         ran(turn) && !(self.settings.spec.skip_submit && turn.end == Some(EpisodeEnd::Submitted))
     }
 
-    /// What is asked about turn `at` of these, and with which seeds.
+    /// The prompt about turn `at` of `turns`.
     pub fn asked(&self, task: &Task, turns: &[TurnRecord], at: usize) -> Result<Asked, TerminalFault> {
         self.prompt.of_turn(&task.variables(), turns, at).map_err(|error| {
             let message = format!("a template of spec.reward.process, for {}: {error:#}", task.instance);
@@ -125,7 +125,7 @@ impl Judge {
             .collect()
     }
 
-    /// The votes on a turn, from the store where they are there already.
+    /// The votes on a turn, from the store if they exist.
     pub async fn votes(&self, case: &Case) -> Result<JudgedTurn, DriverError> {
         let file = paths::judged(&case.dir, case.turn);
         if let Some(known) = case.store.read_if_there::<JudgedTurn>(&file).await? {
@@ -148,13 +148,13 @@ impl Judge {
                 self.metrics.judged(&judged);
                 Ok(judged)
             }
-            // Another driver was faster: there is one score per turn, and that is its.
+            // Another driver was faster; each turn has one score, so that driver's counts.
             Created::Existed => Ok(case.store.read(&file).await?),
         }
     }
 
     async fn vote(&self, asked: &Asked, seed: u64) -> Vote {
-        // It is never closed.
+        // The semaphore is never closed.
         let _place = self.places.acquire().await;
         let began = Instant::now();
         let done = |vote: Vote| Vote {
@@ -259,7 +259,7 @@ impl Judge {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Where the judge's servers are, for messages.
+    /// The address of the judge's servers, for messages.
     pub fn host(&self) -> String {
         self.replicas.host()
     }

@@ -1,15 +1,14 @@
 //! The rollout driver of a run: episodes, verdicts, raw rewards, iterations, promotions.
 //!
-//! One iteration, as it flows through these modules: [`tasks`] are put to the policy by [`episode`] (words from
-//! [`agent`], ids from [`grpo_chat_template`], answers from [`engine`], [`experts`] of a mixture with them, commands
-//! through [`sandbox`]); its [`patch`] is judged by [`grade`] and [`outcome`] and has its [`reward`], to which a
-//! [`judge`] of turns adds; [`rollout`] runs many of them at once; [`iterate`] makes a batch of them, has the
-//! [`trainer`] step and the [`replicas`] serve what it published. Everything finished is in the store before it
-//! counts; [`shared_journal`] is the journal of decisions, [`live`] takes over what changes in the run while it runs.
-//! [`downloads`] bring rows and the [`model`] from the hub.
-//! A [`probe`] asks images which modules they have, where rows name some.
-//! [`serve`] shows the cluster weights, progress and numbers; [`records_server`] shows people the records. Retries take
-//! their budget and pauses from [`retry`]; [`places`] bounds how many episodes run at one time.
+//! The flow of one iteration: [`episode`] runs the policy on [`tasks`] (words from [`agent`], ids from
+//! [`grpo_chat_template`], answers from [`engine`], [`experts`] of a mixture with them, commands through [`sandbox`]);
+//! [`grade`] and [`outcome`] judge its [`patch`], which gets a [`reward`], to which a [`judge`] of turns adds;
+//! [`rollout`] runs many episodes at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
+//! [`replicas`] serve the published weights. Everything finished is in the store before it counts. [`shared_journal`]
+//! is the journal of decisions; [`live`] applies changes while the run runs. [`downloads`] bring rows and the [`model`]
+//! from a hub or a bucket. A [`probe`] asks images for their modules if rows name some. [`serve`] shows the cluster
+//! weights, progress and metrics; [`records_server`] shows people the records. Retries take their budget and pauses
+//! from [`retry`]; [`places`] bounds how many episodes run at one time.
 
 pub mod agent;
 pub mod batches;

@@ -12,7 +12,7 @@ use grpo_records::settings::LiveSettings;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// Where changes come from.
+/// The source of changes.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The file this process was started with.
@@ -20,11 +20,11 @@ pub enum Source {
         path: PathBuf,
         started_with: Box<RunConfig>,
     },
-    /// Nowhere: what is given holds.
+    /// No source: the given settings stay in force.
     Fixed,
 }
 
-/// Why a `run.json` is not taken over.
+/// Why the driver does not apply a `run.json`.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     #[error("reading {path}: {source}")]
@@ -37,11 +37,11 @@ pub enum LiveError {
     Unsupported { path: PathBuf, source: TerminalFault },
 }
 
-/// What a look at the file showed.
+/// The content of the file at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveObservation {
     pub settings: LiveSettings,
-    /// Paths below `spec` that differ and may not.
+    /// Paths below `spec` that changed but must not.
     pub ignored: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ struct State {
     complaint: Option<String>,
 }
 
-/// What holds now, and where it may change.
+/// The settings in force and the source of changes.
 pub struct Live {
     source: Source,
     given: LiveSettings,
@@ -59,7 +59,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// `known`: what the journal says is in force.
+    /// `known`: the settings in force by the journal.
     pub fn new(source: Source, given: LiveSettings, known: Option<LiveSettings>) -> Self {
         let state = State {
             settings: known.unwrap_or_else(|| given.clone()),
@@ -77,18 +77,18 @@ impl Live {
         look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What holds now.
+    /// The settings in force.
     pub fn now(&self) -> LiveSettings {
         self.with(|state| state.settings.clone())
     }
 
-    /// What is wrong with the file, for people.
+    /// Why the file is not applied, for people.
     pub fn complaint(&self) -> Option<String> {
         self.with(|state| state.complaint.clone())
     }
 
-    /// Looks at the file. Answers what to take over, if anything is new. What is wrong is said once, and nothing
-    /// changes then.
+    /// Reads the file. Returns the settings to apply if they are new. Logs an error once; the settings stay unchanged
+    /// then.
     pub async fn look(&self) -> Option<LiveSettings> {
         match self.observe().await {
             Ok(seen) => self.with(|state| {
@@ -113,7 +113,7 @@ impl Live {
         }
     }
 
-    /// They are in the journal: from now on they hold.
+    /// Puts settings in force that are in the journal.
     pub fn take(&self, settings: LiveSettings) {
         self.with(|state| state.settings = settings);
     }

@@ -114,7 +114,7 @@ enum Instead {
     },
 }
 
-/// Where the driver's image has the grading worker, and its packages.
+/// The grading worker and its packages in the driver's image.
 const WORKER: &str = "/opt/grader/worker.py";
 const SITE: &str = "/opt/grader";
 
@@ -256,7 +256,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
     records_server::open_beside(&store, arguments.listen_records).await;
     let (model_told, model) = watch::channel(None);
     let sessions = Sessions::default();
-    // Agents in sandboxes have no token: the path of a session and the lease that the gateway names let them in.
+    // Agents in sandboxes have no token: the path of a session and the lease that the gateway names authorize them.
     let router = guard
         .before(serve::router(&store, board.clone(), metrics.clone(), model))
         .merge(server::router(sessions.clone()));
@@ -352,7 +352,7 @@ fn last_word(file: &PathBuf, fault: &TerminalFault) {
     }
 }
 
-/// As PID 1 of a container a process has to ask for the signals it wants to end on.
+/// As PID 1 of a container, a process must register for the signals that end it.
 async fn terminated() -> &'static str {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {

@@ -1,4 +1,4 @@
-//! What the driver counts, as Prometheus text and as one record per iteration.
+//! The driver's metrics, as Prometheus text and as one record per iteration.
 
 use grpo_records::{DropReason, EpisodeMeta, JudgedTurn, Outcome, SCHEMA, VoidReason, VoteEnd, Writer};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -29,7 +29,7 @@ pub struct Metrics {
     judge_votes: Family<OutcomeLabel, Counter>,
     sampled_tokens: Counter,
     turns: Counter,
-    /// Attempts that were left as they lay: their sandbox went with an earlier driver, or new weights came (Abort).
+    /// Abandoned attempts: their sandbox was lost with an earlier driver, or new weights came (Abort).
     pub attempts_left: Counter,
     format_errors: Counter,
     reused_verdicts: Counter,
@@ -127,7 +127,7 @@ impl Metrics {
         self.groups_dropped.get_or_create(&reason).inc();
     }
 
-    /// Votes that were asked for, once they are durable.
+    /// Counts the votes on a turn, once they are durable.
     pub fn judged(&self, judged: &JudgedTurn) {
         judged.votes.iter().for_each(|vote| self.vote(vote.end()));
     }
@@ -149,7 +149,7 @@ impl Metrics {
     }
 }
 
-/// `metrics/driver/<k>.json`: an iteration in numbers.
+/// `metrics/driver/<k>.json`: the metrics of an iteration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IterationRecord {
@@ -162,11 +162,11 @@ pub struct IterationRecord {
     pub voids: u32,
     pub resolved_rate: f64,
     pub reward_mean: f64,
-    /// Groups that the batch does not have, of those that were needed to choose them.
+    /// Groups that the batch dropped, without surplus ones.
     pub groups_dropped: u32,
-    /// Of them, those that dynamic sampling left out.
+    /// Those of them that dynamic sampling dropped.
     pub groups_without_signal: u32,
-    /// Groups whose rewards are all alike: they teach nothing.
+    /// Groups of the batch in which all episodes have the same reward.
     pub groups_constant: u32,
     pub ends: BTreeMap<String, u32>,
     pub turns_mean: f64,

@@ -1,5 +1,5 @@
-//! A model of the hub or of a bucket: the driver says which files the run takes, tells the run's other processes, and
-//! brings what it reads of them itself.
+//! A model from the hub or a bucket: the driver pins the files of the run, tells the run's other processes, and
+//! downloads the files that it reads itself.
 
 use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
@@ -16,15 +16,15 @@ use tokio::sync::watch;
 /// The reason of a run that ends without its model.
 const UNAVAILABLE: Reason = Reason::ModelUnavailable;
 
-/// What the record in the store is of, for a model of the hub.
+/// The source in a record, for a model of the hub.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Wanted {
     repository: String,
     revision: Option<String>,
 }
 
-/// Pins the model, tells the others, and links the path of the run's model to its files. Nothing is done for a model
-/// that is mounted.
+/// Pins the model, tells the other processes, and links the run's model path to its files. Does nothing for a mounted
+/// model.
 pub async fn bring(
     config: &RunConfig,
     downloads: &Downloads<'_>,
@@ -53,7 +53,7 @@ pub async fn bring(
     }
 }
 
-/// The model as the driver needs it.
+/// The driver's own copy of the model.
 struct OwnModel<'a> {
     download: &'a ModelDownload,
     link: &'a Path,

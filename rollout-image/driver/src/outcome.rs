@@ -1,43 +1,43 @@
-//! Classification: which facts make an outcome. Pure, and a table: everything else only gathers facts.
+//! Classifies facts into outcomes. Pure, and a table: other modules only gather facts.
 //!
-//! The rule behind every line: the policy cannot bring a void about. What runs inside its sandbox, the limits it hits,
-//! the log it produces, the repository it breaks, count against it; only what happened outside is the infrastructure's.
-//! The reverse holds too: a grader that the infrastructure lost says nothing, however many are lost.
+//! The rule behind every line: the policy cannot cause a void. What runs inside its sandbox, the limits it hits, the
+//! log it produces and the repository it breaks count against it; only events outside are the infrastructure's. The
+//! reverse holds too: graders that the infrastructure lost say nothing, however many are lost.
 
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
 
-/// How putting a patch to a grader came out.
+/// The result of one grading of a patch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// The log told what every test did.
+    /// The log shows the result of every test.
     Judged { resolved: bool },
-    /// The patch cannot be applied to a fresh tree.
+    /// The patch does not apply to a fresh tree.
     PatchRefused,
-    /// The log told nothing: no markers, nothing parsed, or contradicted by the exit code.
+    /// The log shows no result: no markers, nothing parsed, or contradicted by the exit code.
     NoReport,
-    /// The evaluation ran out of its time.
+    /// The evaluation reached its time limit.
     TimedOut,
-    /// The evaluation hit a limit of its sandbox, whether it or the sandbox was killed for it.
+    /// The evaluation hit a limit of its sandbox, and it or the sandbox was killed.
     Exhausted,
-    /// The official grader could not be got to answer about this log.
+    /// The official grader gave no answer about this log.
     WorkerFailed,
-    /// The grader's sandbox stopped answering, or ended without a cause, while the patch was in it: the patch may have
-    /// done that.
+    /// The grader's sandbox stopped answering, or ended without a cause, while the patch was in it: the patch may be
+    /// the cause.
     Silent,
-    /// The infrastructure had no grader for it, or took it away.
+    /// The infrastructure had no grader, or lost it.
     Lost { reason: VoidReason },
 }
 
-/// How the empty patch of the same task came out.
+/// The result of the empty patch of the same task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// It was judged, as it should be: the task is sound.
+    /// It was judged: the task is sound.
     Sound,
-    /// It fails to be judged too.
+    /// It was not judged either.
     Broken,
 }
 
-/// What to do after the attempts so far.
+/// The next action after the attempts so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     Conclude(Outcome),
@@ -45,11 +45,10 @@ pub enum Next {
     AskControl,
 }
 
-/// How many doubtful attempts a patch gets before the control is asked.
+/// Doubtful attempts with a patch before the control.
 pub const DOUBTFUL_TRIES: usize = 2;
 
-/// Decides after each attempt. Lost ones change nothing: the caller pauses and tries again, for as long
-/// as it has patience.
+/// Decides after each attempt. Lost attempts change nothing: the caller pauses and retries within its patience.
 pub fn after_grading(attempts: &[Attempt], control: Option<Control>) -> Next {
     let doubtful = attempts.iter().filter(|a| is_doubtful(a)).count();
     let silent = attempts.iter().filter(|a| **a == Attempt::Silent).count();
@@ -57,7 +56,7 @@ pub fn after_grading(attempts: &[Attempt], control: Option<Control>) -> Next {
         (Some(Attempt::Judged { resolved: true }), _) => Next::Conclude(Outcome::Resolved),
         (Some(Attempt::Judged { resolved: false } | Attempt::PatchRefused), _) => Next::Conclude(Outcome::Unresolved),
         (_, Some(Control::Broken)) => Next::Conclude(Outcome::void(VoidReason::GraderFailed)),
-        // Silence may have been an outage: where the control was heard, the patch is put to a grader once more.
+        // Silence may have been an outage: if the control was judged, the patch is graded once more.
         (_, Some(Control::Sound)) if doubtful >= DOUBTFUL_TRIES || doubtful + silent > DOUBTFUL_TRIES => {
             Next::Conclude(Outcome::Unresolved)
         }
@@ -73,7 +72,7 @@ fn is_doubtful(attempt: &Attempt) -> bool {
     )
 }
 
-/// Decides whether the task is sound, from attempts with the empty patch; nothing while another attempt is due.
+/// Decides whether the task is sound, from attempts with the empty patch; `None` while another attempt is due.
 pub fn after_control(attempts: &[Attempt]) -> Option<Control> {
     let doubtful = attempts.iter().filter(|a| is_doubtful(a)).count();
     match attempts.last() {
@@ -83,10 +82,10 @@ pub fn after_control(attempts: &[Attempt]) -> Option<Control> {
     }
 }
 
-/// The verdict that needs no grader, if there is one.
+/// The verdict that needs no grader, if any.
 pub fn without_grader(end: EpisodeEnd, patch: Option<&[u8]>) -> Option<Outcome> {
     match (end, patch) {
-        // The tree went with the sandbox, or its repository cannot be read any more.
+        // The tree was lost with the sandbox, or its repository is unreadable.
         (EpisodeEnd::SandboxExhausted, _) | (_, None) => Some(Outcome::Unresolved),
         (_, Some([])) => Some(Outcome::Unresolved),
         _ => None,

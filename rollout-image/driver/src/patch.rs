@@ -1,18 +1,18 @@
-//! Taking a patch from the policy's sandbox and putting it into the grader's.
+//! Takes a patch from the policy's sandbox and applies it in the grader's.
 //!
 //! The patch is everything between the task's base commit and the working tree: new files, deletions, renames (as a
-//! deletion and a new file), modes, links and binaries. It is taken with a git directory and an index of our own that
-//! only borrow the repository's objects, so nothing the policy did to index, configuration, attributes, hooks or HEAD
-//! has a say. What the image's own exclude file leaves out stays out. The bytes travel as files, never through a
+//! deletion and a new file), modes, links and binaries. It is taken with a separate git directory and index that only
+//! borrow the repository's objects, so the policy's changes to index, configuration, attributes, hooks or HEAD have no
+//! effect. Files that the image's own exclude file excludes stay out. The bytes travel as files, never through a
 //! shell's quoting or a heredoc.
 
 pub mod test_setup;
 
-/// Where the patch lies in either sandbox.
+/// Path of the patch in both sandboxes.
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";
-/// Where the task's evaluation script lies in the grader's sandbox.
+/// Path of the task's evaluation script in the grader's sandbox.
 pub const EVAL_FILE: &str = "/tmp/grpo/eval.sh";
-/// Where the task's setup lies in either sandbox while it runs.
+/// Path of the task's setup in both sandboxes while it runs.
 pub const SETUP_FILE: &str = "/tmp/grpo/setup.sh";
 /// The driver does not grade a larger patch: no real bug fix has this size.
 pub const MAX_PATCH: usize = 8 << 20;
@@ -21,7 +21,7 @@ pub const MAX_PATCH: usize = 8 << 20;
 pub const BROKEN_CHECKOUT: i32 = 3;
 /// Exit status of [`take`] when the patch is longer than [`MAX_PATCH`].
 pub const PATCH_TOO_LARGE: i32 = 4;
-/// Exit status of [`apply`] when no way of applying the patch worked.
+/// Exit status of [`apply`] when no method applied the patch.
 pub const DOES_NOT_APPLY: i32 = 7;
 
 const TAKE: &str = r#"set -eu
@@ -99,7 +99,7 @@ clean && plain "$patch" && patch -p1 --batch --forward --fuzz=5 -i "$patch" && e
 exit 7
 "#;
 
-/// The script may hold the answer, so it goes before the policy comes. The rest of the arguments is removed as well.
+/// Runs the script, then removes it, because it may hold the answer. Also removes the paths of the other arguments.
 const SET_UP: &str = r#"script=$1
 shift
 [ ! -f "$script" ] || bash "$script" || exit 1
@@ -109,9 +109,9 @@ rm -rf -- "$script" "$@"
 const CHECK: &str = r#"cd "$1" && git -c safe.directory='*' cat-file -e "$2^{tree}""#;
 const HEAD: &str = r#"cd "$1" && git -c safe.directory='*' rev-parse --verify HEAD"#;
 
-/// HEAD is what the policy sees anyway: images commit their own setup on top of the base.
+/// Excludes HEAD, which the policy sees anyway: images commit their own setup on top of the base.
 const LATER: &str = r#"cd "$1" && git -c safe.directory='*' -c log.showSignature=false log --all --reflog --format='@%h %<(72,trunc)%s' -n 1000 --not "$2" HEAD"#;
-/// Begins each of these lines, so that git's warnings are none of them.
+/// Prefix of these lines, which tells them from git's warnings.
 pub const LATER_MARK: &str = "@";
 
 fn script(text: &str, arguments: &[&str]) -> Vec<String> {
@@ -140,23 +140,23 @@ fn apply_from(repo: &str, base: &str, patch: &str) -> Vec<String> {
     script(APPLY, &[repo, base, patch])
 }
 
-/// Runs [`SETUP_FILE`] if it is there, and removes it and what is to be `hidden`.
+/// Runs [`SETUP_FILE`] if it exists, then removes it and the `hidden` paths.
 pub fn set_up(hidden: &[String]) -> Vec<String> {
     let hidden = hidden.iter().map(String::as_str);
     script(SET_UP, &std::iter::once(SETUP_FILE).chain(hidden).collect::<Vec<_>>())
 }
 
-/// Succeeds when the base commit is there.
+/// Succeeds if the base commit exists.
 pub fn check(repo: &str, base: &str) -> Vec<String> {
     script(CHECK, &[repo, base])
 }
 
-/// Prints a line for each commit that is neither before the base commit nor checked out, the newest first.
+/// Prints a line for each commit that neither the base commit nor HEAD contains, newest first.
 pub fn later(repo: &str, base: &str) -> Vec<String> {
     script(LATER, &[repo, base])
 }
 
-/// Prints the commit that is checked out.
+/// Prints the checked-out commit.
 pub fn head(repo: &str) -> Vec<String> {
     script(HEAD, &[repo])
 }

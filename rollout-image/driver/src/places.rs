@@ -1,7 +1,7 @@
-//! Places for episodes: how many run at one time, for rollouts and evaluations alike, and which sandboxes all of them
-//! want next.
+//! Places for episodes: limits how many run at one time, in rollouts and evaluations together, and sums the sandboxes
+//! that all of them want next.
 //!
-//! A rollout and the evaluation beside it share the places, because they share the pool: more episodes than the agents'
+//! A rollout and the evaluation beside it share the places because they share the pool: more episodes than the agents'
 //! share of its sandboxes would only wait in the gateway's queue.
 
 use grpo_sandbox_protocol::ImageDemand;
@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 pub struct Places {
     free: Semaphore,
     size: Mutex<usize>,
-    /// Images that come next, by what wants them.
+    /// Next images, by the rollout or evaluation that wants them.
     demands: Mutex<BTreeMap<String, BTreeMap<String, u32>>>,
 }
 
@@ -28,7 +28,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// So many from now on. Of places that are taken, fewer are given up than asked for; the next call takes the rest.
+    /// Sets the number of places. Taken places are not withdrawn; the next call withdraws the rest.
     pub fn resize(&self, size: usize) {
         let mut now = self.size.lock().unwrap_or_else(PoisonError::into_inner);
         match size.checked_sub(*now) {
@@ -40,12 +40,12 @@ impl Places {
         }
     }
 
-    /// Waits for a place; it is free again when the permit is dropped. The semaphore is never closed.
+    /// Waits for a place; dropping the permit frees it. The semaphore is never closed.
     pub async fn take(&self) -> Option<SemaphorePermit<'_>> {
         self.free.acquire().await.ok()
     }
 
-    /// Replaces what `who` wants, and answers what all want together.
+    /// Replaces the demand of `who` and returns the sum of all demands.
     pub fn demand(&self, who: &str, images: BTreeMap<String, u32>) -> Vec<ImageDemand> {
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         match images.is_empty() {

@@ -1,7 +1,7 @@
-//! Which Python modules an image has: asked once for each image, in a sandbox of its own, before a run begins.
+//! Finds the Python modules of images: once for each image, in its own sandbox, before a run begins.
 //!
-//! A sandbox that is lost, or that cannot be had, says nothing about the image: it is asked again after a pause, for as
-//! long as there is patience. Then the driver ends, and its next attempt asks again.
+//! A lost or unavailable sandbox says nothing about the image: the driver retries after a pause, within its patience.
+//! Then it ends, and its next attempt asks again.
 
 use crate::fault::DriverError;
 use crate::retry::{Budget, Pauses, Retry};
@@ -13,15 +13,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use tokio::sync::{Mutex, OnceCell};
 
-/// How long the command may take, in seconds. Nothing is imported by it.
+/// How long the command may take, in seconds. It imports nothing.
 const TIMEOUT: u64 = 120;
-/// Its output: names of modules.
+/// Longest output, in bytes: names of modules.
 const MAX_OUTPUT: u64 = 4 << 20;
-/// Before a list of what is missing, and before a list of modules.
+/// Prefixes of the list of missing programs and of the list of modules.
 const LACKS: &str = "grpo-lacks:";
 const MODULES: &str = "grpo-modules:";
 
-/// Programs that setup and grading of a row call.
+/// Checks the programs that setup and grading of a row call.
 const ASK: &str = r#"for program in bash python3 git base64 gzip mktemp find; do
   command -v "$program" > /dev/null 2>&1 || missing="${missing-} $program"
 done
@@ -39,13 +39,13 @@ for folder in sys.path:
 print("grpo-modules:", *sorted(name for name in names if name.isidentifier()))
 "#;
 
-/// Asks images, by way of the run's gateway.
+/// Asks images through the run's gateway.
 pub struct Probe {
     gateway: Gateway,
-    /// Its `request` is one lease's, its `total` that of one image while sandboxes are lost.
+    /// `request`: for one lease. `total`: for one image while sandboxes are lost.
     patience: Budget,
     pauses: Pauses,
-    /// Names leases apart from those of an earlier driver.
+    /// Keeps lease ids apart from an earlier driver's.
     epoch: String,
     known: Mutex<HashMap<String, Arc<OnceCell<Arc<ImageContents>>>>>,
 }
@@ -122,7 +122,7 @@ fn request() -> ExecRequest {
     }
 }
 
-/// What the command found; nothing if it did not come to its end.
+/// The command's result; `None` if it failed.
 fn read(result: &ExecResult) -> Option<ImageContents> {
     let after = |mark: &str| {
         let mut lines = result.output.lines().filter_map(|line| line.strip_prefix(mark));
@@ -138,7 +138,7 @@ fn read(result: &ExecResult) -> Option<ImageContents> {
     Some(ImageContents::Modules(modules))
 }
 
-/// The last of an output, for a message.
+/// The end of an output, for a message.
 fn ending(output: &str) -> &str {
     let output = output.trim();
     let from = output.char_indices().rev().nth(400).map_or(0, |(at, _)| at);

@@ -1,9 +1,10 @@
-//! The endpoint that agents in sandboxes take for their model: it answers several APIs and records what was sampled.
+//! The recording endpoint: agents in sandboxes take it for their model. It answers several APIs and records what was
+//! sampled.
 //!
-//! A body of any API becomes a [`request::Request`] by [`api`], whose answer goes back in the same API's form.
-//! [`server`] takes requests, [`sessions`] bring them to the episode that they belong to, and there the [`recorder`]
-//! finds where each belongs ([`forest`], by the checksums of [`canon`]), has it sampled, and makes the turn durable
-//! before it replies. The client sees text; what is trained on are the ids that were sampled.
+//! [`api`] turns a body of any API into a [`request::Request`], and the answer back into that API's form. [`server`]
+//! takes requests, and [`sessions`] bring them to their episode. There the [`recorder`] finds the place of each request
+//! ([`forest`], by the checksums of [`canon`]), has it sampled, and makes the turn durable before it replies. The
+//! client sees text; training uses the sampled ids.
 
 pub mod api;
 pub mod canon;

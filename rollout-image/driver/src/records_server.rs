@@ -1,10 +1,9 @@
-//! The server through which people look into a run's records: what [`grpo_records::look`] answers, over HTTP, read
-//! only.
+//! The read-only HTTP server for a run's records, which [`grpo_records::look`] reads.
 //!
 //! It listens on loopback. Weights are for the cluster; records are not: graders' logs and other episodes must not
-//! reach a sandbox on a network that enforces no policy. Who gets here came by the API server's port-forward, so the
-//! cluster's own rights are the lock. Outside of a run `grpo-driver records` starts the same server, in a pod that
-//! mounts the store and nothing else.
+//! reach a sandbox on a network that enforces no policy. Clients come through the API server's port-forward, so the
+//! cluster's own access control applies. Outside of a run, `grpo-driver records` starts the same server, in a pod that
+//! mounts only the store.
 
 use crate::fault::DriverError;
 use axum::Router;
@@ -77,7 +76,7 @@ pub async fn open_bucket(
     Ok(Records::of(store))
 }
 
-/// Shows records until the process is ended.
+/// Serves records until the process ends.
 pub async fn serve(records: Records, listen: SocketAddr) -> Result<(), DriverError> {
     let listener = tokio::net::TcpListener::bind(listen)
         .await
@@ -120,7 +119,7 @@ async fn files(State(records): State<Records>, wanted: Result<Query<FilesOf>, Qu
     }
 }
 
-/// A file is a stream: it may be larger than memory.
+/// Streams a file: it may be larger than memory.
 async fn file(State(records): State<Records>, wanted: Result<Query<FileAt>, QueryRejection>) -> Response {
     let wanted = match wanted {
         Ok(Query(wanted)) => wanted,
@@ -133,7 +132,7 @@ async fn file(State(records): State<Records>, wanted: Result<Query<FileAt>, Quer
     }
 }
 
-/// Reads on a thread that may wait for a disk.
+/// Reads on a blocking thread.
 async fn answer<T: Serialize + Send + 'static>(
     records: Records,
     read: impl FnOnce(&Records) -> Result<T, Refusal> + Send + 'static,

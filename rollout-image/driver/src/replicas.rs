@@ -1,11 +1,10 @@
-//! The replicas of the engine pool: which there are, which may be asked, and, in [`switch`], which weights each serves.
+//! The replicas of the engine pool: which exist, which get requests, and, in [`switch`], which weights each serves.
 //!
-//! The replicas are the addresses that the pool's headless service resolves to, looked up every second. One is eligible
-//! if it said that it serves the weights that are asked for and has not failed a moment ago. Of the eligible ones an
-//! episode takes the one that answered it before, which has its prefix in its cache, unless that one is much busier
-//! than others; else the least busy. A replica of which nothing is known yet, or that boots and serves nothing, is not
-//! eligible: it has the fewest requests of all and would be given every one of them. Failures in a row make it rest
-//! longer.
+//! The replicas are the addresses that the pool's headless service resolves to, looked up every second. A replica is
+//! eligible if it said that it serves the requested weights and has not just failed. Of the eligible ones an episode
+//! takes the one that answered it before, which has its prefix in its cache, unless that one is much busier than
+//! others; else the least busy one. A replica with unknown weights, or one that boots and serves nothing, is not
+//! eligible: it has the fewest requests and would get all of them. Failures in a row lengthen its cool-down.
 
 mod gate;
 pub mod switch;
@@ -17,15 +16,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a replica that failed is left alone; twice as long after each failure in a row.
+/// Cool-down of a failed replica; doubles with each failure in a row.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 const LONGEST_COOL_DOWN: Duration = Duration::from_secs(8);
-/// So many requests more than the least busy replica, and half as many as that one has, an episode's own may have.
+/// An episode's own replica may have this many requests more than one and a half times those of the least busy one.
 const MORE_AT_HOME: usize = 4;
-/// How long the list of addresses is trusted.
+/// How long the list of addresses is used.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the replicas are.
+/// The addresses of the replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// All addresses of this name, on this port.
@@ -39,12 +38,12 @@ pub enum Endpoints {
 #[derive(Debug, Default, Clone)]
 struct Replica {
     in_flight: usize,
-    /// What it said it serves; nothing while it serves nothing, does not answer, or has not been asked.
+    /// The version that it said it serves; `None` while it serves nothing, does not answer, or has not been asked.
     serving: Option<String>,
     rest_until: Option<Instant>,
     /// In a row.
     failures: u32,
-    /// The last of them.
+    /// Why the last request failed.
     why: String,
 }
 
@@ -54,7 +53,7 @@ impl Replica {
     }
 }
 
-/// The pool, as the driver sees it. Cloning is cheap.
+/// The driver's view of the pool. Cloning is cheap.
 #[derive(Clone)]
 pub struct Replicas {
     endpoints: Endpoints,
@@ -79,13 +78,13 @@ impl Replicas {
         }
     }
 
-    /// Every replica there is now.
+    /// All current replicas.
     pub async fn all(&self) -> Vec<SocketAddr> {
         let mut looked_up = self.looked_up.lock().await;
         if looked_up.is_none_or(|at| at.elapsed() >= LOOK_UP_EVERY) {
             match self.look_up().await {
                 Ok(found) => self.remember(&found),
-                // A name without addresses and a resolver that is away look alike; what was known stays in use.
+                // A name without addresses and an unavailable resolver look alike; known replicas stay in use.
                 Err(error) => tracing::debug!(host = %self.host(), %error, "looking up the engines"),
             }
             *looked_up = Some(Instant::now());
@@ -93,17 +92,17 @@ impl Replicas {
         self.known().keys().copied().collect()
     }
 
-    /// How many are known.
+    /// How many replicas are known.
     pub fn count(&self) -> usize {
         self.known().len()
     }
 
-    /// Remembers what a replica said it serves; nothing for one that does not answer.
+    /// Remembers the version that a replica serves; `None` if it does not answer.
     pub fn serves(&self, replica: SocketAddr, version: Option<&str>) {
         self.with(replica, |r| r.serving = version.map(str::to_owned));
     }
 
-    /// Leaves a replica that failed alone for a moment.
+    /// Starts the cool-down of a failed replica.
     pub fn rest(&self, replica: SocketAddr, why: &str) {
         self.with(replica, |r| {
             let pause = COOL_DOWN * (1 << r.failures.min(8));
@@ -113,7 +112,7 @@ impl Replicas {
         });
     }
 
-    /// A replica answered as it should.
+    /// Ends the cool-down of a replica that answered.
     pub fn answered(&self, replica: SocketAddr) {
         self.with(replica, |r| {
             r.rest_until = None;
@@ -121,7 +120,7 @@ impl Replicas {
         });
     }
 
-    /// What is wrong with a replica, as far as requests to it showed.
+    /// Why requests to a replica fail, if its last request failed.
     pub fn trouble(&self, replica: SocketAddr) -> Option<String> {
         let known = self.known();
         let state = known.get(&replica).filter(|r| r.failures > 0)?;
@@ -149,8 +148,8 @@ impl Replicas {
         }
     }
 
-    /// Takes the eligible replica that `home` names, or the least busy one, which is its home from then on. The request
-    /// counts as the replica's own until the guard is dropped.
+    /// Takes the eligible replica that `home` names, or the least busy one, which becomes the home. The request counts
+    /// for the replica until the guard is dropped.
     pub fn take(&self, version: &str, home: &Home) -> Option<InFlight> {
         let mut known = self.known();
         let now = Instant::now();
@@ -182,7 +181,7 @@ impl Replicas {
     }
 }
 
-/// The replica that answered an episode last. A prompt that it knows is computed from its end on.
+/// The replica that answered an episode last: of a prompt that it knows, it computes only the new part.
 #[derive(Debug, Default)]
 pub struct Home(Mutex<Option<SocketAddr>>);
 

@@ -1,26 +1,26 @@
-//! Trying again: how long one request may take, how long all of them, and how long the pauses in between are.
+//! Retries: the time limit of one request, the limit of all requests together, and the pauses between them.
 //!
 //! Every client of the driver (gateway, engines, trainer, graders) and the retries of void episodes take their pauses
-//! here. Progress gives the whole time back: patience measures how long nothing happened, not how long work takes.
+//! from here. Progress restarts the time: patience measures how long nothing happened, not how long work takes.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Two budgets that are never the same: a request that hangs must not use up what other requests need.
+/// Two separate limits: a request that hangs must not use up the time of other requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Of one request.
+    /// For one request.
     pub request: Duration,
-    /// Of all requests for one thing, with the pauses between them, while nothing happens.
+    /// For all requests of one operation, with the pauses between them, while nothing happens.
     pub total: Duration,
 }
 
-/// Pauses that grow.
+/// Growing pauses (back-off).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pauses {
     pub first: Duration,
     pub longest: Duration,
-    /// How much longer the next one is.
+    /// Factor from one pause to the next.
     pub factor: u32,
 }
 
@@ -42,14 +42,14 @@ pub struct Exhausted {
     pub within: Duration,
 }
 
-/// One thing that is tried until it succeeds or its time is over.
+/// Retries of one operation until it succeeds or its time is over.
 #[derive(Clone, Debug)]
 pub struct Retry {
     total: Duration,
     pauses: Pauses,
     since: Instant,
     next: Duration,
-    /// Pauses are up to half as long again, by this and their number; without a seed they are as given.
+    /// Seed that lengthens each pause by up to half; without it pauses are exact.
     jitter: Option<u64>,
     made: u64,
 }
@@ -66,7 +66,7 @@ impl Retry {
         }
     }
 
-    /// Spreads the pauses of many that began at the same moment; the same name gives the same pauses.
+    /// Spreads the pauses of operations that began together; the same name gives the same pauses.
     pub fn with_jitter(self, name: &str) -> Self {
         let hashed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -77,18 +77,18 @@ impl Retry {
         }
     }
 
-    /// Something happened: the time and the pauses begin anew.
+    /// Progress: restarts the time and the pauses.
     pub fn progress(&mut self) {
         self.since = Instant::now();
         self.next = self.pauses.first;
     }
 
-    /// How long nothing has happened.
+    /// Time since the last progress.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Sleeps until the next try is due; at once an error where that would be after the end.
+    /// Sleeps until the next try; returns an error at once if that would be after the end.
     pub async fn pause(&mut self) -> Result<(), Exhausted> {
         let pause = self.step();
         if self.elapsed() + pause > self.total {

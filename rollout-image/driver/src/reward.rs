@@ -1,4 +1,4 @@
-//! `reward` of the run's spec, as the rule that records have of it; the client of a [`service`] that has the last word.
+//! The run's `reward` as the rule in records, and the client of a [`service`] that decides the final reward.
 
 pub mod service;
 
@@ -10,19 +10,19 @@ use grpo_records::reward::{Cost, Shaping};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the service is that has the last word.
+/// The service that decides the final reward.
 #[derive(Clone, Debug)]
 pub struct RewardServiceSettings {
     pub url: String,
     /// The file with the token.
     pub token: Option<PathBuf>,
-    /// Questions at one time.
+    /// Requests at one time.
     pub concurrency: u32,
-    /// Of one question, and of all for one episode while the service is silent.
+    /// `request`: for one request. `total`: for one episode while the service is silent.
     pub budget: Budget,
 }
 
-/// The service of the run, which is waited for as long as `patience`.
+/// The run's service; `patience` is the time to wait for it.
 pub fn service(spec: &grpo_run::HttpReward, patience: Duration) -> RewardServiceSettings {
     RewardServiceSettings {
         url: spec.url.clone(),
@@ -36,7 +36,7 @@ pub fn service(spec: &grpo_run::HttpReward, patience: Duration) -> RewardService
     }
 }
 
-/// What verdicts of the run are worth.
+/// The reward rule of the run.
 pub fn rule(spec: &grpo_run::Reward) -> RewardRule {
     let cost = |cost: &grpo_run::Cost| Cost {
         each: cost.each,

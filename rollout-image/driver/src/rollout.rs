@@ -1,7 +1,8 @@
-//! Many episodes at once: bounded, with the gateway told what comes next, voids tried again within a budget.
+//! Runs many episodes at once: within a limit, with demand reports to the gateway, and with retries of voids within a
+//! budget.
 //!
-//! What was finished before a restart is found in the store and not done again. Voids that an earlier driver saw are
-//! not counted: what caused them may be over.
+//! Episodes that finished before a restart are read from the store and not repeated. Voids of an earlier driver do not
+//! count: their cause may be over.
 
 use crate::episode::{EpisodePlan, Episodes};
 use crate::fault::DriverError;
@@ -20,15 +21,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Episodes at the same time when neither the run nor the pool says how many.
+/// Episodes at one time if neither the run nor the pool sets a number.
 const DEFAULT_CONCURRENCY: usize = 8;
-/// Attempts at one episode that are looked for in the store; beyond any budget.
+/// Most attempts at one episode in the store; beyond any budget.
 const MOST_ATTEMPTS: u32 = 1000;
-/// How long an episode that is not needed any more may take to give its sandbox back. One that is being graded does not
-/// end by itself: its grader's lease runs out.
+/// How long a stopped episode may take to release its sandbox. An episode in grading does not stop by itself: its
+/// grader's lease expires.
 const STOPPING: Duration = Duration::from_secs(5);
 
-/// How far a rollout is.
+/// Progress of a rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub total: u32,
@@ -36,30 +37,30 @@ pub struct Tally {
     pub voids: u32,
 }
 
-/// What follows when a group has ended.
+/// The next action when a group has ended.
 pub enum Next {
     More(Vec<EpisodePlan>),
-    /// Episodes that still run are not needed.
+    /// The running episodes are not needed.
     Enough,
 }
 
-/// Decides that, group by group.
+/// Decides the next action, group by group.
 pub trait Supply: Send {
     /// `members`: the final attempts of the group's episodes.
     fn ended<'a>(&'a mut self, group: u32, members: Vec<&'a EpisodeMeta>) -> BoxFuture<'a, Result<Next, DriverError>>;
 }
 
-/// What a pool has room for.
+/// The capacity of a pool.
 struct Room {
-    /// Episodes at the same time.
+    /// Episodes at one time.
     width: usize,
     /// The pool's `warm.ahead`.
     groups_ahead: Option<u32>,
 }
 
-/// Which sandboxes the episodes want whose turn has not come yet.
+/// The sandboxes that waiting episodes will want.
 struct ToCome {
-    /// Group and image of each episode, in the order in which they begin.
+    /// Group and image of each episode, in the order of their start.
     episodes: Mutex<Vec<(u32, String)>>,
     width: usize,
     groups_ahead: Option<u32>,
@@ -80,9 +81,8 @@ impl ToCome {
         episodes.extend(plans.iter().map(of));
     }
 
-    /// How many sandboxes of which image, when the first `begun` episodes have begun: those of the next groups where
-    /// the pool says how many groups, else those of as many episodes as run at the same time. Of a group that has begun
-    /// the rest counts as a group.
+    /// Sandboxes by image, after the first `begun` episodes have begun: for the next groups if the pool sets how many
+    /// groups, else for as many episodes as run at one time. The rest of a group that has begun counts as a group.
     fn images(&self, begun: usize) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         let (mut groups, mut last) = (0, None);
@@ -99,7 +99,7 @@ impl ToCome {
     }
 }
 
-/// Runs episodes for one run.
+/// Runs the episodes of one run.
 pub struct Rollouts {
     pub episodes: Arc<Episodes>,
     pub journal: Arc<SharedJournal>,
@@ -108,8 +108,8 @@ pub struct Rollouts {
 }
 
 impl Rollouts {
-    /// Runs every plan to a verdict, or to a void that stays one; in the order of the plans. `supply` adds plans, and
-    /// ends the rollout before its last episode: what was stopped is left out.
+    /// Runs every plan to a verdict or a final void; returns them in the order of the plans. `supply` adds plans, and
+    /// may end the rollout early: stopped episodes are left out.
     pub async fn run(
         &self,
         scope: &EpisodeScope,
@@ -178,12 +178,12 @@ impl Rollouts {
         Ok(groups.metas.into_iter().flatten().collect())
     }
 
-    /// How many sandboxes are asked for at one time.
+    /// The limit of sandboxes in use at one time.
     pub async fn width(&self) -> usize {
         self.room().await.width
     }
 
-    /// What the pool has room for: no more episodes at the same time than the agents' share of it.
+    /// The capacity of the pool: no more episodes at one time than the agents' share of it.
     async fn room(&self) -> Room {
         let given = self.episodes.settings.concurrency.map(|given| given as usize);
         match self.episodes.gateway.pool().await {
@@ -201,7 +201,7 @@ impl Rollouts {
         }
     }
 
-    /// Tells the gateway, whenever episodes have begun, which sandboxes the next ones want. Never ends by itself.
+    /// Reports to the gateway, whenever episodes have begun, which sandboxes the next ones want. Never returns.
     async fn keep_demanding(&self, who: &str, to_come: &ToCome, mut started: watch::Receiver<usize>) {
         loop {
             let counts = to_come.images(*started.borrow_and_update());
@@ -215,7 +215,7 @@ impl Rollouts {
         }
     }
 
-    /// One episode, over as many attempts as it takes and the budget allows. Nothing for one that was stopped.
+    /// One episode, with as many attempts as it takes and the budget allows. `None` if it was stopped.
     async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<Option<EpisodeMeta>, DriverError> {
         tokio::select! {
             biased;
@@ -237,7 +237,7 @@ impl Rollouts {
             }
             let meta = match stored {
                 Some(meta) => Some(meta),
-                // It has not begun.
+                // The episode has not begun.
                 None if plan.stop.is_cancelled() => return Ok(None),
                 None => {
                     let _place = tokio::select! {
@@ -282,7 +282,7 @@ impl Rollouts {
         }
     }
 
-    /// One entry per verdict, also when the driver died between `meta.json` and the journal.
+    /// Records one entry per verdict, even if the driver died between `meta.json` and the journal.
     async fn note_verdict(&self, dir: &str, meta: &EpisodeMeta, outcome: Outcome) -> Result<(), DriverError> {
         let noted = self
             .journal
@@ -317,17 +317,17 @@ impl Rollouts {
     }
 }
 
-/// Episodes of a rollout as they end, group by group.
+/// The ended episodes of a rollout, by group.
 #[derive(Default)]
 struct Groups {
-    /// In the order in which they were planned.
+    /// In the order of the plans.
     metas: Vec<Option<EpisodeMeta>>,
-    /// Of each group, its episodes by their places above.
+    /// Indices into `metas`, by group.
     members: BTreeMap<u32, Vec<usize>>,
 }
 
 impl Groups {
-    /// The place of another episode of a group.
+    /// Adds an episode of a group; returns its index.
     fn add(&mut self, group: u32) -> usize {
         self.metas.push(None);
         let at = self.metas.len() - 1;
@@ -335,7 +335,7 @@ impl Groups {
         at
     }
 
-    /// Its group, where this was the last episode of one.
+    /// Stores an ended episode; returns its group if that has ended.
     fn ended(&mut self, at: usize, meta: EpisodeMeta) -> Option<u32> {
         let group = meta.key.group;
         self.metas[at] = Some(meta);
@@ -349,7 +349,7 @@ impl Groups {
     }
 }
 
-/// Some time after the episode was stopped.
+/// Returns [`STOPPING`] after the episode was stopped.
 async fn stopped(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(STOPPING).await;

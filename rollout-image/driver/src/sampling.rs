@@ -1,10 +1,10 @@
-//! How tokens are drawn: from the spec's words to those of records and engines.
+//! Sampling settings: converts those of the spec to those of records and engines.
 
 use grpo_crds::grpo_run;
 use grpo_engine_protocol::Penalties;
 use grpo_records::settings::Sampling;
 
-/// As records have it.
+/// The settings in records.
 pub fn of(spec: &grpo_run::Sampling) -> Sampling {
     Sampling {
         temperature: spec.temperature,
@@ -15,7 +15,7 @@ pub fn of(spec: &grpo_run::Sampling) -> Sampling {
     }
 }
 
-/// What changes the distribution beyond temperature, top-p and top-k.
+/// The settings that change the distribution beyond temperature, top-p and top-k.
 pub fn penalties(spec: &grpo_run::Sampling) -> Penalties {
     Penalties {
         min_p: spec.min_p,

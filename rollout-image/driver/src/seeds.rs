@@ -1,10 +1,10 @@
-//! Sampling seeds. A pure function of what is sampled, not of when or where: the same weights and the same seeds give
-//! the same answers, also when a restarted driver asks again after a failure.
+//! Sampling seeds: a pure function of the identity of a sample, not of time or place. The same weights and the same
+//! seeds give the same answers, also when a restarted driver asks again after a failure.
 
 use grpo_records::{EpisodeKey, EpisodeScope};
 use sha2::{Digest, Sha256};
 
-/// The seed of one turn. An evaluation's does not depend on the weights, so that two versions face the same dice.
+/// The seed of one turn. In an evaluation it does not depend on the weights, so that two versions get the same seeds.
 pub fn of_turn(run_seed: u64, scope: &EpisodeScope, instance: &str, group: u32, sample: u32, turn: u32) -> u64 {
     let place = match scope {
         EpisodeScope::Iteration { iteration } => format!("iteration {iteration}"),
@@ -13,7 +13,7 @@ pub fn of_turn(run_seed: u64, scope: &EpisodeScope, instance: &str, group: u32, 
     drawn(&format!("{run_seed}\n{place}\n{instance}\n{group}\n{sample}\n{turn}"))
 }
 
-/// The seed of one vote of a judge on a turn: no two votes share their dice.
+/// The seed of one vote of a judge on a turn: no two votes share a seed.
 pub fn of_vote(run_seed: u64, key: &EpisodeKey, turn: u32, vote: u32) -> u64 {
     let EpisodeKey {
         scope,
@@ -29,7 +29,7 @@ fn drawn(name: &str) -> u64 {
     let digest = Sha256::digest(name);
     let mut first = [0; 8];
     first.copy_from_slice(&digest[..8]);
-    // Engines written in other languages take seeds as signed numbers, and JSON readers as floats.
+    // 53 bits: engines in other languages take seeds as signed numbers, and JSON readers as floats.
     u64::from_be_bytes(first) >> 11
 }
 

@@ -1,5 +1,5 @@
-//! What others may ask the driver for: the files of published weights, with ranges, which commit of a model the run
-//! takes, and how it is.
+//! The driver's server for the cluster: files of published weights, with ranges, the pinned files of the model,
+//! progress and metrics.
 
 use crate::metrics::Metrics;
 use crate::progress::Board;
@@ -26,9 +26,9 @@ struct Shown {
     model: watch::Receiver<Option<Pin>>,
 }
 
-/// The accounts that may pull the run's weights: those of its engines, and its trainer's where a model is downloaded.
-/// Agents behind a proxy pool of the run's are of
-/// pools that the run does not name.
+/// The accounts that may pull the run's weights: its engines' account, and its trainer's if a model is downloaded.
+/// Engine agents behind the run's proxy pool belong to pools that the run does not name, so then any engines' account
+/// may pull.
 pub fn callers(config: &RunConfig) -> Vec<AllowedAccount> {
     let inference = &config.spec.inference;
     let pool = inference.pool_ref.as_ref().map_or(&config.name, |pool| &pool.name);
@@ -67,7 +67,7 @@ async fn progress(State(shown): State<Shown>) -> Response {
     Json(shown.board.now()).into_response()
 }
 
-/// Which files of the model the run takes. 503 until that is known.
+/// The pinned files of the model. 503 until they are known.
 async fn pinned(State(shown): State<Shown>) -> Response {
     match &*shown.model.borrow() {
         Some(pin) => Json(pin).into_response(),

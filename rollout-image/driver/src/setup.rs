@@ -1,5 +1,4 @@
-//! What a task does to a fresh sandbox before anything else: its setup, and the removal of what the policy must not
-//! see.
+//! Prepares a fresh sandbox for a task: runs its setup, and removes the files that the policy must not see.
 
 use crate::patch;
 use crate::sandbox::{Sandbox, SandboxError};
@@ -7,7 +6,7 @@ use crate::tasks::Task;
 use bytes::Bytes;
 use grpo_sandbox_protocol::ExecRequest;
 
-/// How long it may take.
+/// How long the setup may take.
 const TIMEOUT_SECONDS: u64 = 300;
 
 /// Who works in the sandbox next.
@@ -17,7 +16,7 @@ pub enum WorksNext {
     Grader,
 }
 
-/// Sets the sandbox up; `Err` inside says why that failed, which is the task's fault.
+/// Sets up the sandbox; the inner `Err` says why that failed, a defect of the task.
 pub async fn run(
     sandbox: &Sandbox,
     task: &Task,

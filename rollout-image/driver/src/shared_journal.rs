@@ -1,4 +1,4 @@
-//! The open journal and the state it folds to, shared by everything in the driver that decides something.
+//! The open journal and its folded state, shared by all parts of the driver that make decisions.
 
 use crate::fault::DriverError;
 use grpo_records::{Event, Journal, RunState, RunStore, Writer};
@@ -22,8 +22,8 @@ impl SharedJournal {
         self.record_if(|_| Some(event)).await.map(|_| ())
     }
 
-    /// Records the event that `decide` makes of the state as it is, if it makes one; nothing is decided in between. An
-    /// entry that was begun is finished where the caller is dropped: half of one would fence the next.
+    /// Records the event that `decide` derives from the current state, if any; no other entry comes in between. An
+    /// append that began completes even if the caller is dropped: half an entry would fence the next one.
     pub async fn record_if(&self, decide: impl FnOnce(&RunState) -> Option<Event>) -> Result<bool, DriverError> {
         let mut inner = self.inner.clone().lock_owned().await;
         let Some(event) = decide(&inner.1) else {
@@ -39,7 +39,7 @@ impl SharedJournal {
         }
     }
 
-    /// The run has come to its end; recorded once.
+    /// Records the success of the run, once.
     pub async fn succeeded(&self) -> Result<(), DriverError> {
         let recorded = self.record_if(|state| {
             let done = state.finished.as_ref().is_some_and(|finished| finished.succeeded);
@@ -52,7 +52,7 @@ impl SharedJournal {
         recorded.await.map(|_| ())
     }
 
-    /// Looks something up.
+    /// Reads the state.
     pub async fn read<T>(&self, look: impl FnOnce(&RunState) -> T) -> T {
         look(&self.inner.lock().await.1)
     }

@@ -1,5 +1,5 @@
-//! From a configuration to a run under way: opens the store, reads the tasks, checks that all of it can work, starts
-//! what runs in the background.
+//! Starts a run from its configuration: opens the store, reads the tasks, checks that all of it can work, starts
+//! background work.
 
 use crate::config::Settings;
 use crate::downloads::{self, Downloads};
@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{Mutex, watch};
 
-/// What is not in `run.json`: this process.
+/// The settings of this process, which are not in `run.json`.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Attempt of the driver's pod group.
@@ -50,9 +50,9 @@ pub struct Process {
     pub tokens: PathBuf,
     /// The hub that datasets are downloaded from.
     pub hub: HubSettings,
-    /// Where agents that speak a model's API are answered; [`crate::recording::server`] serves them.
+    /// Sessions of command-line agents; [`crate::recording::server`] serves them.
     pub sessions: Sessions,
-    /// Where changes of the run are found while it runs.
+    /// The source of changes while the run runs.
     pub changes: live::Source,
 }
 
@@ -62,7 +62,7 @@ pub fn store(settings: &Settings) -> Result<RunStore, DriverError> {
     Ok(RunStore::open(mount, root)?)
 }
 
-/// Builds the run; nothing has been asked of anybody yet.
+/// Builds the run; no episode and no step has begun yet.
 pub async fn run(
     settings: Settings,
     process: &Process,
@@ -213,7 +213,7 @@ pub async fn run(
     }))
 }
 
-/// Says what the rows are, which were skipped, and which install packages that graders cannot get.
+/// Reports the rows, which were skipped, and which install packages that graders cannot get.
 async fn say_rows(board: &Board, sets: &[TaskSet], gateway: &Gateway) {
     sets.iter().for_each(|set| report::log(&set.report));
     let without_index = match sets.iter().any(|set| set.report.installing.count > 0) {
@@ -233,14 +233,14 @@ async fn say_rows(board: &Board, sets: &[TaskSet], gateway: &Gateway) {
     board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 
-/// Who takes a store up, and with which rows.
+/// The run that takes over a store, and its rows.
 pub struct Owner<'a> {
     pub uid: &'a str,
     pub resume: Resume,
     pub store_path: &'a str,
     /// Of all rows in order.
     pub tasks_sha256: &'a str,
-    /// In words what a store of the same name had been begun with, if it is another one's.
+    /// Words for the message if the store began with other rows.
     pub selected: &'a str,
 }
 
@@ -284,7 +284,7 @@ fn started(settings: &Settings, tasks_sha256: String, tasks: usize) -> Event {
     }
 }
 
-/// From here on no driver of an earlier epoch decides anything; one that starts late does not begin.
+/// Fences drivers of earlier epochs: they record no more decisions, and one that starts late does not begin.
 pub async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Result<(), DriverError> {
     let started = journal
         .record_if(|state| (state.driver <= epoch).then_some(Event::DriverStarted { epoch }))
@@ -298,7 +298,7 @@ pub async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Resul
     }
 }
 
-/// What a driver before this one took over holds until something new is begun.
+/// Settings that an earlier driver applied stay in force until new work begins.
 async fn take_up_settings(
     settings: &Settings,
     process: &Process,
@@ -324,7 +324,7 @@ async fn remember_verdicts(store: &RunStore, journal: &SharedJournal, grader: &G
     while let Some(meta) = metas.next().await {
         let meta = match meta {
             Ok(meta) => meta,
-            // Its entry is the truth for this run; only its reuse is lost.
+            // The journal entry counts for this run; only the reuse of the verdict is lost.
             Err(StoreError::Missing { .. }) => continue,
             Err(error) => return Err(error.into()),
         };

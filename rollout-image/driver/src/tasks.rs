@@ -1,11 +1,11 @@
 //! Tasks: the rows of a dataset, read once, checked once.
 //!
-//! Bytes from a [`source`] become rows in a [`reader`], rows become tasks by their [`format`], and a [`selection`] says
-//! which are taken and in which order. A row that cannot be read is a fault that names file, line and field. One that
-//! can be read and not graded is skipped, and a [`report`] names it: also one whose [`imports`] its image lacks. One
-//! whose script [`installs`] packages is taken, and counted; one whose prompt is [`overlong`] is left out. The whole
-//! row goes to the official grader; the policy sees only [`Task::variables`], never the gold patch or the names of the
-//! tests.
+//! A [`reader`] turns bytes from a [`source`] into rows, a [`format`] turns rows into tasks, and a [`selection`]
+//! chooses and orders them. An unreadable row is a fault that names file, line and field. A row that cannot be graded,
+//! or whose image lacks its [`imports`], is skipped and named in the [`report`]. A row whose script [`installs`]
+//! packages is taken and counted. A task whose prompt is [`overlong`] is left out. The whole row goes to the official
+//! grader. The policy sees only [`Task::variables`], without the gold patch and the names of the tests, unless the set
+//! reveals them.
 
 pub mod format;
 pub mod imports;
@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a task's format says of the place in which the agent works and its tests run.
+/// The place where a task's agent works and its tests run, by the task's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEnvironment {
     /// The folder of the repository inside the sandbox.
@@ -43,9 +43,9 @@ pub struct TaskEnvironment {
     pub variables: BTreeMap<String, String>,
     /// A shell script whose environment the policy's commands get, such as that of a conda environment.
     pub activation: Option<String>,
-    /// A script that every sandbox of the task runs before anything else; empty for none.
+    /// A script that every sandbox of the task runs before anything else; may be empty.
     pub setup: String,
-    /// What is then removed from the sandboxes in which the policy works.
+    /// Paths that are then removed from sandboxes in which the policy works.
     pub hidden: Vec<String>,
     /// The shell command that runs the task's tests, for an agent that evaluates its own work.
     pub test_command: Option<String>,
@@ -58,7 +58,7 @@ pub struct Task {
     pub index: u32,
     pub instance: String,
     pub image: String,
-    /// The commit patches are taken against.
+    /// The commit against which patches are taken.
     pub base_commit: Option<String>,
     /// Where agent and grader work.
     pub environment: TaskEnvironment,
@@ -66,16 +66,16 @@ pub struct Task {
     pub installs: Option<String>,
     /// The row as it goes to the grader, `image` filled in.
     pub row: Arc<Value>,
-    /// Of the row's bytes.
+    /// The checksum of the row's bytes.
     pub sha256: String,
-    /// Of what grading reads of the row.
+    /// The checksum of the fields that grading reads.
     pub graded_sha256: String,
     /// Fields that prompts may show although they give the answer away.
     pub revealed: Vec<HiddenField>,
 }
 
 impl Task {
-    /// What a verdict is about whose evaluation may take so long.
+    /// The subject of a verdict whose evaluation has this time limit.
     pub fn graded(&self, timeout: Duration) -> GradedTask {
         GradedTask {
             row_sha256: self.graded_sha256.clone(),
@@ -84,8 +84,8 @@ impl Task {
         }
     }
 
-    /// What a prompt template may use: the row without what gives the answer away, unless the set reveals it; and
-    /// `working_dir`, the folder of the repository.
+    /// The variables of prompt templates: the row without the fields that give the answer away, unless the set reveals
+    /// them; and `working_dir`, the folder of the repository.
     pub fn variables(&self) -> Map<String, Value> {
         let row = self.row.as_object().into_iter().flatten();
         let is_hidden = |name: &str| {
@@ -104,15 +104,15 @@ impl Task {
     }
 }
 
-/// The tasks of a set, and what was made of its rows.
+/// The tasks of a set, and the report on its rows.
 #[derive(Clone, Debug)]
 pub struct TaskSet {
     pub tasks: Vec<Task>,
     pub report: SetReport,
 }
 
-/// Reads the selected tasks of the set `name` from the files of their source. Rows that cannot be graded are as if they
-/// were not there, but for the report; rows behind the limit are not read.
+/// Reads the selected tasks of the set `name` from the files of their source. Rows that cannot be graded appear only in
+/// the report. Rows after the limit are not read.
 pub async fn load(
     name: &str,
     selection: &selection::Selection,
@@ -175,7 +175,7 @@ pub async fn load(
     Ok(TaskSet { tasks, report })
 }
 
-/// Asks a worker that does not answer once more: it is another process then.
+/// Asks a second time if the worker does not answer: it is another process then.
 async fn twice<T>(ask: impl AsyncFn() -> Result<T, WorkerError>) -> Result<T, WorkerError> {
     match ask().await {
         Err(WorkerError::NoAnswer { .. }) => ask().await,
@@ -183,7 +183,8 @@ async fn twice<T>(ask: impl AsyncFn() -> Result<T, WorkerError>) -> Result<T, Wo
     }
 }
 
-/// The task of a row, with what the publishers' packages add; refused if the official grader would refuse it.
+/// The task of a row, with the fields that the publishers' packages add. Refused if the official grader would refuse
+/// it.
 async fn complete(
     candidate: Candidate,
     worker: &GraderWorker,
@@ -212,7 +213,7 @@ async fn complete(
     match asked {
         Ok(task) => Ok(task.map(|task| (kind, task))),
         Err(WorkerError::Row { field, what, .. }) => Ok(Err(Ungradable { field, what })),
-        // A machine without memory or time passes; a row that was skipped for it would be missing for good.
+        // Lack of memory or time passes; a row skipped for it would be missing for good.
         Err(error @ WorkerError::NoAnswer { .. }) => Err(DriverError::Other(error.to_string())),
         Err(error) => Err(TerminalFault::new(Reason::GraderUnavailable, error.to_string()).into()),
     }

@@ -1,7 +1,7 @@
-//! The trainer, as the driver sees it: a step is asked for until it is done, whichever process restarts in between.
+//! The client of the trainer: asks for a step until it is done, whichever process restarts in between.
 //!
-//! Patience measures how long nothing happened: each step that a trainer replays, each new attempt, each change of what
-//! it does gives the whole time back, and a step that runs takes as long as the trainer's own deadlines let it.
+//! Patience measures how long nothing happened: each replayed step, new attempt or change of phase restarts the time,
+//! and a running step takes as long as the trainer's own deadlines allow.
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
@@ -13,14 +13,14 @@ use reqwest::StatusCode;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Between two questions while the trainer is away or not ready.
+/// Between two requests while the trainer is unavailable or not ready.
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(500), Duration::from_secs(2));
-/// How long one long poll is held.
+/// Length of one long poll.
 const POLL_SECONDS: u64 = 20;
-/// How often the same step may fail before the run is given up.
+/// Failures of the same step that end the run.
 const FAILED_STEPS: u32 = 3;
 
-/// Rank 0 of the trainer. Cloning is cheap.
+/// The client of the trainer's rank 0. Cloning is cheap.
 #[derive(Clone)]
 pub struct TrainerClient {
     url: String,
@@ -29,15 +29,15 @@ pub struct TrainerClient {
     token: Option<TokenFile>,
 }
 
-/// What is seen of a trainer's progress: attempt, phase and step.
+/// The observed progress of a trainer: attempt, phase and step.
 type TrainerProgress = (u32, TrainerPhase, u32);
 
-/// What came of asking for a step.
+/// The result of a request for a step.
 enum Asked {
     Done(Box<StepState>),
-    /// The step is under way.
+    /// The step is running.
     Running,
-    /// Nothing final; with a word on why.
+    /// Nothing final, with the reason.
     NotYet(String),
     Failed(String),
 }
@@ -57,7 +57,7 @@ impl TrainerClient {
         })
     }
 
-    /// With the token that the trainer asks for.
+    /// With the token that the trainer requires.
     pub fn with_token(mut self, token: TokenFile) -> Self {
         self.token = Some(token);
         self
@@ -68,7 +68,7 @@ impl TrainerClient {
         request.send().await.map_err(|e| e.to_string())
     }
 
-    /// What the trainer says of itself; nothing while it does not answer.
+    /// The trainer's own state; an error while it does not answer.
     pub async fn state(&self) -> Result<TrainerState, String> {
         let request = self.http.get(format!("{}/v1/state", self.url));
         let answer = successful(self.send(request.timeout(Duration::from_secs(5))).await?).await?;
@@ -101,8 +101,8 @@ impl TrainerClient {
         }
     }
 
-    /// Has step `k` done on this batch and returns what came of it. Survives any number of restarts of the trainer,
-    /// also one that comes back from before step `k - 1` and replays.
+    /// Has the trainer do step `k` on this batch and returns the result. Survives any number of restarts of the
+    /// trainer, also of one that comes back from before step `k - 1` and replays.
     pub async fn step(
         &self,
         k: u32,
@@ -129,7 +129,7 @@ impl TrainerClient {
                         let message = format!("step {k} on {} failed {failures} times; last: {error}", request.batch);
                         return Err(TerminalFault::new(Reason::TrainingFailed, message).into());
                     }
-                    // What it does from here on is new.
+                    // The next try is progress.
                     retry.progress();
                     format!("step {k} failed: {error}")
                 }
@@ -176,7 +176,7 @@ impl TrainerClient {
         let answer = self.send(put.timeout(Duration::from_secs(10))).await?;
         match answer.status() {
             status if status.is_success() => Ok(()),
-            // The state has moved on since it was asked for; the next look tells.
+            // The state has changed since the last request; the next request shows it.
             StatusCode::CONFLICT => Err(format!("the trainer is not ready for step {k}")),
             status => Err(format!(
                 "the trainer refuses step {k} with {status}: {}",
@@ -217,7 +217,7 @@ impl TrainerClient {
     }
 }
 
-/// Shows on the board what the trainer is waited for while `call` waits for it.
+/// Shows on the board why `call` waits for the trainer.
 pub async fn shown_waiting<'a, T, F>(
     board: &Board,
     note: &'a watch::Sender<Option<String>>,
@@ -241,7 +241,7 @@ where
     result
 }
 
-/// Another attempt, phase or step than last time is progress.
+/// Counts a new attempt, phase or step as progress.
 fn see(state: &TrainerState, last_seen: &mut Option<TrainerProgress>, retry: &mut Retry) {
     let now = (state.attempt, state.phase, state.step);
     if *last_seen != Some(now) {
@@ -251,7 +251,7 @@ fn see(state: &TrainerState, last_seen: &mut Option<TrainerProgress>, retry: &mu
     }
 }
 
-/// The answer if it is a success; the trainer's own words if not.
+/// Returns a successful answer, or an error with the trainer's own words.
 async fn successful(answer: reqwest::Response) -> Result<reqwest::Response, String> {
     match answer.status() {
         status if status.is_success() => Ok(answer),

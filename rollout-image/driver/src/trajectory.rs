@@ -1,14 +1,14 @@
-//! An episode as it grows: its rows, and the folding of turn records into them.
+//! A growing episode: its rows, and the folding of turn records into them.
 //!
-//! Live and resumed episodes take the same path: a turn exists once its record is durable, and a record is folded in
-//! here. A driver holds thousands of live episodes, so a [`GrowingRow`] has no more than its ids and what is known of
-//! those that were sampled.
+//! Live and resumed episodes take the same path: a turn exists once its record is durable, and is folded in from that
+//! record. A driver holds thousands of live episodes, so a [`GrowingRow`] holds only its ids and the data of the
+//! sampled ones.
 
 use grpo_records::{AgentProcess, EpisodeEnd, ExpertsSpan, TokenRow, TurnRecord, WeightsSpan};
 use std::ops::Range;
 
-/// Prompt, sampled and observation ids in order, and which of them were sampled, by what, with which probability; row
-/// by row, and the turns they are from.
+/// Rows of prompt, sampled and observation ids in order, with weights versions and logprobs of the sampled ones; and
+/// the turns behind them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
     pub rows: Vec<GrowingRow>,
@@ -22,20 +22,20 @@ pub struct Trajectory {
     pub waited_millis: u64,
 }
 
-/// A row of an episode that lives. What a [`TokenRow`] has for every token is here for the sampled ones alone.
+/// A row of a live episode. It holds for the sampled tokens only what a [`TokenRow`] holds for every token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GrowingRow {
     pub tokens: Vec<u32>,
-    /// Where the sampled tokens stand, in order.
+    /// Ranges of the sampled tokens, in order.
     pub sampled: Vec<Range<usize>>,
-    /// One for each of them, in order.
+    /// One for each sampled token, in order.
     pub logprobs: Vec<f32>,
     pub weights: Vec<WeightsSpan>,
     pub experts: Vec<ExpertsSpan>,
     pub turns: Vec<u32>,
 }
 
-/// What is wrong with a sequence of turn records.
+/// Why a sequence of turn records is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrajectoryError {
     #[error("{episode}: turn {found} where turn {wanted} should be")]
@@ -73,13 +73,13 @@ pub enum TrajectoryError {
 }
 
 impl Trajectory {
-    /// The number that the next turn has.
+    /// The number of the next turn.
     pub fn next_turn(&self) -> u32 {
         self.turns.len() as u32
     }
 
-    /// Appends a turn exactly as it was recorded. Logprobs are never padded or cut to fit: a record in which they do
-    /// not match the ids is refused.
+    /// Appends a turn exactly as it was recorded. Never pads or cuts logprobs: refuses a record whose logprobs do not
+    /// match its ids.
     pub fn push(&mut self, turn: &TurnRecord) -> Result<(), TrajectoryError> {
         let episode = || turn.episode.clone();
         if turn.turn != self.next_turn() {
@@ -117,7 +117,7 @@ impl Trajectory {
             });
         }
         if let Some(span) = &turn.experts {
-            // Of what no earlier turn brought, but for the token that was sampled last: no engine has computed it yet.
+            // Due: tokens that no earlier turn brought, except the last sampled one, which no engine has computed yet.
             let known = row.map_or(0, experts_to);
             let computed = (folded + turn.sampled.len()).saturating_sub(1);
             if (span.from, span.to) != (known, computed) {
@@ -148,8 +148,8 @@ impl Trajectory {
         self.rows.iter().map(|row| row.tokens.len()).sum()
     }
 
-    /// How many ids came after the first prompt, in all rows: what turns sampled, observed and were given. Where a loop
-    /// of ours begins a row, its history is repeated and does not count again.
+    /// How many ids came after the first prompt, in all rows: sampled, observed and given ones. A row that a built-in
+    /// loop begins repeats its history, which does not count again.
     pub fn grown(&self) -> usize {
         let begins = self.rows.iter().filter_map(|row| row.turns.first());
         let begins = begins.filter_map(|turn| self.turns.get(*turn as usize));
@@ -163,7 +163,7 @@ impl Trajectory {
         self.rows.iter().map(|row| row.logprobs.len()).sum()
     }
 
-    /// Answers without an action that could be carried out.
+    /// Answers without a valid action.
     pub fn format_errors(&self) -> u32 {
         self.turns.iter().filter(|turn| !turn.action.is_action()).count() as u32
     }
@@ -181,7 +181,7 @@ impl Trajectory {
 }
 
 impl GrowingRow {
-    /// The row as it is stored.
+    /// The row in the store's form.
     pub fn stored(&self) -> TokenRow {
         let (mut mask, mut logprobs) = (vec![0; self.tokens.len()], vec![0.0; self.tokens.len()]);
         let mut rest = &self.logprobs[..];
@@ -201,11 +201,11 @@ impl GrowingRow {
         }
     }
 
-    /// Adds a turn that belongs here.
+    /// Adds a turn of this row.
     fn append(&mut self, turn: &TurnRecord) {
         let added = turn.prompt.len() + turn.sampled.len() + turn.observation.len();
         if self.tokens.capacity() - self.tokens.len() < added {
-            // An eighth more, not twice as much as `Vec` would: what is reserved is memory of every live episode.
+            // Reserves an eighth more, not twice as much as `Vec` would: every live episode holds this memory.
             self.tokens.reserve_exact(added + self.tokens.len() / 8);
         }
         self.tokens.extend_from_slice(&turn.prompt);
@@ -216,7 +216,7 @@ impl GrowingRow {
         self.sampled.push(from..to);
         self.logprobs.extend_from_slice(&turn.logprobs);
         match self.weights.last_mut() {
-            // One span for as long as the version stays; what lies between two answers is masked.
+            // One span while the version stays; ids between two answers are masked.
             Some(last) if last.version == turn.weights => last.to = to,
             _ => self.weights.push(WeightsSpan {
                 from,
@@ -229,7 +229,7 @@ impl GrowingRow {
     }
 }
 
-/// Up to where it is recorded which experts a row's tokens went through.
+/// The end of the tokens whose experts are recorded.
 pub fn experts_to(row: &GrowingRow) -> usize {
     row.experts.last().map_or(0, |span| span.to)
 }

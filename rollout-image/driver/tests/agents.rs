@@ -1,6 +1,6 @@
-//! Agents as their publishers ship them, called as the presets call them: in a root with bash and busybox and without a
-//! C library, with their image's files read-only at `/opt/agent`, against a played endpoint. `make check-agents` makes
-//! the files (`e2e/agents/check.sh`).
+//! Published agents, called by the presets' commands: in a root with bash and busybox and without a C library, with the
+//! files of their image read-only at `/opt/agent`, against a simulated endpoint. `make check-agents` makes the files
+//! (`e2e/agents/check.sh`).
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -19,7 +19,7 @@ use tokio::io::AsyncWriteExt;
 
 const PROMPT: &str = "The greeting is wrong. Correct it.";
 const SYSTEM: &str = "You {{ repair }} greetings.";
-/// Mounts the agent, and what a container has anyway, and runs the rest of the arguments in the repository.
+/// Mounts the agent and a container's usual mounts, and runs the rest of the arguments in the repository.
 const IN_ROOT: &str = r#"
 set -e
 root=$0
@@ -31,7 +31,7 @@ shift
 exec chroot "$root" /bin/bash -c 'cd /repo && exec "$@"' in-root "$@"
 "#;
 
-/// Answers with the next message of a script, and keeps what it was asked.
+/// Answers with the next message of a script, and keeps the requests.
 #[derive(Default)]
 struct Played {
     script: Mutex<Vec<Value>>,
@@ -77,19 +77,19 @@ fn said(text: &str) -> Value {
     json!({"role": "assistant", "content": text})
 }
 
-/// What an agent did with its task.
+/// The result of an agent's work.
 struct Worked {
     code: Option<i32>,
     output: String,
     asked: Vec<Value>,
-    /// Names of the files of the repository.
+    /// Names of the repository's files.
     files: Vec<String>,
     greeting: String,
 }
 
 impl Worked {
     fn message(&self, request: usize, message: usize) -> String {
-        // A list of text parts, or the text.
+        // A list of text parts, or a text.
         let content = &self.asked[request]["messages"][message]["content"];
         let parts = content.as_array().into_iter().flatten();
         let texts: Vec<&str> = parts.filter_map(|part| part["text"].as_str()).collect();
@@ -112,7 +112,7 @@ fn files() -> PathBuf {
         .into()
 }
 
-/// A root with a shell and a repository of one file.
+/// A root with a shell and a one-file repository.
 fn root() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for folder in ["bin", "dev", "opt/agent", "proc", "repo", "root", "tmp"] {
@@ -204,7 +204,7 @@ fn names(folder: &Path) -> Vec<String> {
 
 const REPAIR: &str = "echo Good night > greeting && cat greeting && pwd";
 
-/// What holds of every agent that was told to repair the greeting and then to stop.
+/// Holds for every agent that was told to repair the greeting and then to stop.
 fn assert_repaired(worked: &Worked) {
     assert_eq!(worked.code, Some(0), "{}", worked.output);
     assert_eq!(worked.greeting, "Good night\n", "{}", worked.output);

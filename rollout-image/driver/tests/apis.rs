@@ -1,7 +1,7 @@
-//! The recording endpoint's three APIs, spoken by the official client libraries: `make check-apis`.
+//! The recording endpoint's three APIs, with the official client libraries: `make check-apis`.
 //!
-//! A server on loopback decodes what a client sends, answers it as its last message says, and encodes the answer. The
-//! programs in `e2e/apis` check that their library makes of it what was sent.
+//! A server on loopback decodes a client's request, answers it as its last message says, and encodes the answer. The
+//! programs in `e2e/apis` check that their library decodes what was sent.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -89,7 +89,7 @@ fn answer(request: &Request, said: &str) -> Answer {
     }
 }
 
-/// What was decoded, so that a client can compare it with what it meant.
+/// The decoded request, for a client to compare with its own.
 fn repeated(request: &Request) -> String {
     let call = |call: &ToolCall| json!([call.id, call.name, call.arguments]);
     let message = |message: &ChatMessage| {

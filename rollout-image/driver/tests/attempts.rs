@@ -1,4 +1,4 @@
-//! Single attempts at an episode: what an earlier driver left behind, and what another one writes at the same time.
+//! Single attempts at an episode: the remains of an earlier driver, and concurrent writes of another one.
 
 use crate::world::{self, World};
 use grpo_crds::grpo_run::OnSync;
@@ -125,7 +125,8 @@ async fn a_resumed_episode_takes_its_patch_against_the_commit_that_it_began_with
     assert!(meta.patch_bytes > 0);
 }
 
-/// Defect 19: an engine does not always answer alike, and what ran and was not recorded is in the sandbox.
+/// Defect 19: an engine may answer differently, and a command that ran without a record left its effects in the
+/// sandbox.
 #[tokio::test]
 async fn a_command_that_ran_and_was_not_recorded_is_the_one_that_a_later_driver_records() {
     let world = World::new(1).await;

@@ -1,5 +1,4 @@
-//! The bash loop in whole runs: where its limits end an episode, its presets and its edit tool, and
-//! reasoning that is switched off.
+//! The bash loop in whole runs: limits that end an episode, presets, the edit tool, and reasoning switched off.
 
 use crate::world::{self, World};
 use grpo_driver::agent::AgentKind;
@@ -8,7 +7,7 @@ use grpo_driver::config::Settings;
 use grpo_records::{Batch, EpisodeEnd, EpisodeRecord, Outcome, paths};
 use serde_json::{Value, json};
 
-/// A run of one iteration and nothing else.
+/// A run of one iteration only.
 fn short(world: &World) -> Settings {
     let mut settings = world.settings();
     settings.iterations = 1;
@@ -60,7 +59,7 @@ async fn a_policy_edits_with_the_tool_and_submits_as_mini_swe_agent_plus_does() 
     let world = World::new(1).await;
     let programs = world.mount.path().join("programs");
     std::fs::create_dir(&programs).unwrap();
-    // It stands for the real one, which is in another image: `FILE -- OLD NEW`.
+    // Simulates the real one, which is in another image: `FILE -- OLD NEW`.
     let tool = "#!/bin/sh\nsed -i \"s/$3/$4/\" \"$1\"; echo \"The file $1 has been edited successfully.\"\n";
     std::fs::write(programs.join("edit_via_str_replace"), tool).unwrap();
     std::fs::set_permissions(
@@ -96,7 +95,7 @@ async fn a_policy_edits_with_the_tool_and_submits_as_mini_swe_agent_plus_does() 
     }
 }
 
-/// As Qwen3's template does it.
+/// As in Qwen3's template.
 const SWITCH: &str =
     "{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}";
 

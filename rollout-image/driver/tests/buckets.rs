@@ -1,4 +1,5 @@
-//! Model and rows of a bucket: pinned when the run begins, refused when an object is another one, told with the field.
+//! Model and rows from a bucket: pinned when the run begins; a changed object is refused, and the message names the
+//! field.
 
 use crate::process::{self, Driver};
 use crate::world::{self, World};
@@ -16,7 +17,7 @@ const KEYS: [(&str, &str); 2] = [
     ("AWS_SECRET_ACCESS_KEY", "topsecret"),
 ];
 
-/// The rows of the run, and a model.
+/// The run's rows and a model.
 async fn bucket(world: &World) -> PlayedBucket {
     let bucket = PlayedBucket::start("team").await.unwrap();
     bucket.put("tasks/train.jsonl", std::fs::read(&world.tasks).unwrap());
@@ -28,7 +29,7 @@ async fn bucket(world: &World) -> PlayedBucket {
     bucket
 }
 
-/// A Secret's folder.
+/// The folder of a Secret.
 fn keys(world: &World, access_key: &str) -> PathBuf {
     let folder = world.mount.path().join(format!("keys-{access_key}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -37,7 +38,7 @@ fn keys(world: &World, access_key: &str) -> PathBuf {
     folder
 }
 
-/// A run that trains and evaluates on a file.
+/// A run that trains on a file and evaluates on it.
 fn on_rows(world: &World, file: ObjectStoreSource, access_key: &str) -> Settings {
     let mut settings = world.settings();
     let train = settings.train.as_mut().unwrap();
@@ -71,7 +72,7 @@ async fn a_restarted_run_reads_the_rows_it_began_with_though_the_object_was_repl
     bucket.put("tasks/train.jsonl", "{}");
     let run = world.start(settings.clone(), 2).await.unwrap();
     assert_eq!(names(&run), began_with);
-    // Without its cache it cannot: the objects of the pin are gone.
+    // Without its cache it fails: the objects of the pin are gone.
     let cache = world.mount.path().join("ns/run/hub");
     std::fs::remove_dir_all(cache).unwrap();
     let (reason, message) = fault(&world, settings, 3).await;
@@ -105,7 +106,7 @@ async fn rows_that_are_not_there_or_denied_end_the_run_with_field_and_next_step_
     }
 }
 
-/// The configuration of a run whose model and rows are in the bucket.
+/// The configuration of a run with model and rows from the bucket.
 fn config(world: &World, bucket: &PlayedBucket) -> PathBuf {
     let path = process::config(world, 1);
     let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! A pool of four replicas, of which one boots, one hangs and one crashes again and again.
+//! A pool of four replicas: one works, one boots, one hangs, and one crashes again and again.
 
 use crate::world::{Engine, Pace, Silence, World};
 use grpo_driver::engine::{Answered, Ask, Engines};
@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 
-/// Answers that the replica that works samples at a time.
+/// Answers that the working replica samples at one time.
 const SLOTS: usize = 4;
 const EPISODES: usize = 32;
 const TURNS: u64 = 20;
 
-/// The three that do not work; they live as long as the test.
+/// The three replicas that do not work; they live as long as the test.
 async fn broken() -> [SocketAddr; 3] {
     let (boots, first) = Engine::start("boots").await;
     *boots.booting.lock().unwrap() = true;
@@ -28,8 +28,7 @@ async fn broken() -> [SocketAddr; 3] {
     [first, second, third]
 }
 
-/// The share of its capacity that a replica gave, from its first answer to the last that began while every slot was
-/// wanted.
+/// The share of a replica's capacity in use, from its first answer to the last that began while all slots were wanted.
 fn carried(pace: &Pace) -> f64 {
     let mut sampled = pace.sampled.lock().unwrap().clone();
     sampled.sort();
@@ -121,7 +120,7 @@ async fn a_run_of_which_three_of_four_replicas_do_not_work_continues_without_a_v
     let broken = broken().await;
     let all = broken.into_iter().chain([world.engine_address]).collect();
     settings.engines = Endpoints::Fixed(all);
-    // A run of two quick iterations may end before each replica has been looked at.
+    // A run of two quick iterations may end before each replica was checked.
     let all_are_named = "all-are-named";
     world
         .trainer

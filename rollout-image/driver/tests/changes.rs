@@ -1,4 +1,4 @@
-//! Changes of a run that runs: what is taken over, when, and what a restarted driver makes of them.
+//! Changes of a running run: which apply, when, and how a restarted driver handles them.
 
 use crate::world::{self, World};
 use grpo_contracts::RunConfig;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `run.json` of a world, which tests change.
+/// The `run.json` of a world; tests change it.
 struct File {
     path: PathBuf,
     content: Value,
@@ -65,7 +65,7 @@ impl File {
         serde_json::from_value(self.content.clone()).unwrap()
     }
 
-    /// What a driver that starts now is started with.
+    /// The settings of a driver that starts now.
     fn settings(&self, world: &World) -> Settings {
         let now: RunConfig = serde_json::from_slice(&std::fs::read(&self.path).unwrap()).unwrap();
         Settings {
@@ -84,7 +84,7 @@ impl File {
     }
 }
 
-/// Writes `content` into the file when the engine is first asked in the iteration that follows on `weights`.
+/// Writes `content` into the file at the first engine request of the iteration that follows on `weights`.
 fn change_while_sampling(world: &World, file: &File, weights: &'static str, content: String) {
     let (engine, path, asked) = (world.engine.clone(), file.path.clone(), AtomicU32::new(0));
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
@@ -135,7 +135,7 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
         ),
         ("/spec/checkpoint", json!({"every": 2, "keep": 5})),
         ("/spec/tasks/evaluate/0/atEnd", json!(true)),
-        // May not change, and does not.
+        // Must not change.
         ("/spec/rollout/prompts", json!(7)),
     ]);
     change_while_sampling(&world, &file, "a-v0", newer);
@@ -235,7 +235,7 @@ async fn a_driver_that_comes_back_goes_on_sampling_as_the_iteration_was_begun() 
     )]);
     change_while_sampling(&world, &file, "a-v0", newer);
     let run = world.start_with(file.settings(&world), 1, file.source()).await.unwrap();
-    // Until the first verdict of iteration 1: the second episode is left over.
+    // Until the first verdict of iteration 1: the second episode remains.
     let one_verdict = async {
         while world.state().await.verdicts.is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! Rows that a run downloads from the hub: pinned when it begins, read again by every later driver.
+//! Rows from the hub: pinned when a run begins, and read again by every later driver.
 
 use crate::world::World;
 use grpo_driver::config::Settings;
@@ -29,7 +29,7 @@ fn push(played: &PlayedHub, rows: &[String]) {
     played.push(&repository(), "main", files);
 }
 
-/// A run that trains and evaluates on the split.
+/// A run that trains on the split and evaluates on it.
 fn of_the_hub(world: &World) -> (Settings, HubSplit) {
     let split = HubSplit {
         repository: "owner/tasks".into(),

@@ -1,4 +1,4 @@
-//! Dynamic sampling in whole runs: groups without signal are replaced, and batches depend on verdicts alone.
+//! Dynamic sampling in whole runs: groups without a signal are replaced, and batches depend on verdicts alone.
 
 use crate::world::World;
 use grpo_crds::grpo_run::TaskOrder;
@@ -13,7 +13,7 @@ const PLAIN: Dynamic = Dynamic {
     band: None,
 };
 
-/// The number of the task that a prompt is about.
+/// The number of the task in a prompt.
 fn task(prompt: &str) -> usize {
     let at = prompt.find("Fix task-").unwrap() + "Fix task-".len();
     prompt[at..]
@@ -24,7 +24,7 @@ fn task(prompt: &str) -> usize {
         .unwrap()
 }
 
-/// What an episode does in its second turn, where its task is solved, or is not, or sometimes.
+/// An episode's answers: the first runs `command`, the next submits.
 fn answer(prompt: &str, command: &str) -> String {
     match prompt.matches("assistant\n").count() {
         1 => format!("Go.\n```bash\n{command}\n```"),
@@ -42,7 +42,7 @@ fn either(seed: u64) -> &'static str {
     }
 }
 
-/// A world of so many tasks, in order; `policy` says what an episode of a task does.
+/// A world of `tasks` tasks, in order; `policy` chooses the behaviour of a task's episode.
 async fn world(tasks: usize, policy: fn(usize, u64) -> &'static str) -> (World, Settings) {
     let world = World::new(tasks).await;
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| answer(prompt, policy(task(prompt), seed)));
@@ -80,7 +80,7 @@ async fn groups_without_signal_are_replaced_by_those_of_the_next_tasks() {
             assert!(rewards.iter().any(|reward| *reward != rewards[0]), "{rewards:?}");
             assert!(!iteration.tasks[*group as usize].is_multiple_of(2));
         }
-        // Each task in its turn, over both iterations.
+        // The tasks in order, over both iterations.
         for (task, place) in iteration.tasks.iter().zip(&iteration.places) {
             assert_eq!((u64::from(*task), *place), (next % 6, next));
             next += 1;
@@ -117,7 +117,7 @@ async fn a_run_without_any_signal_comes_to_its_end_within_the_limit() {
 
 #[tokio::test]
 async fn what_over_sampling_began_too_early_is_stopped_and_its_tasks_come_again() {
-    // The first two tasks take many turns; the others hang as long as a command may.
+    // The first two tasks take many turns; the others hang until the command's time limit.
     let (world, mut settings) = world(6, |_, _| FAILS).await;
     *world.engine.policy.lock().unwrap() = Box::new(|prompt, seed| {
         let turn = prompt.matches("assistant\n").count();

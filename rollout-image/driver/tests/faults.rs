@@ -1,5 +1,5 @@
-//! Faults of what surrounds a driver: they cost time. What only looks like one, and is the policy's doing, is billed to
-//! the policy.
+//! Faults of a driver's surroundings cost time only. What only looks like such a fault, and is the policy's doing,
+//! counts against the policy.
 
 use crate::world::{self, Engine, Pace, Silence, World};
 use axum::Json;
@@ -176,7 +176,7 @@ async fn an_episode_past_its_whole_limit_gives_its_sandbox_back() {
     let mut settings = world.settings();
     settings.mode = Mode::Evaluate;
     settings.agent.limits.episode_timeout = Duration::from_secs(1);
-    // Long enough for a sandbox on a busy machine, and less than an engine's answer has.
+    // Long enough for a sandbox on a busy machine, and shorter than the time limit of an engine's answer.
     settings.patience.waiting = Duration::from_secs(6);
     settings.patience.void_retries = 0;
     world.go(settings, 1).await.unwrap_err();
@@ -216,7 +216,7 @@ async fn an_answer_that_outlasts_the_policys_time_is_the_policys_and_not_a_void(
     world.verified().await;
 }
 
-/// Drain: the engines prefetch, running episodes end under the weights they have, the next begin under the new ones.
+/// Drain: the engines prefetch, running episodes end with their weights, the next begin with the new ones.
 #[tokio::test]
 async fn episodes_that_run_when_new_weights_come_end_under_the_old_ones() {
     let world = World::new(2).await;
@@ -249,7 +249,7 @@ async fn episodes_that_run_when_new_weights_come_end_under_the_old_ones() {
             sampled_by.extend(meta.weights);
         }
     }
-    // How many of them begin after the switch is a matter of time.
+    // How many begin after the switch depends on timing.
     assert!(sampled_by.remove("a-v0"), "the first began before step 1 ended");
     sampled_by.remove("a-v1");
     assert!(sampled_by.is_empty(), "{sampled_by:?}");
@@ -293,7 +293,7 @@ async fn a_rollout_and_an_evaluation_beside_it_share_what_agents_may_hold() {
     assert!(most <= 3, "{most}: of four sandboxes one is for graders");
 }
 
-/// A trainer whose state changes with each question, up to this step.
+/// A trainer whose state changes with each request, up to this step.
 async fn replaying(until: u32) -> TrainerClient {
     let asked = Arc::new(AtomicU32::new(0));
     let state = move || {
@@ -332,7 +332,7 @@ async fn a_trainer_that_replays_for_longer_than_the_patience_is_waited_for() {
     );
 }
 
-/// Defect 8: how long a step takes, the trainer's own deadlines say.
+/// Defect 8: the trainer's own deadlines limit the time of a step.
 #[tokio::test]
 async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
     let polled = Arc::new(AtomicU32::new(0));
@@ -368,7 +368,7 @@ async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
         .route("/v1/state", get(state))
         .route("/v1/steps/{k}", get(step).put(order));
     let address = world::serve(router).await;
-    // Shorter than the pauses between the five questions.
+    // Shorter than the pauses between the five requests.
     let trainer = TrainerClient::new(format!("http://{address}"), Duration::from_millis(1300)).unwrap();
     let request = StepRequest {
         batch: paths::batch(1),
@@ -380,11 +380,11 @@ async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
     assert!(polled.load(Ordering::Relaxed) >= 5);
 }
 
-/// Defect 11: what is recorded under a version was sampled by it.
+/// Defect 11: tokens recorded under a version were sampled by it.
 #[tokio::test]
 async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_one() {
     let world = World::new(3).await;
-    // What the trainer will come back with.
+    // The lineage of the restarted trainer.
     *world.trainer.lineage.lock().unwrap() = "b".into();
     world.trainer.publish(1).await;
     *world.trainer.lineage.lock().unwrap() = "a".into();
@@ -394,7 +394,7 @@ async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_on
         answer: Duration::ZERO,
         sampled: Default::default(),
     });
-    // The first answer of the last evaluation is the last one for now.
+    // After its first answer the last evaluation is held.
     let (engine, trainer, held) = (world.engine.clone(), world.trainer.clone(), pace.clone());
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
         if *engine.serving.lock().unwrap() == "a-v1" && *trainer.lineage.lock().unwrap() == "a" {

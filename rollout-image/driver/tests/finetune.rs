@@ -1,4 +1,4 @@
-//! Mode Finetune with the driver's surroundings for real: rows from a file, batches in the store, steps over HTTP.
+//! Mode Finetune with real surroundings: rows from a file, batches in the store, steps over HTTP.
 
 use crate::world::{World, model};
 use grpo_crds::grpo_run::Overlong;
@@ -27,7 +27,7 @@ fn dataset(world: &World, name: &str, rows: u32) -> Source {
     Source::File(file)
 }
 
-/// Seven rows, twice, three a step: five steps, of which the last has two.
+/// Seven rows, two epochs, three rows a step: five steps, the last one with two rows.
 fn settings(world: &World) -> FinetuneSettings {
     FinetuneSettings {
         namespace: "ns".into(),
@@ -138,7 +138,7 @@ async fn a_driver_that_comes_back_asks_for_the_next_step_and_makes_the_same_batc
 
     let world = World::new(1).await;
     let far = paths::batch(4);
-    // The third step is not done before there is a file that is never written.
+    // The third step waits for a file that is never written.
     world.trainer.waits_for.lock().unwrap().insert(3, far.clone());
     let (run, _) = start(&world, settings(&world), 1).await.unwrap();
     let stuck = tokio::time::timeout(Duration::from_secs(300), async {

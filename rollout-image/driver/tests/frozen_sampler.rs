@@ -2,7 +2,7 @@
 
 use crate::world::{self, World};
 
-/// Somebody else's server: it serves the base model for ever.
+/// An external server that always serves the base model.
 #[tokio::test]
 async fn a_frozen_sampler_is_trained_on_without_being_given_weights() {
     let world = World::new(1).await;
@@ -22,10 +22,10 @@ async fn a_frozen_sampler_is_trained_on_without_being_given_weights() {
             .iter()
             .all(|(.., version)| version == "base")
     );
-    // Both iterations are in their batches: tokens of the base model are not stale. What was trained is promoted, and
-    // in the store.
+    // Both iterations have batches: tokens of the base model are not stale. The trained weights are promoted, and in
+    // the store.
     assert_eq!(world::rows_of_steps(&folder), [8, 8]);
     assert_eq!(folder.state.promoted.as_ref().map(|promoted| promoted.step), Some(2));
-    // The base model is measured once, whenever the set is due.
+    // The base model is measured once, however often the set is due.
     assert_eq!(folder.evaluations(), [("fixed".to_owned(), "base".to_owned())]);
 }

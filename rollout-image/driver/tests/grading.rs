@@ -30,7 +30,7 @@ fn log(dir: &tempfile::TempDir, body: &str, exit: &str) -> std::path::PathBuf {
     path
 }
 
-/// Defects 15 and 19: what counts is what the tests that should pass did, not an exit status and not a printed PASSED.
+/// Defects 15 and 19: the results of the required tests count, not an exit status and not a printed PASSED.
 #[tokio::test]
 async fn verdicts_come_from_the_tests_and_not_from_the_exit_code() {
     let (worker, dir) = (worker(), tempfile::tempdir().unwrap());
@@ -100,7 +100,7 @@ async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
     assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");
 }
 
-/// Answers at once, but about `slow` only when the file `go` is there.
+/// Answers at once, but about `slow` only after the file `go` exists.
 const SLOW: &str = "import json, os, sys, time
 here = os.path.dirname(__file__)
 open(os.path.join(here, f'started-{os.getpid()}'), 'w').close()
@@ -191,7 +191,7 @@ async fn grader(world: &World, timeout: Duration) -> (Grader, Task) {
     (grader, set.tasks[0].clone())
 }
 
-/// A patch that makes the evaluation hang is graded once more; then the empty patch shows that the task is sound.
+/// A patch that hangs the evaluation is graded once more; then the empty patch shows that the task is sound.
 #[tokio::test]
 async fn a_patch_that_hangs_its_evaluation_is_unresolved_and_never_a_void() {
     let world = World::new(1).await;
@@ -250,7 +250,7 @@ async fn a_patch_that_does_not_apply_is_unresolved() {
 
 const HANG: &str = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
 
-/// Loses the evaluations with a patch, or those without one, while `lost` is set.
+/// While `lost` is set, loses the evaluations with a patch, or those without one.
 fn lose(world: &World, with_patch: bool, cause: SandboxCause) -> Arc<AtomicBool> {
     let lost = Arc::new(AtomicBool::new(true));
     let (losing, patched) = (lost.clone(), Mutex::new(HashSet::new()));
@@ -299,7 +299,7 @@ async fn a_patch_that_silences_its_graders_is_unresolved_and_never_a_void() {
     assert_eq!(graded.record.unwrap().status, "Silent");
 }
 
-/// Grades a patch that resolves nothing, while the package index does not answer so often.
+/// Grades a patch that resolves nothing; the package index does not answer the first `no_packages_for` times.
 async fn graded_without_packages(script_begins: &str, no_packages_for: u32) -> (Outcome, u32, u32) {
     let world = World::new(1).await;
     let mut row = world.rows["task-0"].clone();
@@ -317,7 +317,7 @@ async fn graded_without_packages(script_begins: &str, no_packages_for: u32) -> (
     (graded.outcome, state.evaluations, state.packages_asked)
 }
 
-/// The command of a test machine is not to install anything.
+/// A test machine must not install anything.
 const INSTALLS: &str = "pip() { false; }\npip install -e .";
 
 #[tokio::test]
@@ -340,7 +340,7 @@ async fn the_verdict_on_a_script_that_installs_nothing_does_not_wait_for_the_pac
     );
 }
 
-/// A task of the same name whose script, image or limit changed is another one.
+/// A task with the same name but another script, image or limit is another task.
 #[tokio::test]
 async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one() {
     let world = World::new(1).await;
@@ -371,10 +371,10 @@ async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one()
     );
 }
 
-/// Defect 20: with it, every test passes.
+/// Defect 20: with this file, every test passes.
 const FLIPS: &str = "diff --git a/conftest.py b/conftest.py\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n";
 
-/// A world whose tests do what a conftest.py of the tree says.
+/// A world whose tests obey a conftest.py of the tree.
 async fn with_setup(fix: &str) -> (World, Grader, Task) {
     let world = World::new(1).await;
     let mut row = world.rows["task-0"].clone();

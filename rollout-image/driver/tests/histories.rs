@@ -1,4 +1,4 @@
-//! Trimmed histories in whole runs: what the policy sees, and the rows that are trained on.
+//! Trimmed histories in whole runs: the policy's prompts, and the rows that are trained on.
 
 use crate::world::{World, model};
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role};
@@ -6,7 +6,7 @@ use grpo_crds::agent::Trim;
 use grpo_driver::agent::history::marker;
 use grpo_records::{Batch, EpisodeEnd, EpisodeRecord, Outcome, TurnRecord, ended, paths, rows};
 
-/// A run of one iteration whose policy mends the file and reads much at every turn.
+/// A run of one iteration whose policy fixes the file and reads much in every turn.
 async fn trimmed(per_turn: bool, limit: usize) -> World {
     let world = World::new(1).await;
     *world.engine.policy.lock().unwrap() =
@@ -23,7 +23,7 @@ async fn trimmed(per_turn: bool, limit: usize) -> World {
     world
 }
 
-/// The messages of the history that a turn saw.
+/// The messages of a turn's history.
 fn messages_before(turns: &[TurnRecord], turn: &TurnRecord) -> Vec<ChatMessage> {
     let role = |word: &str| match word {
         "system" => Role::System,
@@ -78,7 +78,7 @@ async fn an_episode_continues_beyond_its_context_without_the_turns_in_the_middle
             let seen = &stored[turn.row as usize].tokens[..turn.prompt_length];
             let rendered = template.prompt(&PromptShape::default(), &messages_before(&record.turns, turn));
             assert_eq!(seen, rendered.unwrap(), "turn {}", turn.turn);
-            // A whole answer of 256 tokens fits behind it.
+            // A full answer of 256 tokens fits after it.
             assert!(seen.len() <= 1024 - 256);
             cuts.push(turn.omitted);
         }

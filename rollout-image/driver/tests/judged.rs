@@ -1,4 +1,4 @@
-//! Turns that a judge scores, in whole runs: what it is asked, what becomes of its votes, what rewards come to.
+//! Turns that a judge scores, in whole runs: its prompts, its votes, and the rewards.
 
 use crate::world::{World, serve};
 use axum::Router;
@@ -57,7 +57,7 @@ async fn answer(State(judge): State<Arc<FakeJudge>>, Json(request): Json<ChatReq
     }
 }
 
-/// Likes what mends the file, dislikes looking; every third vote is unreadable.
+/// Likes turns that fix the file, dislikes turns that look; every third vote is unreadable.
 fn by_command(request: &ChatRequest, _: usize) -> Result<String, StatusCode> {
     let prompt = &request.messages[1].content;
     let step = prompt.split("Agent's full response:").nth(1).unwrap();
@@ -156,7 +156,7 @@ async fn turns_are_judged_and_rewards_are_the_verdicts_and_the_mean_score() {
 async fn each_turn_has_its_own_reward_where_turns_are_compared_step_by_step() {
     let world = World::new(1).await;
     let (_, at) = FakeJudge::start(|request, number| {
-        // The first turns of the episodes get no vote that can be read.
+        // The first turns of the episodes get no readable vote.
         match request.messages[1].content.contains("(step 1)") {
             true => Ok("?".into()),
             false => by_command(request, number),
@@ -167,7 +167,7 @@ async fn each_turn_has_its_own_reward_where_turns_are_compared_step_by_step() {
     world.verified().await;
     let metas = world.metas().await;
     let batch: Batch = world.store().read(&paths::batch(1)).await.unwrap();
-    // Turns 1 and 2: turn 0 has no score and nothing to be compared by.
+    // Turns 1 and 2: turn 0 has no score, so nothing to compare.
     assert_eq!(batch.rows.len(), 4 * 2);
     for row in &batch.rows {
         let meta = metas
@@ -177,7 +177,7 @@ async fn each_turn_has_its_own_reward_where_turns_are_compared_step_by_step() {
         let own = match row.turn {
             Some(1) if process.outcome == 1.0 => 1.5,
             Some(1) => -0.5,
-            // The turn that submits has the verdict's.
+            // The turn that submits has the verdict's reward.
             Some(2) => process.outcome,
             other => panic!("turn {other:?}"),
         };
@@ -251,7 +251,7 @@ async fn a_driver_that_comes_back_asks_for_no_vote_again() {
     let (judge, at) = FakeJudge::start(by_command).await;
     world.go(settings(&world, at, false), 1).await.unwrap();
     let before: Vec<_> = world.metas().await.iter().map(|meta| meta.process.clone()).collect();
-    // As if it had died between the votes and the verdicts, and what the batch follows from with it.
+    // Simulates a crash between the votes and the verdicts: also removes the batch and the later entries.
     for meta in world.metas().await.iter().filter(|meta| meta.process.is_some()) {
         std::fs::remove_file(world.dir().join(paths::meta(&meta.key.dir(meta.attempt)))).unwrap();
     }

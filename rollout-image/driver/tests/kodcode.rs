@@ -1,4 +1,4 @@
-//! Runs on rows of KodCode: files that every sandbox writes, an image that is asked for its modules, graders that run a
+//! Runs on rows of KodCode: files that every sandbox writes, an image that is asked for its modules, graders with a
 //! real pytest.
 
 use crate::world::{self, World};
@@ -24,7 +24,7 @@ fn row(id: u32, import: &str) -> Value {
     })
 }
 
-/// Looks, mends the program when the seed is even, submits.
+/// Looks, fixes the program if the seed is even, submits.
 fn half_right(prompt: &str, seed: u64) -> String {
     let command = match prompt.matches("assistant\n").count() {
         1 => "cat solution.py".to_owned(),
@@ -35,7 +35,7 @@ fn half_right(prompt: &str, seed: u64) -> String {
     format!("Go.\n```bash\n{command}\n```")
 }
 
-/// A world whose sandboxes have pytest, and settings of one iteration on these rows.
+/// A world with pytest in its sandboxes, and settings of one iteration on these rows.
 async fn world_of(rows: &[Value]) -> (World, Settings) {
     let world = World::new(1).await;
     let lines: Vec<String> = rows.iter().map(Value::to_string).collect();

@@ -1,4 +1,4 @@
-//! `grpo-driver tasks`: which tasks a run would have, asked over a socket.
+//! `grpo-driver tasks`: the tasks that a run would have, over a socket.
 
 use crate::process;
 use crate::rows::samples::{classic, with};
@@ -35,7 +35,7 @@ async fn answered(world: &World, question: &TasksQuestion) -> Vec<TasksLine> {
     lines.filter(|line| !matches!(line, TasksLine::Progress(_))).collect()
 }
 
-/// Three complete rows, one of which cannot be graded, and one of another format.
+/// Three complete rows, one of them ungradable, and one row of another format.
 async fn world() -> World {
     let world = World::new(3).await;
     let mut rows: Vec<Value> = ["task-0", "task-1", "task-2"]

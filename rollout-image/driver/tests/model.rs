@@ -1,5 +1,5 @@
-//! A model that a run downloads from the hub: pinned when it begins, told to the run's other processes, and the same
-//! for every later driver.
+//! A model from the hub: pinned when a run begins, told to the run's other processes, and the same for every later
+//! driver.
 
 use crate::process;
 use crate::world::World;
@@ -24,7 +24,7 @@ fn push(played: &PlayedHub, config: &'static str) {
     played.push(&Repository::model("owner/name"), "main", files.into());
 }
 
-/// A run whose model comes from the hub.
+/// A run with a model from the hub.
 struct Run {
     config: RunConfig,
     store: RunStore,
@@ -58,7 +58,7 @@ impl Run {
         }
     }
 
-    /// What a driver that starts now tells the others.
+    /// The pin that a driver that starts now tells the others.
     async fn driver(&self) -> Result<Option<Pin>, DriverError> {
         let (told, seen) = watch::channel(None);
         let downloads = Downloads {

@@ -1,4 +1,4 @@
-//! Rollouts beside steps: what becomes of episodes that run when new weights come, and how far rollouts may be ahead.
+//! Rollouts beside steps: running episodes when new weights come, and how far rollouts may be ahead.
 
 use crate::world::{self, World};
 use grpo_crds::grpo_run::{OnSync, TaskOrder};
@@ -23,7 +23,7 @@ fn slow(prompt: &str, seed: u64) -> String {
 const SECOND: EpisodeScope = EpisodeScope::Iteration { iteration: 2 };
 
 /// Two iterations of one task. Step 1 ends when an episode of iteration 2 has its first turn, so that new weights come
-/// while it works.
+/// during the episode.
 async fn met_by_new_weights(on_sync: OnSync) -> (World, Settings) {
     let world = World::new(1).await;
     *world.engine.policy.lock().unwrap() = Box::new(slow);
@@ -110,7 +110,7 @@ async fn with_staleness_two_so_many_batches_may_wait_for_the_trainer_and_no_toke
     settings.evaluate.clear();
     settings.max_staleness = 2;
     settings.iterations = 5;
-    // Were fewer allowed to wait, the run would stand still.
+    // If fewer were allowed to wait, the run would hang.
     world.trainer.waits_for.lock().unwrap().insert(1, paths::batch(3));
     world.go(settings, 1).await.unwrap();
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2, 3, 4, 5]);

@@ -1,4 +1,4 @@
-//! The driver as a process: killed in the middle, started again, and how it ends.
+//! The driver as a process: killed in the middle, restarted, and its exit.
 
 use crate::world::{self, World};
 use grpo_auth::{LocalIssuer, ServiceAccount};
@@ -60,7 +60,7 @@ impl Driver {
         Self::start_with(world, config, attempt, (listen, issuer), &[])
     }
 
-    /// `at`: where it listens, and whom it believes. With these variables in its environment.
+    /// `at`: its address, and the issuer it trusts. The variables are added to its environment.
     pub fn start_with(
         world: &World,
         config: &PathBuf,
@@ -112,7 +112,7 @@ impl Drop for Driver {
     }
 }
 
-/// When each `meta.json` was written.
+/// The write time of each `meta.json`.
 fn verdicts(world: &World) -> HashMap<PathBuf, SystemTime> {
     let mut found = HashMap::new();
     let mut folders = vec![world.mount.path().join("ns/run")];
@@ -130,8 +130,8 @@ fn verdicts(world: &World) -> HashMap<PathBuf, SystemTime> {
     found
 }
 
-/// Starts a driver for each of these numbers, killed when so many verdicts are in, wherever it is then; and one that
-/// comes to the end.
+/// Starts a driver for each of these numbers and kills it when that many verdicts exist; then starts one that
+/// completes.
 async fn killed_and_started_again(world: &World, config: &PathBuf, verdicts_wanted: &[usize]) {
     let mut known: HashMap<PathBuf, SystemTime> = HashMap::new();
     let mut attempt = 0;

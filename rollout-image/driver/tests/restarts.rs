@@ -1,5 +1,5 @@
-//! A driver that ends between two entries of its journal, alone or with the trainer, and one that continues: the same
-//! run as if none had ended.
+//! A driver that ends between two journal entries, alone or with the trainer, and one that continues: the same run as
+//! without an end.
 
 use crate::world::World;
 use futures::StreamExt;
@@ -14,23 +14,23 @@ const ITERATIONS: u32 = 2;
 struct Shape {
     max_staleness: u32,
     evaluates: bool,
-    /// Groups without signal are replaced.
+    /// Groups without a signal are replaced.
     dynamic: bool,
     /// The trainer is killed with the driver.
     kills_trainer: bool,
 }
 
-/// What must not depend on where drivers ended.
+/// Results that must not depend on where drivers ended.
 #[derive(Debug, PartialEq)]
 struct Told {
     journal: Vec<Event>,
     steps: Vec<u32>,
-    /// (episode, weights, outcome) of everything that was finished.
+    /// (episode, weights, outcome) of all finished episodes.
     episodes: Vec<String>,
     rewards: Vec<Vec<f32>>,
 }
 
-/// Changes the file in one turn, in a way that the seed decides, and submits in the next.
+/// Changes the file in one turn, as the seed decides, and submits in the next.
 fn quick(prompt: &str, seed: u64) -> String {
     let command = match prompt.matches("assistant\n").count() {
         1 if seed.is_multiple_of(2) => "sed -i 's/a - b/a + b/' $F",
@@ -44,7 +44,7 @@ impl Shape {
     async fn world(self) -> (World, Settings) {
         let world = World::new(if self.dynamic { 3 } else { 1 }).await;
         *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| match self.dynamic {
-            // Of one task no episode is ever right.
+            // One task is never resolved.
             true if prompt.contains("Fix task-0") => quick(prompt, 1),
             _ => quick(prompt, seed),
         });
@@ -64,20 +64,20 @@ impl Shape {
             set.every = self.evaluates.then_some(1);
         }
         if self.max_staleness > 0 {
-            // The next rollout overlaps the whole step, so that it is known which weights sample it.
+            // The next rollout overlaps the whole step, so that its weights are known.
             let overlaps = (1..ITERATIONS).map(|k| (k, paths::batch(k + 1)));
             world.trainer.waits_for.lock().unwrap().extend(overlaps);
         }
         (world, settings)
     }
 
-    /// What a run tells whose first driver ends where it would write this entry.
+    /// The results of a run whose first driver ends instead of writing this entry.
     async fn told_after_an_end_at(self, number: u64) -> Told {
         let (world, settings) = self.world().await;
         let run = world.start(settings.clone(), 1).await.unwrap();
         let file = world.mount.path().join("ns/run").join(paths::journal_entry(number));
         if file.exists() {
-            // Written before anything was done.
+            // Written before any work began.
             drop(run);
             for later in number.. {
                 if std::fs::remove_file(world.mount.path().join("ns/run").join(paths::journal_entry(later))).is_err() {
@@ -101,7 +101,7 @@ impl Shape {
         self.told(&world).await
     }
 
-    /// What a step and the rollout beside it tell, they tell in any order.
+    /// A step and the rollout beside it record their entries in any order.
     async fn told(self, world: &World) -> Told {
         let mut told = told(world).await;
         if self.max_staleness > 0 {
@@ -119,9 +119,9 @@ async fn told(world: &World) -> Told {
         match &mut entry.event {
             // One for each driver.
             Event::DriverStarted { .. } => continue,
-            // Which attempt at the episode it was.
+            // Removes the number of the episode attempt.
             Event::Verdict { episode, .. } => *episode = episode.split("__").take(3).collect::<Vec<_>>().join("__"),
-            // Its writer's epoch is in it.
+            // It contains the writer's epoch.
             Event::BatchWritten { sha256, .. } => sha256.clear(),
             // Each world has another base commit.
             Event::RunStarted { tasks_sha256, .. } => tasks_sha256.clear(),
@@ -156,7 +156,7 @@ async fn told(world: &World) -> Told {
     }
 }
 
-/// Ends a driver before each entry there is.
+/// Ends a driver before each entry of the journal.
 async fn ends_anywhere(shape: Shape) {
     let (world, settings) = shape.world().await;
     world.go(settings, 1).await.unwrap();

@@ -1,4 +1,4 @@
-//! `reward.http` in whole runs: a service over a real socket has the last word, and its faults are no rewards.
+//! `reward.http` in whole runs: a service on a real socket decides the final reward, and its faults are no rewards.
 
 use crate::world::{World, serve};
 use axum::Router;
@@ -15,11 +15,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Answers what a function of the question and the number of the request says.
+/// Answers with a function of the request and its number.
 struct Service {
     says: Box<dyn Fn(&Value, usize) -> (StatusCode, Value) + Send + Sync>,
     asked: Mutex<Vec<(Value, Option<String>)>>,
-    /// So many more are answered.
+    /// One permit for each further answer.
     answers: tokio::sync::Semaphore,
 }
 
@@ -107,7 +107,7 @@ async fn a_service_is_told_the_episode_and_its_answer_is_the_reward() {
         );
     }
 
-    // An answer that says something else than the record is found.
+    // An answer that differs from the record is found.
     let meta = &world.metas().await[0];
     let file = world.dir().join(paths::reward(&meta.key.dir(1)));
     let mut answer: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

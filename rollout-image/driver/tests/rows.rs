@@ -1,4 +1,4 @@
-//! Rows as their publishers have them, completed and graded by the worker with the publishers' own packages.
+//! Published rows, completed and graded by the worker with the publishers' own packages.
 
 mod parquet_file;
 pub mod samples;
@@ -58,8 +58,8 @@ async fn load_file(file: PathBuf, format: RowFormat) -> TaskSet {
     .unwrap()
 }
 
-/// Prints the official specs of swebench 4.1.0 for every repository and version that it knows: a line of JSON each.
-/// What would ask the network, the environment's packages, is left out.
+/// Prints swebench 4.1.0's official specs, a line of JSON for each repository and version. Leaves out the environment's
+/// packages, which would need the network.
 const OFFICIAL: &str = r#"
 import json, sys, types
 from unittest.mock import MagicMock

@@ -64,7 +64,7 @@ async fn the_same_weights_and_seeds_give_the_same_answers_before_and_after() {
     let world = World::new(2).await;
     world.go(world.settings(), 1).await.unwrap();
     world.verified().await;
-    // The fake engine's answers depend on prompt and seed alone.
+    // The simulated engine's answers depend on prompt and seed alone.
     let store = world.store();
     for name in ["task-0__g0__i0", "task-1__g1__i0"] {
         let mut tokens = Vec::new();
@@ -93,7 +93,7 @@ async fn a_finished_run_that_is_started_again_does_nothing_twice() {
     assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2]);
     let journal = world.store().files_below(paths::JOURNAL).await.unwrap().len();
     world.go(world.settings(), 3).await.unwrap();
-    // A driver began, and had nothing to decide.
+    // A driver began and had no decision to make.
     assert_eq!(
         world.store().files_below(paths::JOURNAL).await.unwrap().len(),
         journal + 1
@@ -175,7 +175,7 @@ async fn a_command_that_cannot_be_run_is_an_observation_and_not_a_void() {
     let world = World::new(1).await;
     *world.gateway.hook.lock().unwrap() = Some(Box::new(|_, priority, request| {
         let zero = || ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, "a zero byte in argv");
-        // Waiting for a place that the policy holds would end in a void.
+        // A wait for a place that the policy holds would end in a void.
         let full = || ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Workload, "32 commands run already");
         match (priority, request.id.split_once('-')?.0) {
             (Priority::Agent, "t0") => Some((StatusCode::BAD_REQUEST, zero())),
@@ -274,7 +274,7 @@ async fn an_episode_that_runs_out_of_turns_keeps_its_patch_and_is_marked_truncat
     );
 }
 
-/// Defect 13: an engine that is away is the infrastructure's fault, not a turn limit.
+/// Defect 13: an unavailable engine is a fault of the infrastructure, not a turn limit.
 #[tokio::test]
 async fn an_engine_that_never_answers_is_a_void_and_says_so() {
     let world = World::new(1).await;
@@ -286,7 +286,7 @@ async fn an_engine_that_never_answers_is_a_void_and_says_so() {
     let run = world.start(settings, 1).await.unwrap();
     let engine = world.engine.clone();
     *world.engine.policy.lock().unwrap() = Box::new(move |_, _| {
-        // From the first answer on it serves other weights than those that are wanted, and orders do not help.
+        // After its first answer it serves other weights than the wanted ones, and orders do not help.
         *engine.stuck.lock().unwrap() = true;
         *engine.serving.lock().unwrap() = "elsewhere".into();
         "```bash\nls\n```".into()
@@ -339,7 +339,7 @@ async fn a_trainer_that_comes_back_with_another_lineage_is_followed() {
     settings.evaluate.clear();
     settings.iterations = 1;
     world.go(settings.clone(), 1).await.unwrap();
-    // It replays step 1 and gets other bits: a new lineage begins there.
+    // It replays step 1 and gets other bits: a new lineage begins.
     *world.trainer.lineage.lock().unwrap() = "b".into();
     world.trainer.publish(1).await;
     *world.trainer.phase.lock().unwrap() = TrainerPhase::Idle;
@@ -405,7 +405,8 @@ async fn other_tasks_under_the_same_path_are_noticed() {
     );
 }
 
-/// Router replay: what the trainer is to repeat comes with the batch, of every token that an engine has computed.
+/// Router replay: the experts that the trainer must repeat come with the batch, for every token that an engine
+/// computed.
 #[tokio::test]
 async fn the_experts_of_a_mixture_come_with_its_batches_and_nothing_is_reported_twice() {
     let world = World::new(2).await;
@@ -460,7 +461,7 @@ async fn a_template_that_only_some_commands_break_is_refused_before_anything_is_
     assert!(world.engine.asked.lock().unwrap().is_empty());
 }
 
-/// One iteration on one task, whose commands get their environment from a script alone.
+/// One iteration on one task, whose commands get their environment only from a script.
 async fn activated_by(script: &str) -> (Result<(), DriverError>, Vec<EpisodeMeta>) {
     let world = World::new(1).await;
     let mut row = world.rows["task-0"].clone();

@@ -7,7 +7,7 @@ use grpo_records::{Outcome, RewardRule, paths};
 #[tokio::test]
 async fn a_shaped_reward_makes_groups_of_equal_verdicts_differ_and_is_recomputed() {
     let world = World::new(1).await;
-    // Nothing is ever right; some take a turn more.
+    // Nothing is ever resolved; some episodes take one more turn.
     *world.engine.policy.lock().unwrap() = Box::new(|prompt, seed| {
         let command = match prompt.matches("assistant\n").count() {
             1 => "echo '# no' >> $F",

@@ -1,4 +1,4 @@
-//! What a run makes of the rows of its sets: prepared sandboxes, skipped rows, reports.
+//! Task sets of a run: prepared sandboxes, skipped rows, reports.
 
 use crate::rows::samples::{classic, with};
 use crate::world::{self, World};
@@ -69,7 +69,7 @@ async fn skipped_rows_are_shown_and_kept_in_the_store_and_the_store_goes_on_with
     assert_eq!(report["skipped"][0]["place"], "train.jsonl line 2");
     let kept = world.store().bytes(&paths::task_rows("train")).await.unwrap();
     assert_eq!(String::from_utf8_lossy(&kept).lines().count(), 3);
-    // Its row is mended by its removal: the tasks are the same.
+    // Removing its row leaves the same tasks.
     rows.remove(1);
     write(&rows);
     world.start(world.settings(), 2).await.unwrap();

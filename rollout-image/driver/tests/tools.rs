@@ -1,4 +1,4 @@
-//! Runs of the agent that calls tools: programs of KodCode, a real Python, pytest and pdb.
+//! Runs of the tool-calling loop: programs of KodCode, a real Python, pytest and pdb.
 
 use crate::world::{Silence, World};
 use crate::{world, world::InjectedFault};
@@ -61,12 +61,12 @@ fn rewrite(path: &str, line: u32, code: &str) -> String {
     )
 }
 
-/// Which answer of an episode is due.
+/// The number of the episode's next answer.
 fn turn_of(prompt: &str) -> usize {
     prompt.matches("<|im_start|>assistant").count() - 1
 }
 
-/// A world with these programs, whose policy calls tools; and settings that evaluate each of them once.
+/// A world with these programs, whose policy calls tools; and settings that evaluate each program once.
 async fn world_of(programs: &[BTreeMap<String, String>], spec: &str) -> (World, Settings) {
     let world = World::new(1).await;
     let rows = programs
@@ -109,7 +109,7 @@ fn turns(folder: &RunFolder, path: &str) -> Vec<TurnRecord> {
     folder.ended(path).unwrap().unwrap().turns().unwrap()
 }
 
-/// Runs the one episode of a world: its end, outcome and turns.
+/// Runs a world's only episode: its end, outcome and turns.
 async fn only_episode(world: &World, settings: Settings) -> (EpisodeEnd, Outcome, Vec<TurnRecord>) {
     world.go(settings, 1).await.unwrap();
     let folder = world.verified().await;
@@ -124,7 +124,7 @@ fn told(turns: &[TurnRecord]) -> Vec<&str> {
     turns.iter().map(|turn| turn.observation_text.as_str()).collect()
 }
 
-/// What differs by machine and moment.
+/// Removes what differs by machine and moment.
 fn normal(text: &str) -> String {
     let text = Regex::new(r"/[\w./-]*/lib/python3\.\d+/")
         .unwrap()
@@ -147,7 +147,7 @@ fn normal(text: &str) -> String {
 async fn tools_answer_recorded_calls_as_those_of_the_original_do() {
     let cases: Value = serde_json::from_str(include_str!("tools/answers.json")).unwrap();
     let cases = cases.as_array().unwrap();
-    // What no call can carry: arguments that are no object, and no name.
+    // No call can carry arguments that are no object, or an empty name.
     let can_be_called = |step: &&Value| step["arguments"].is_object() && step["name"] != "";
     let steps: Vec<Vec<Value>> = cases
         .iter()
@@ -197,7 +197,7 @@ async fn tools_answer_recorded_calls_as_those_of_the_original_do() {
         for (turn, step) in turns.iter().zip(&steps[case]) {
             let (ours, theirs) = (normal(&turn.observation_text), step["answer"].as_str().unwrap());
             compared += 1;
-            // Of the original, a last line without an end runs into the line that follows it in a diff.
+            // In a diff of the original, a last line without a line end runs into the next line.
             let joined = |text: &str| text.replace('\n', "");
             if ours != theirs && step["name"] == "rewrite" && joined(&ours) == joined(theirs) {
                 better += 1;
@@ -224,7 +224,7 @@ async fn a_run_learns_through_the_debugger_and_its_verdicts_can_be_judged_again(
         1 => pdb("c"),
         2 => pdb("p a, b, total"),
         3 if seed.is_multiple_of(2) => rewrite("solution.py", 2, "    total = a + b"),
-        // The tests are rewritten: that the policy sees them pass resolves nothing.
+        // Rewrites the tests: the policy sees them pass, which resolves nothing.
         3 => rewrite("test.py", 5, "    assert True"),
         _ => call("eval", &json!({})),
     });

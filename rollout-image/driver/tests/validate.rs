@@ -1,4 +1,4 @@
-//! Mode Validate: tasks with real repositories, commands and the official grader; each that is unfit is named.
+//! Mode Validate: tasks with real repositories, commands and the official grader; each unfit task is named.
 
 use crate::world::{World, row};
 use grpo_crds::grpo_run::{Mode, TaskOrder};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const GOLD: &str = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n";
 
-/// A row with its gold patch; `change` is what is wrong with it.
+/// A row with its gold patch; `change` makes it unfit.
 fn with(base: &str, id: &str, change: impl FnOnce(&mut Value)) -> Value {
     let mut row = row(id, base);
     row["patch"] = GOLD.into();
@@ -26,7 +26,7 @@ fn script(row: &mut Value, commands: &str) {
 
 const PASSES: &str = "echo PASSED t.py::add; echo PASSED t.py::other";
 
-/// Three good tasks, and one of each kind that is unfit.
+/// Three fit tasks, and one of each unfit kind.
 fn rows(base: &str, scratch: &std::path::Path) -> Vec<Value> {
     let counter = scratch.join("counter");
     vec![
@@ -126,7 +126,7 @@ async fn a_driver_that_comes_back_validates_no_task_again() {
         .await
         .unwrap();
     world.store().delete(&paths::validated_ids("train")).await.unwrap();
-    // As if the first had ended before the last task.
+    // As if the first driver had ended before the last task.
     let journal = world.store().files_below(paths::JOURNAL).await.unwrap();
     world.store().delete(journal.last().unwrap()).await.unwrap();
     world.go(settings, 2).await.unwrap();

@@ -1,5 +1,5 @@
-//! The command line, read and refused as Python's argparse does: positions and options in any order, options
-//! abbreviated, texts that begin with `-` behind `--`.
+//! The command line, parsed and refused as by Python's argparse: positions and options in any order, options
+//! abbreviated, texts that begin with `-` after `--`.
 
 use crate::Answer;
 use crate::text::{Text, path};
@@ -8,13 +8,13 @@ const USAGE: &str = include_str!("usage.txt");
 const HELP: &str = include_str!("help.txt");
 const NAME: &str = "edit_via_str_replace";
 
-/// The status of a command line that cannot be used.
+/// The exit status for an invalid command line.
 const REFUSED: u8 = 2;
 
 /// The longest number, in digits, that Python reads.
 const LONGEST_NUMBER: usize = 4300;
 
-/// What is to be done. Of the texts, `None` is what argparse makes of a second `--`: an empty list.
+/// The parsed command line. A text is `None` if argparse turns a second `--` into an empty list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Arguments {
     pub path: Text,
@@ -39,7 +39,7 @@ enum Flag {
     TabSize,
 }
 
-/// In the order in which they are shown.
+/// In the order of the help text.
 const FLAGS: [(&str, Flag); 8] = [
     ("-h", Flag::Help),
     ("--help", Flag::Help),
@@ -67,10 +67,10 @@ impl Flag {
     }
 }
 
-/// What an argument is, before it is known what it belongs to.
+/// The kind of an argument, before its assignment to an option or a position.
 #[derive(Debug)]
 enum Kind {
-    /// A value, or a place for one.
+    /// An option's value or a positional argument.
     Value,
     /// The first `--`.
     Separator,
@@ -82,7 +82,7 @@ enum Kind {
     },
 }
 
-/// Reads a command line; the error is the answer.
+/// Parses a command line. The error is the answer to the caller.
 pub fn parse(given: &[Text]) -> Result<Arguments, Answer> {
     Parser::new(given)?.parse()
 }
@@ -156,7 +156,7 @@ impl<'a> Parser<'a> {
         Ok(self.arguments)
     }
 
-    /// Takes what stands at `from` for as many places as there are values, and says where it ended.
+    /// Assigns the arguments from `from` on to the remaining positions. Returns where it stopped.
     fn places(&mut self, from: usize) -> usize {
         let mut at = from;
         let is = |at: usize, wanted: fn(&Kind) -> bool| self.kinds.get(at).is_some_and(wanted);
@@ -169,7 +169,7 @@ impl<'a> Parser<'a> {
                 break;
             }
             at = begins + 1;
-            // Of a place's strings the first `--` is taken off: the separator, or else the value itself.
+            // argparse removes the first `--` of a position's strings: the separator, or else the value itself.
             let is_taken_off = begins == from_separator && self.given[begins].0 == b"--";
             at += usize::from(separator(at));
             taken.push((!is_taken_off).then(|| self.given[begins].clone()));
@@ -178,7 +178,7 @@ impl<'a> Parser<'a> {
         at
     }
 
-    /// Carries out the option at `at`, and says where it ended.
+    /// Carries out the option at `at`. Returns where it ended.
     fn option(&mut self, at: usize) -> Result<usize, Answer> {
         let Kind::Option { flag, short, value } = &self.kinds[at] else {
             return Ok(at + 1);
@@ -202,7 +202,7 @@ impl<'a> Parser<'a> {
             };
         }
         if let Some(value) = value {
-            // `-hh` is `-h -h`; nothing else follows one dash.
+            // `-hh` is `-h -h`; no other letter may follow.
             let again = short && value.0.iter().all(|byte| *byte == b'h') && !value.0.is_empty();
             if !again {
                 let skipped = match short {
@@ -242,7 +242,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What an argument is that stands before any `--`.
+/// The kind of an argument before any `--`.
 fn kind(given: &Text) -> Result<Kind, Answer> {
     let bytes = given.0.as_slice();
     let exactly = |name: &[u8]| FLAGS.iter().find(|(known, _)| known.as_bytes() == name);
@@ -307,7 +307,7 @@ fn kind(given: &Text) -> Result<Kind, Answer> {
 
 /// `-5`, `-.5` and `-5.5` are values.
 fn is_negative_number(digits: &[u8]) -> bool {
-    // Python's pattern ends before a last line end.
+    // Python's pattern accepts a line end after the number.
     let digits = digits.strip_suffix(b"\n").unwrap_or(digits);
     let all = |digits: &[u8]| digits.iter().all(u8::is_ascii_digit);
     match digits.iter().position(|byte| *byte == b'.') {
@@ -316,7 +316,7 @@ fn is_negative_number(digits: &[u8]) -> bool {
     }
 }
 
-/// A number as Python's `int` reads it, as close to it as this type has.
+/// A number as Python's `int` reads it, limited to the range of this type.
 fn number(text: &Text) -> Option<i128> {
     let text = std::str::from_utf8(&text.0).ok()?.trim();
     let (negative, digits) = match text.strip_prefix('-') {

@@ -7,25 +7,25 @@ use crate::text::{Text, escape, is_surrogate, push};
 pub enum CodecError {
     /// The file's bytes are not in this encoding.
     Decode,
-    /// Anything else, in Python's words: a code point that the encoding lacks, a name that is no encoding's.
+    /// Any other error, in Python's words: a code point that the encoding lacks, or an unknown encoding.
     Said(String),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Codec {
     Utf8,
-    /// With a mark at the beginning of the file.
+    /// With a byte order mark at the beginning of the file.
     Utf8Sig,
     Ascii,
     Latin1,
-    /// In the order that a mark says; the mark is written.
+    /// In the byte order of the mark; the mark is written.
     Utf16,
     Utf16Le,
     Utf16Be,
 }
 
 impl Codec {
-    /// By any of the names that Python takes for it.
+    /// The encoding for any of Python's names for it.
     pub fn named(name: &str) -> Result<Self, CodecError> {
         let plain: String = name
             .chars()
@@ -127,7 +127,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Text, CodecError> {
         .map_err(|_| CodecError::Decode)
 }
 
-/// The first code points in a row that an encoding lacks, in Python's words.
+/// The first run of code points that an encoding lacks, in Python's words.
 fn refused(text: &Text, refuses: fn(u32) -> bool) -> Option<String> {
     let points = || text.points().map(|(_, point)| point).enumerate();
     let (first, point) = points().find(|(_, point)| refuses(*point))?;

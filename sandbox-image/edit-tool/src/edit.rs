@@ -1,4 +1,4 @@
-//! The edit itself: read, replace the one occurrence, write, show.
+//! The edit itself: reads the file, replaces the only occurrence, writes the file, shows the change.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,19 +11,20 @@ use crate::arguments::Arguments;
 use crate::codec::{Codec, CodecError};
 use crate::text::{self, Text};
 
-/// The longest file that is edited, in bytes. The script reads any; the sandbox's memory would end it then.
+/// The maximum size of a file, in bytes. The script reads files of any size; the sandbox's memory limit would then kill
+/// it.
 pub const LONGEST_FILE: u64 = 64 << 20;
 
 const NOT_FOUND: u8 = 2;
 const SEVERAL: u8 = 3;
 const OTHER: u8 = 1;
 
-/// How often a name for the new file is sought.
+/// Maximum names tried for the new file.
 const NAMES_TRIED: u32 = 100;
 
-/// Why nothing was edited, or not all of it.
+/// Why the edit failed, or was not completed.
 enum Failed {
-    /// The text is not there once; the status says which.
+    /// The text does not occur exactly once; the status says which case.
     Occurrences(u8, Vec<u8>),
     Undecodable,
     System(io::Error, Text),
@@ -31,7 +32,7 @@ enum Failed {
     Unexpected(String),
 }
 
-/// Carries out what the command line asks for.
+/// Carries out the command line.
 pub fn edit(arguments: &Arguments) -> Answer {
     let failed = match replaced(arguments) {
         Ok(out) => {
@@ -57,7 +58,7 @@ pub fn edit(arguments: &Arguments) -> Answer {
         }
         Failed::System(error, path) => {
             let code = error.raw_os_error().unwrap_or_default();
-            // Without the number that Rust adds.
+            // Without the error number that Rust appends.
             let words = error.to_string();
             let words = words.split(" (os error").next().unwrap_or_default();
             let repr = Text::from(path.repr().as_str()).shown();
@@ -123,7 +124,7 @@ fn replaced(arguments: &Arguments) -> Result<Vec<u8>, Failed> {
             return Err(Failed::Occurrences(SEVERAL, what.into_bytes()));
         }
     };
-    // The shown line is that of the text as it was given, where the file has that.
+    // The shown line is that of the text as given, before tabs were expanded, if the file has it.
     let as_given = (arguments.old.as_ref())
         .filter(|_| arguments.expand_tabs)
         .and_then(|old| first(&text.0, &old.0));
@@ -160,7 +161,7 @@ fn codec_failed(error: CodecError) -> Failed {
     }
 }
 
-/// The file's bytes; nothing where there are too many.
+/// The file's bytes. `None` if the file is too large.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = File::open(path)?;
     // Python refuses a folder when it opens it.
@@ -175,7 +176,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// "Is a directory".
 const EISDIR: i32 = 21;
 
-/// Line ends of other systems become `\n`, and are written so.
+/// Converts line ends of other systems to `\n`, also in the written file.
 fn line_ends_unified(text: Text) -> Text {
     if !text.0.contains(&b'\r') {
         return text;
@@ -191,7 +192,7 @@ fn line_ends_unified(text: Text) -> Text {
     Text(unified)
 }
 
-/// Tabs become spaces up to the next multiple of `size`, counted in code points from the beginning of a line.
+/// Expands tabs to the next multiple of `size`, counted in code points from the beginning of a line.
 fn tabs_expanded(text: &Text, size: i32) -> Result<Text, Failed> {
     let size = usize::try_from(size).unwrap_or(0);
     let (mut expanded, mut column) = (Vec::with_capacity(text.0.len()), 0);
@@ -212,7 +213,7 @@ fn tabs_expanded(text: &Text, size: i32) -> Result<Text, Failed> {
             }
             byte => {
                 expanded.push(*byte);
-                // Bytes that continue a code point have no column.
+                // Continuation bytes of a code point have no column.
                 column += usize::from(byte & 0xC0 != 0x80);
             }
         }
@@ -220,7 +221,7 @@ fn tabs_expanded(text: &Text, size: i32) -> Result<Text, Failed> {
     Ok(Text(expanded))
 }
 
-/// Where `wanted` begins, one occurrence behind the other.
+/// The positions of `wanted`, without overlaps.
 fn occurrences(text: &[u8], wanted: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut from = 0;
@@ -248,7 +249,7 @@ fn first(text: &[u8], wanted: &[u8]) -> Option<usize> {
     }
 }
 
-/// From 1.
+/// The line number, from 1.
 fn line_of(text: &[u8], at: usize) -> usize {
     text[..at].iter().filter(|byte| **byte == b'\n').count() + 1
 }
@@ -270,7 +271,7 @@ fn snippet(content: &Text, line: i128, context: i128, new: &Text) -> Vec<u8> {
     shown.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// Writes the file as a whole: beside it first, then in its place. A link is replaced by the file.
+/// Writes the file atomically: to a new file beside it, then renamed into its place. A link is replaced by the file.
 fn write(path: &Path, content: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<(), Failed> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -285,7 +286,7 @@ fn write(path: &Path, content: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Resu
     let written = content().and_then(|bytes| {
         let written = file.write_all(&bytes).and_then(|()| {
             let kept = fs::Permissions::from_mode(mode.mode() & 0o7777);
-            // Where it may not be kept, the file is the caller's alone, as the script leaves it.
+            // If the mode cannot be kept, the file is the caller's alone, as the script leaves it.
             let _ = file.set_permissions(kept);
             file.sync_all()?;
             fs::rename(&beside, path)
@@ -298,7 +299,7 @@ fn write(path: &Path, content: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Resu
     written
 }
 
-/// A file in `folder` that was not there.
+/// Creates a new file in `folder`.
 fn new_file(folder: &Path) -> Result<(File, PathBuf), Failed> {
     let mut tried = 0;
     loop {

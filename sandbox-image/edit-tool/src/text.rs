@@ -1,20 +1,20 @@
-//! Texts as Python has them: code points, among them lone surrogates for bytes of an argument that are no UTF-8.
+//! Python texts: code points, including lone surrogates for bytes of an argument that are not UTF-8.
 //!
-//! A text is kept as UTF-8 in which surrogates have their three bytes too. So bytes are found, counted and split as
-//! they are in UTF-8, and only positions and printing look at code points.
+//! A text is stored as UTF-8, extended with three-byte surrogates. So bytes are found, counted and split as in UTF-8,
+//! and only positions and printing use code points.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 
-/// The first code point for a byte that is no UTF-8.
+/// The first code point for a byte that is not UTF-8.
 const ESCAPED: u32 = 0xDC00;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(pub Vec<u8>);
 
 impl Text {
-    /// An argument or a name of the system. Bytes that are no UTF-8 become surrogates.
+    /// From an argument or a name of the system. Bytes that are not UTF-8 become surrogates.
     pub fn of(given: &OsStr) -> Self {
         let mut bytes = Vec::with_capacity(given.len());
         for chunk in given.as_bytes().utf8_chunks() {
@@ -27,7 +27,7 @@ impl Text {
         Self(bytes)
     }
 
-    /// The bytes that it came from.
+    /// The original bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.0.len());
         for (at, point) in self.points() {
@@ -43,7 +43,7 @@ impl Text {
         OsString::from_vec(self.bytes())
     }
 
-    /// As it is written to stderr: surrogates as `\udcff`.
+    /// The text for stderr: surrogates as `\udcff`.
     pub fn shown(&self) -> Vec<u8> {
         let mut shown = Vec::with_capacity(self.0.len());
         for (at, point) in self.points() {
@@ -55,7 +55,7 @@ impl Text {
         shown
     }
 
-    /// Each code point with the byte that it begins at.
+    /// Each code point with its first byte's position.
     pub fn points(&self) -> impl Iterator<Item = (usize, u32)> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -76,7 +76,7 @@ impl Text {
         })
     }
 
-    /// As Python's `repr` has it.
+    /// The text in the form of Python's `repr`.
     pub fn repr(&self) -> String {
         let quote = match self.0.contains(&b'\'') && !self.0.contains(&b'"') {
             true => '"',
@@ -131,7 +131,7 @@ pub fn push(bytes: &mut Vec<u8>, point: u32) {
     }
 }
 
-/// How many bytes the code point that begins with this one has.
+/// The length in bytes of a code point, from its first byte.
 fn length(first: u8) -> usize {
     match first {
         0..=0x7F => 1,
@@ -147,8 +147,8 @@ fn surrogate_of_byte(point: u32) -> Option<u8> {
         .then(|| (point - ESCAPED) as u8)
 }
 
-/// Without control and format characters, separators other than the space, surrogates and private use. Code points that
-/// no version of Unicode has assigned count as printable here.
+/// False for control and format characters, separators other than the space, surrogates and private use. Code points
+/// that no version of Unicode has assigned count as printable here.
 fn is_printable(point: u32) -> bool {
     !matches!(
         point,
@@ -158,7 +158,7 @@ fn is_printable(point: u32) -> bool {
     )
 }
 
-/// A path as Python writes it: without single dots and doubled slashes.
+/// A path as Python normalizes it: without single dots and doubled slashes.
 pub fn path(given: &Text) -> Text {
     let slashes = given.0.iter().take_while(|byte| **byte == b'/').count();
     let root: &[u8] = match slashes {

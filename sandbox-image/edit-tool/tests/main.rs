@@ -1,4 +1,4 @@
-//! The command as a process: it answers as the script of mini-swe-agent-plus did, and keeps its bounds.
+//! The command as a process: it answers like the script of mini-swe-agent-plus, and keeps its limits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn run(folder: &Path, arguments: &[impl AsRef<std::ffi::OsStr>]) -> Output {
         .unwrap()
 }
 
-/// Bytes that are written as the code points of the same number.
+/// Bytes from the code points with the same numbers.
 fn bytes(text: &Value) -> Vec<u8> {
     text.as_str()
         .unwrap()

@@ -1,5 +1,5 @@
-//! How a gateway begins: it takes the ledger, then reads the pods, and knows from both what is whose before anybody is
-//! served.
+//! Starts a gateway: takes the ledger, then lists the pods. Both together show the owner of each pod, before any caller
+//! is served.
 //!
 //! The order matters. The list does not show a pod that an earlier gateway makes after it, so no gateway would own that
 //! pod. Once the ledger is taken, the earlier gateway soon makes no more pods, and the watch reports the last ones.
@@ -20,7 +20,7 @@ use crate::pod::{Template, template_digest};
 use crate::restore::restore;
 use crate::sandbox::Sandboxes;
 
-/// Why a gateway did not begin.
+/// Why a gateway did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
     #[error(transparent)]
@@ -33,20 +33,20 @@ pub enum BeginError {
     Backlog,
 }
 
-/// What a gateway is begun with.
+/// The inputs of a new gateway.
 pub struct Beginning {
     pub client: Client,
     pub signer: Signer,
-    /// With any term: the ledger says which it is.
+    /// With any term; the ledger sets the real one.
     pub template: Template,
     pub bounds: Bounds,
     /// Names of the ledger's ConfigMaps.
     pub ledgers: Vec<String>,
-    /// This gateway's mark in them, which no other has.
+    /// This gateway's unique mark in them.
     pub holder: String,
 }
 
-/// A gateway that knows its pool, and the tasks that it works in. It does not listen yet, and tries no walls.
+/// A gateway that knows its pool, and its tasks. It does not listen and does not probe egress yet.
 pub struct Begun {
     pub core: Arc<Core>,
     pub counters: Counters,

@@ -1,4 +1,4 @@
-//! Bodies of calls: read up to a limit, in time, once there is room for them.
+//! Request bodies: read up to a limit, within a deadline, once there is room for them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Room};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
 
-/// A body has arrived after so long, its wait for room included.
+/// Deadline for the arrival of a body, its wait for room included.
 pub const ARRIVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// The whole body. It keeps its room until its last byte is dropped.

@@ -1,10 +1,10 @@
-//! Time as deadlines count it, and as other machines tell it.
+//! The two clocks: a steady one for deadlines, and the time of day that other machines use.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Unix milliseconds by a clock that never steps: the time of day when this gateway began, and what has passed since.
-/// A step of the node's clock ends no lease and prolongs none.
+/// Unix milliseconds from a clock that never steps: the time of day at this gateway's start, plus the time since then.
+/// A step of the node's clock neither ends nor prolongs a lease.
 pub fn now() -> i64 {
     static BEGAN: LazyLock<Beginning> = LazyLock::new(|| Beginning {
         time_of_day: time_of_day(),
@@ -13,7 +13,7 @@ pub fn now() -> i64 {
     BEGAN.at(Instant::now())
 }
 
-/// When this gateway began, by both clocks.
+/// This gateway's start, by both clocks.
 struct Beginning {
     time_of_day: i64,
     instant: Instant,
@@ -26,7 +26,7 @@ impl Beginning {
     }
 }
 
-/// Unix milliseconds as the node's clock has them now, which may step.
+/// Unix milliseconds from the node's clock, which may step.
 pub fn time_of_day() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

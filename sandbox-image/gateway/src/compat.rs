@@ -1,9 +1,9 @@
-//! Other systems' HTTP contracts, so that their clients work on a SandboxPool unchanged but for the URL.
+//! HTTP contracts of other systems: their clients work on a SandboxPool with a changed URL only.
 //!
-//! Each is a translation into the gateway's own API ([`own`]) and keeps no books: a lease of theirs is a lease like any
-//! other, in the ledger, in the queue, in the counts. [`pool`] and [`nodes`] are the two servers of a remote container
-//! pool, which share their work ([`work`]); [`retries`] tells a call that is made again from a new one. [`swerex`] is
-//! SWE-ReX's server.
+//! Each contract is a translation into the gateway's own API ([`own`]) and keeps no state: its leases are ordinary
+//! leases in the ledger, the queue and the counts. [`pool`] and [`nodes`] are the two servers of a remote container
+//! pool, with shared code in [`work`]; [`retries`] tells a repeated call from a new one. [`swerex`] is SWE-ReX's
+//! server.
 
 mod nodes;
 mod own;
@@ -26,11 +26,11 @@ use crate::core::Core;
 use own::Own;
 use retries::Retries;
 
-/// Bodies of calls may take as much memory together as so many of the largest files. What they wait for is room of
-/// their own: callers of the gateway's own API never wait for them.
+/// Maximum memory for the bodies of these calls, in files of the maximum size. It is separate from the room of the
+/// gateway's own API, so callers of that API never wait for these bodies.
 const FILES_IN_MEMORY: usize = 2;
 
-/// What every call of a compatible server needs.
+/// Shared state of all calls to a compatible server.
 #[derive(Clone)]
 pub(crate) struct Compat {
     own: Own,
@@ -47,7 +47,7 @@ pub fn router(core: Arc<Core>, api: Router) -> Router {
         .nest("/compat/pool", pool::router().with_state(compat.clone()))
         .nest("/compat/exec", nodes::router().with_state(compat.clone()))
         .nest("/compat/swerex", swerex::router().with_state(compat))
-        // Bodies are bounded before.
+        // The body limit is enforced in `read_body`.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(
             Room::of_files(FILES_IN_MEMORY),

@@ -1,5 +1,5 @@
-//! Carries out what the index decides: creates and deletes pods, commits leases, binds sandboxes, answers those who
-//! wait.
+//! Carries out the decisions of the index: creates and deletes pods, commits leases, binds sandboxes, answers waiting
+//! callers.
 
 mod caller;
 mod fencing;
@@ -39,19 +39,18 @@ use crate::relay::Relays;
 use crate::sandbox::{Holder, SandboxError, Sandboxes};
 use crate::waiters::Waiters;
 
-/// Pods deleted at one time: each call holds a connection to the API server. How many are created at one time the index
-/// decides.
+/// Maximum concurrent pod deletions: each call holds a connection to the API server. The index bounds the creations.
 const DELETIONS: usize = 8;
-/// Fencing checks under way at one time: a caller that asks for leases that do not exist shall not keep the API server
+/// Maximum concurrent fencing checks, so that a caller that asks for nonexistent leases cannot keep the API server
 /// busy.
 const FENCING_CHECKS: usize = 2;
-/// Bodies on their way into sandboxes may take as much memory together as so many of the largest files.
+/// Maximum memory for bodies on their way into sandboxes, in files of the maximum size.
 const FILES_IN_MEMORY: usize = 2;
-/// sandboxd says at once whether something runs.
+/// Deadline for sandboxd's answer about running work; it normally answers at once.
 const ACTIVITY_WITHIN: Duration = Duration::from_secs(10);
-/// Images in a report: the rest have the same cause more often than not.
+/// Images in a report. The rest usually have the same cause.
 const TROUBLES_REPORTED: usize = 8;
-/// Looks are this far apart at most, though nothing happens: a command's end is not announced.
+/// Longest pause between two rounds in milliseconds, even without events: the end of a command is not announced.
 const LONGEST_SLEEP: i64 = 1_000;
 /// After a longer plan the scheduler pauses for as long as the plan took, because a plan locks the index. The next plan
 /// serves all callers that arrived meanwhile.
@@ -64,35 +63,35 @@ pub struct Core {
     changed: Notify,
     pods: Api<Pod>,
     deletions: Semaphore,
-    /// Pods whose deletion waits for its turn or for an answer: to order it again would only make that longer.
+    /// Pods whose deletion is queued or not answered yet. A second order would only delay it.
     deleting: Mutex<HashSet<String>>,
-    /// Leases that were given back, until the end of their sandboxes is certain.
+    /// Released leases whose end is not certain yet.
     leaving: Mutex<HashMap<String, release::End>>,
-    /// Pods that have no address for long.
+    /// Pods that have had no address for long.
     stuck: Mutex<Vec<StuckPod>>,
-    /// Creations that were refused since one was not.
+    /// Consecutive refused creations.
     refusals: AtomicU32,
-    /// A pod of a later gateway was seen.
+    /// Notified when the watch shows a pod of a later gateway.
     replaced: Notify,
     ledger: mpsc::Sender<Change>,
     fencing: Option<FencingCheck>,
     fencing_checks: Semaphore,
     began: Instant,
-    /// When the ledger was last asked whose it is, and said ours.
+    /// When the ledger last confirmed that this gateway owns it.
     proven: tokio::sync::Mutex<Option<Instant>>,
     /// Leases on their way into the ledger.
     granting: AtomicU32,
-    /// The watch has shown every pod there is.
+    /// The watch has shown all existing pods.
     in_sync: AtomicBool,
     package_host: tokio::sync::Mutex<packages::Addresses>,
     pub sandboxes: Sandboxes,
     pub relays: Relays,
     pub egress: Egress,
-    /// Images that are prefetched for sandboxes to come.
+    /// Images that are prefetched for later sandboxes.
     pub prefetcher: Mutex<ImagePrefetcher>,
-    /// For bodies on their way into sandboxes.
+    /// Memory for bodies on their way into sandboxes.
     pub room: Room,
-    /// Of the scheduler.
+    /// The scheduler's progress.
     pub progress: Progress,
     pub template: Template,
     pub metrics: Metrics,
@@ -142,29 +141,29 @@ impl Core {
         })
     }
 
-    /// Whether leases may be asked for: the pool's pods are known, and the ledger is held by this gateway.
+    /// Whether callers may ask for leases: the pool's pods are known, and this gateway holds the ledger.
     pub fn is_ready(&self) -> bool {
         self.in_sync.load(Ordering::Relaxed) && !self.ledger.is_closed()
     }
 
-    /// Returns when another gateway has taken the pool over.
+    /// Returns when another gateway has taken over the pool.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
     }
 
-    /// Looks at the index, or changes something of which nothing follows at once.
+    /// Reads the index, or makes a change that needs no immediate plan.
     pub fn look<T>(&self, look: impl FnOnce(&mut Index) -> T) -> T {
         look(&mut self.lock())
     }
 
-    /// Changes the index; what follows from it is done at once.
+    /// Changes the index and wakes the scheduler.
     pub fn with<T>(&self, change: impl FnOnce(&mut Index) -> T) -> T {
         let answer = change(&mut self.lock());
         self.changed.notify_one();
         answer
     }
 
-    /// Changes the index and carries out what it answers.
+    /// Changes the index and carries out the resulting actions.
     pub fn apply(self: &Arc<Self>, change: impl FnOnce(&mut Index) -> Vec<Action>) {
         let actions = self.with(change);
         drop(self.carry_out(actions));
@@ -174,7 +173,7 @@ impl Core {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Plans whenever something changed, or a deadline passed.
+    /// Plans after every change and at every deadline.
     pub async fn schedule(self: Arc<Self>) {
         let mut told = Vec::new();
         loop {
@@ -202,14 +201,14 @@ impl Core {
             }
             match took > QUICK_PLAN {
                 true => tokio::time::sleep(took).await,
-                // Others that came at the same moment are planned for at the same time.
+                // Other events of the same moment join this plan.
                 false => tokio::task::yield_now().await,
             }
         }
     }
 
-    /// Starts what an action asks for; nothing here waits for it. Answers who tells when the end of a sandbox is
-    /// certain, if that was asked for.
+    /// Starts an action without waiting for it. Returns the receiver that reports when the end of a sandbox is certain,
+    /// if that was asked for.
     fn act(self: &Arc<Self>, action: Action) -> Option<oneshot::Receiver<()>> {
         let (core, (tell, told)) = (self.clone(), oneshot::channel());
         match action {
@@ -257,7 +256,7 @@ impl Core {
         self.apply(|index| index.told_whether_idle(lease, epoch, is_at_work, now()));
     }
 
-    /// Puts what is known of the pool to the ledger, from where the operator shows it.
+    /// Writes the state of the pool to the ledger; the operator shows it from there.
     pub fn report(self: &Arc<Self>) {
         let troubles = self.look(|index| index.troubles(now()));
         let troubles = troubles.into_iter().take(TROUBLES_REPORTED).collect();
@@ -273,14 +272,14 @@ impl Core {
         });
     }
 
-    /// Why sandboxd did not do as it was asked: its own answer, or its pod's end, if that is known.
+    /// Why sandboxd did not do its work: its own error, or the end of its pod if that is known.
     pub fn why_unreachable(&self, lease: &str, error: &SandboxError) -> ErrorBody {
         if let Some(answer) = &error.answer {
             return (**answer).clone();
         }
         self.look(|index| match index.cause_of(lease) {
             Some(cause) => ErrorBody::lost(lease, cause),
-            // The watch may be a moment behind: the caller asks again with the same id and then hears the cause.
+            // The watch may lag by a moment: the caller retries with the same id and then gets the cause.
             None => ErrorBody::new(
                 ErrorCode::SandboxUnreachable,
                 FaultOrigin::Infrastructure,
@@ -289,7 +288,7 @@ impl Core {
         })
     }
 
-    /// Waits until the ledger has everything that was decided. Called before the process ends.
+    /// Waits until the ledger has every decision. Called before the process ends.
     pub async fn settle(&self) {
         let (done, settled) = oneshot::channel();
         if self.ledger.send(Change::Flush { done }).await.is_ok() {
@@ -298,7 +297,7 @@ impl Core {
     }
 }
 
-/// What a holder is told.
+/// The lease as its holder sees it.
 pub fn lease(held: &ActiveLease) -> Lease {
     Lease {
         id: held.entry.lease.clone(),

@@ -1,7 +1,7 @@
-//! Whether sandboxes reach nothing, as the last probe found.
+//! The result of the last egress probe: whether sandboxes reach nothing.
 //!
-//! Until a probe has shown that they reach nothing, a pool leases nothing unless it says `allowUnenforced`; what was
-//! found is in the pool's report.
+//! A pool grants no lease until a probe has shown that sandboxes reach nothing, unless its spec has `allowUnenforced`.
+//! The result is in the pool's report.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,12 +9,12 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{EgressReport, ErrorBody, ErrorCode, FaultOrigin, Limits};
 use tokio::sync::watch;
 
-/// Under whose name the probe's sandboxes are leased.
+/// The run name of the probe's leases.
 pub const PROBE_RUN: &str = "egress-probe";
-/// What was shown is believed for so long, also by a gateway that restarts.
+/// How long a result counts, also after a restart of the gateway.
 pub(crate) const HOLDS_FOR: Duration = Duration::from_secs(3600);
 
-/// What the last probe found, for those who wait for it.
+/// The last result, and its waiters.
 pub struct Egress {
     found: watch::Sender<Option<EgressReport>>,
     limits: Mutex<Option<Limits>>,
@@ -35,8 +35,8 @@ impl Egress {
         self.found.borrow().clone()
     }
 
-    /// A probe has ended with this report. One that could not be made shows nothing: what an earlier one has shown
-    /// counts until it is old.
+    /// Takes in the report of a probe. A probe that could not run shows nothing: the earlier result counts until it is
+    /// old.
     pub(crate) fn found(&self, report: EgressReport, now: i64) {
         self.found.send_if_modified(|known| {
             let counts = |known: &EgressReport| known.failed.is_none() && is_fresh(known, now);
@@ -48,7 +48,7 @@ impl Egress {
         });
     }
 
-    /// What the probe's sandbox was bounded by.
+    /// The limits of the probe's sandbox.
     pub fn limits(&self) -> Option<Limits> {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -57,7 +57,7 @@ impl Egress {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = Some(limits);
     }
 
-    /// Fails unless a probe has shown, or shows within the time, that sandboxes reach nothing.
+    /// Fails unless a probe has shown, or shows within `wait`, that sandboxes reach nothing.
     pub async fn shown_to_be_blocked(&self, wait: Duration) -> Result<(), ErrorBody> {
         let mut reports = self.found.subscribe();
         let _ = tokio::time::timeout(wait, reports.wait_for(Option::is_some)).await;
@@ -73,7 +73,7 @@ impl Egress {
     }
 }
 
-/// Whether it need not be tried again soon.
+/// Whether the next probe can wait.
 pub(crate) fn is_settled(found: &EgressReport, unenforced: bool) -> bool {
     found.is_blocked() || unenforced && found.failed.is_none() && !found.tried.is_empty()
 }
@@ -82,13 +82,13 @@ fn is_fresh(found: &EgressReport, now: i64) -> bool {
     now.saturating_sub(found.at) < HOLDS_FOR.as_millis() as i64
 }
 
-/// Before the next probe when the last one showed nothing good; it doubles.
+/// First pause after a probe with a bad result; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 
-/// When probes are made: again before what was shown is old, sooner when it was not good.
+/// The schedule of probes: before a result is old, or sooner after a bad one.
 pub(crate) struct ProbePauses {
     pause: Duration,
-    /// The last probe could not be made.
+    /// The last probe could not run.
     pub has_failed: bool,
 }
 
@@ -102,7 +102,7 @@ impl Default for ProbePauses {
 }
 
 impl ProbePauses {
-    /// How long the next probe is waited for.
+    /// The pause before the next probe.
     pub fn next(&mut self, known: Option<&EgressReport>, unenforced: bool, now: i64) -> Duration {
         let Some(known) = known else {
             return Duration::ZERO;
@@ -115,7 +115,7 @@ impl ProbePauses {
         }
         let wait = self.pause;
         self.pause = (self.pause * 2).min(HOLDS_FOR);
-        // What an earlier probe has shown must be shown again, or given up, when it is old.
+        // When a result is old, a new probe must confirm or replace it.
         let left = HOLDS_FOR.saturating_sub(age);
         match is_settled && !left.is_zero() {
             true => wait.min(left),
@@ -124,7 +124,7 @@ impl ProbePauses {
     }
 }
 
-/// Why no lease is given, and what is to be done.
+/// Why no lease is granted, and what to do.
 pub(crate) fn why_not(found: Option<&EgressReport>) -> String {
     match found {
         None => "no probe has ended yet that could show that sandboxes reach nothing; ask again".to_owned(),

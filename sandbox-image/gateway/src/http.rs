@@ -1,4 +1,4 @@
-//! The door for drivers: leases, what is done in a leased sandbox ([`work`]), demand.
+//! The API for drivers: leases, work in a leased sandbox ([`work`]), demand.
 
 mod ownership;
 mod room;
@@ -26,22 +26,22 @@ use crate::index::ActiveLease;
 use crate::metrics::Around;
 use ownership::CallersRun;
 
-/// Longest anybody may wait in the queue, seconds.
+/// Longest allowed wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
 /// Lease ids and images are bounded, because they go into the ledger.
 const MAX_NAME: usize = 512;
-/// Added to the time that something in a sandbox takes by itself.
+/// Added to the time limit of the work itself.
 const MARGIN: Duration = Duration::from_secs(20);
 
 type Shared = State<Arc<Core>>;
 
-/// Everything that is served, to callers with a token for the gateway.
+/// All routes, for callers with a token for the gateway.
 pub fn guarded(core: Arc<Core>, guard: Guard) -> Router {
     let owned = middleware::from_fn_with_state(core.clone(), ownership::check);
     guard.open_at(crate::openapi::PATH).before(router(core).layer(owned))
 }
 
-/// Everything that is served, without the check of tokens.
+/// All routes, without the token check.
 pub fn router(core: Arc<Core>) -> Router {
     let own = own(core.clone())
         .merge(crate::openapi::router())
@@ -70,8 +70,7 @@ fn own(core: Arc<Core>) -> Router {
 }
 
 /// Counts every refusal of every call. Only the gateway that owns the pool can say that a lease does not exist: a
-/// gateway that has been replaced and does not know it yet would make the holder give up a lease that another gateway
-/// granted.
+/// replaced gateway that does not know it yet would make the holder give up a lease that another gateway granted.
 async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let error = response.extensions().get::<ErrorBody>();
@@ -86,8 +85,8 @@ async fn count_refusals(State(core): Shared, request: Request, next: Next) -> Re
     response
 }
 
-/// What the kubelet restarts the gateway by. It takes no lock of the pool's: a scheduler that holds one for ever is
-/// found.
+/// The kubelet's liveness probe. It takes no lock of the pool, so it also reports a scheduler that holds a lock for
+/// ever.
 async fn alive(State(core): Shared) -> (StatusCode, String) {
     match core.progress.stalled() {
         None => (StatusCode::OK, "ok".to_owned()),
@@ -101,7 +100,7 @@ async fn alive(State(core): Shared) -> (StatusCode, String) {
     }
 }
 
-/// Not a refusal that is counted: probes ask every second.
+/// The readiness probe. It is not counted as a refusal, because it comes every second.
 async fn ready(State(core): Shared) -> (StatusCode, &'static str) {
     match core.is_ready() {
         true => (StatusCode::OK, "ok"),
@@ -112,7 +111,7 @@ async fn ready(State(core): Shared) -> (StatusCode, &'static str) {
     }
 }
 
-/// An error answer.
+/// An error response.
 struct Refused(ErrorBody);
 
 impl From<ErrorBody> for Refused {
@@ -143,7 +142,8 @@ fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refused> {
     parse_and_mend(&mut body.clone())
 }
 
-/// In JSON `5.0` is as whole a number as `5`, and some write it so. A body that had such is one without, afterwards.
+/// In JSON `5.0` is as whole a number as `5`, and some clients write it so. The body is replaced by one without such
+/// numbers.
 fn parse_and_mend<T: DeserializeOwned>(body: &mut Bytes) -> Result<T, Refused> {
     let error = match serde_json::from_slice(body) {
         Ok(read) => return Ok(read),
@@ -160,7 +160,7 @@ fn make_whole(value: &mut Value) {
     match value {
         Value::Number(number) => {
             let whole = number.as_f64().filter(|n| number.is_f64() && n.fract() == 0.0);
-            // What is beyond that is no exact number any more.
+            // Beyond this an `f64` is not exact.
             if let Some(whole) = whole.filter(|n| n.abs() <= 2f64.powi(53)) {
                 *value = Value::from(whole as i64);
             }
@@ -171,7 +171,7 @@ fn make_whole(value: &mut Value) {
     }
 }
 
-/// Whether a name can stand in the header of a signed call: printable ASCII, with no blank at either end.
+/// Whether a name fits into the header of a signed call: printable ASCII without a blank at either end.
 fn is_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len())
         && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
@@ -231,8 +231,7 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
         return Err(ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message).into());
     };
     let ttl = ((renewed.entry.expires_at - now()) / 1000).max(1).unsigned_abs();
-    // sandboxd outlives the gateway's own clock by a minute, so that the gateway is the one to end a lease while it is
-    // there.
+    // sandboxd's own expiry is a minute later, so the gateway ends the lease while it is alive.
     let body = serde_json::to_vec(&RenewRequest { ttl_seconds: ttl + 60 }).unwrap_or_default();
     work::pass_on(&core, &renewed, Method::POST, "/renew", body.into(), MARGIN).await?;
     Ok(Json(lease(&held(&core, &id)?)).into_response())
@@ -270,7 +269,7 @@ async fn package_index(State(core): Shared) -> Response {
     Json(core.packages_now().await).into_response()
 }
 
-/// Images that are left alone now, and why.
+/// Images that are not tried now, and why.
 async fn troubles(State(core): Shared) -> Response {
     Json(core.look(|index| index.troubles(now()))).into_response()
 }

@@ -1,15 +1,15 @@
-//! The pool's state in memory: pods, leases, waiters, demand. Events go in, actions come out, nothing here does I/O.
+//! The pool's state in memory: pods, leases, waiters, demand. Events go in, actions come out; there is no I/O.
 //!
-//! A pod counts from the moment its creation is decided until it is seen to be gone or its creation is seen to fail, so
-//! late, doubled or reordered watch events never make the pool create too many. A leased sandbox is never leased again:
-//! its release ends the pod, or, where the pool resets ([`Index::resets`]), its container, and what is leased again is
-//! another container with a root file system of its own.
+//! A pod counts from the decision to create it until it is seen to be gone or its creation is seen to fail, so late,
+//! doubled or reordered watch events never make the pool create too many. A leased sandbox is never leased again: its
+//! release ends the pod. If the pool resets ([`Index::resets`]), the release ends the container, and the next lease
+//! gets another container with its own root file system.
 //!
 //! No caller waits for the removal of a pod. A pod to be removed counts towards the pool's `max` only until the API
-//! server accepts the order to delete it. This takes a moment. The order is repeated until the pod is seen to be gone.
+//! server accepts the order to delete it, which takes a moment. The order is repeated until the pod is seen to be gone.
 //! Only when many removals hang ([`Bounds::allowance`]) do they block the creation of new pods.
 //!
-//! A fair queue serves those who wait ([`fair_queue`]): graders first, then the run with the fewest leases.
+//! A fair queue serves the waiters ([`fair_queue`]): graders first, then the run with the fewest leases.
 
 mod fair_queue;
 mod leases;
@@ -29,9 +29,9 @@ use pulls::Pulls;
 
 pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted, WithoutAddress};
 
-/// Under whose name the pool's own demand is kept; no run is called so.
+/// Run name for the pool's own demand; no run has this name.
 const POOL_ITSELF: &str = "";
-/// Ends of leases that are remembered, so that a holder hears why.
+/// Ended leases with a remembered cause, so that a holder learns it.
 const REMEMBERED: usize = 4096;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
 const DELETE_AGAIN: i64 = 1_000;
@@ -39,7 +39,7 @@ const DELETE_AGAIN: i64 = 1_000;
 /// The pool.
 pub struct Index {
     bounds: Bounds,
-    /// Whether a sandbox that is given back is used again, with a restarted container.
+    /// Whether a released sandbox is used again, with a restarted container.
     pub resets: bool,
     pub sandboxes: BTreeMap<String, Sandbox>,
     pub ending: BTreeMap<String, Ending>,
@@ -48,10 +48,10 @@ pub struct Index {
     lost: HashMap<String, SandboxCause>,
     lost_order: VecDeque<String>,
     demand: BTreeMap<String, Wanted>,
-    /// Images of which there are more unleased pods than anybody wants, and since when.
+    /// Images with more unleased pods than are wanted, and since when.
     surplus_since: HashMap<String, i64>,
     pulls: Pulls,
-    /// Lists of pods that were begun.
+    /// Number of lists of pods that have begun.
     lists: u64,
     last_epoch: u64,
     pub warm_hits: u64,
@@ -81,7 +81,7 @@ impl Index {
         }
     }
 
-    /// Takes up a lease that the ledger holds and whose pod still lives. What comes from the ledger was granted.
+    /// Takes over a lease of the ledger whose pod still lives. The ledger has only granted leases.
     pub fn restore(&mut self, entry: LedgerEntry, found: Found, now: i64) {
         self.last_epoch = self.last_epoch.max(entry.epoch);
         let sandbox = Sandbox {
@@ -93,7 +93,7 @@ impl Index {
             created: Some(self.created_now(now)),
             unanswered: false,
             is_graders: found.is_graders,
-            // The cluster may not have shown the last one yet.
+            // The cluster may not have shown the last restart yet.
             restarts: found.restarts.max(entry.restarts),
             ..Sandbox::ordered(&entry.image, found.slot)
         };
@@ -102,8 +102,8 @@ impl Index {
         self.leases.insert(held.entry.lease.clone(), held);
     }
 
-    /// Takes up a pod that an earlier gateway made and no lease holds. Should it have been somebody's after all, its
-    /// sandboxd refuses another lease, and the pod goes.
+    /// Takes over a pod of an earlier gateway without a lease. If it was leased after all, its sandboxd refuses another
+    /// lease, and the pod is deleted.
     pub fn adopt(&mut self, name: &str, image: &str, slot: Option<u32>, restarts: u32, now: i64) {
         let sandbox = Sandbox {
             created: Some(self.created_now(now)),
@@ -114,7 +114,7 @@ impl Index {
         self.sandboxes.insert(name.to_owned(), sandbox);
     }
 
-    /// Remembers why a lease ended.
+    /// Records why a lease ended.
     pub fn remember(&mut self, lease: &str, cause: SandboxCause) {
         if self.lost.insert(lease.to_owned(), cause).is_none() {
             self.lost_order.push_back(lease.to_owned());
@@ -131,7 +131,7 @@ impl Index {
         self.lost.get(lease).copied()
     }
 
-    /// A run was heard of: what it wants warm is still wanted.
+    /// Notes a sign of life from a run, so that its warm demand stays valid.
     fn heard(&mut self, run: &str, now: i64) {
         if let Some(wanted) = self.demand.get_mut(run) {
             wanted.heard = wanted.heard.max(now);
@@ -143,7 +143,7 @@ impl Index {
         sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
     }
 
-    /// Sandboxes that a run wants warm; replaces what it wanted.
+    /// Sets the sandboxes that a run wants warm.
     pub fn want(&mut self, run: &str, images: Vec<(String, usize)>, now: i64) {
         let images: Vec<(Arc<str>, usize)> = images.into_iter().map(|(image, count)| (image.into(), count)).collect();
         match images.is_empty() {
@@ -152,7 +152,7 @@ impl Index {
         }
     }
 
-    /// Sandboxes that the pool itself keeps warm, independent of the demand of runs.
+    /// Sets the sandboxes that the pool itself keeps warm, independent of the demand of runs.
     pub fn keep(&mut self, images: Vec<(String, usize)>) {
         self.want(POOL_ITSELF, images, i64::MAX);
     }
@@ -161,7 +161,7 @@ impl Index {
         Created { at, lists: self.lists }
     }
 
-    /// Images that are left alone now because they could not be had.
+    /// Images that are not tried now because a pull failed.
     pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
         self.pulls.troubles(now)
     }
@@ -181,7 +181,7 @@ impl Index {
         }
     }
 
-    /// The run that has a lease of this name, or waits for it.
+    /// The run that has a lease with this id, or waits for it.
     pub fn run_of(&self, lease: &str) -> Option<&str> {
         let held = self.leases.get(lease).map(|held| held.entry.run.as_str());
         let mut waiting = self.queue.iter().filter(|waiter| waiter.request.id == lease);

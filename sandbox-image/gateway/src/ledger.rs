@@ -1,5 +1,5 @@
-//! The durable record of leases: ConfigMaps, the shards, a key per lease, each written by compare-and-swap, one update
-//! per batch of changes.
+//! The durable record of leases: ConfigMaps (the ledger shards) with one key per lease. A shard is written by
+//! compare-and-swap, one update per batch of changes.
 //!
 //! Group commit: changes that arrive during one update go into the next one. All leases of a batch go into one shard
 //! that has room, so a batch is one write, independent of the number of shards. Only a long queue is written to several
@@ -7,9 +7,9 @@
 //! the next update of its shard, or after [`REMOVED_WITHIN`].
 //!
 //! Fencing: a gateway that begins takes the first shard, and with it a term, one more than the last; then it marks the
-//! other shards with both. A shard is never taken from a later term. An update that meets another's mark, or entries it
-//! did not write, has been replaced, and the gateway ends. One that has nothing to write looks now and then whether the
-//! mark is still its own.
+//! other shards with both. A shard is never taken from a later term. If an update finds another gateway's mark, or
+//! entries that it did not write, this gateway has been replaced and ends. Without writes it checks its mark at
+//! intervals.
 //!
 //! Renewals are not written: the expiry of an entry is that of the first grant. A gateway that restores leases gives
 //! their holders time to renew them.
@@ -32,15 +32,15 @@ use grpo_contracts::names::LEASES_PER_SHARD;
 pub use shard::FencingCheck;
 use shard::{Shard, key};
 
-/// Changes that may wait.
+/// Maximum waiting changes.
 const BACKLOG: usize = 16_384;
-/// Leases that wait before a second shard is written while another is being written, and so on.
+/// Number of waiting leases from which one more shard is written in parallel, up to [`WRITERS`].
 const ANOTHER_WRITER: usize = 128;
-/// Shards written at one time.
+/// Maximum shards written at one time.
 const WRITERS: usize = 4;
 /// Longest time that an unneeded entry stays.
 const REMOVED_WITHIN: Duration = Duration::from_secs(1);
-/// Pause between two looks at the mark when there is nothing to write.
+/// Pause between two checks of the mark when there are no writes.
 const LOOK: Duration = Duration::from_secs(5);
 
 /// One change.
@@ -49,14 +49,14 @@ pub enum Change {
         entry: LedgerEntry,
         done: oneshot::Sender<()>,
     },
-    /// A longer time for a lease that is in the ledger. Dropped unanswered when the lease has been removed meanwhile.
+    /// A longer time for a lease in the ledger. Dropped unanswered if the lease has been removed meanwhile.
     Extend {
         entry: LedgerEntry,
         done: oneshot::Sender<()>,
     },
-    /// The epoch keeps a late removal from taking out a later lease of the same id.
+    /// The epoch keeps a late removal from removing a later lease of the same id.
     Remove { lease: String, epoch: u64 },
-    /// What the pool's gateway tells of it from now on; goes with the next update of the first shard.
+    /// The gateway's report on its pool. It goes with the next update of the first shard.
     Report(Box<PoolReport>),
     /// Answered when everything before it is written, removals too.
     Flush { done: oneshot::Sender<()> },
@@ -74,22 +74,22 @@ pub enum LedgerError {
     NoShard,
 }
 
-/// What the ledger did, for the metrics. Cloning is cheap.
+/// Counts of the ledger's work, for the metrics. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// Updates that the API server took.
+    /// Updates that the API server accepted.
     pub writes: Counter,
-    /// Leases that they made durable.
+    /// Leases that these updates made durable.
     pub leases: Counter,
-    /// Updates that failed and were tried again.
+    /// Failed updates that were retried.
     pub retries: Counter,
 }
 
-/// What the rest of the gateway knows of its ledger.
+/// The ledger's view for the rest of the gateway.
 #[derive(Clone, Default)]
 pub struct Known {
     pub counters: Counters,
-    /// What an earlier gateway told of the pool.
+    /// The report of an earlier gateway.
     pub report: PoolReport,
     /// `None` if no other gateway can own the pool.
     pub fencing: Option<FencingCheck>,
@@ -101,14 +101,14 @@ type Written = Result<(Shard, Vec<oneshot::Sender<()>>), LedgerError>;
 pub struct Ledger {
     fencing: FencingCheck,
     idle: BTreeMap<usize, Shard>,
-    /// Where each lease is, or is being written, and its epoch.
+    /// The shard in which each lease is, or is being written, and its epoch.
     at: HashMap<String, (usize, u64)>,
-    /// Leases of each shard that are to go out of it, and since when.
+    /// Leases to remove from each shard, and since when.
     removals: HashMap<usize, Removals>,
     /// Leases that wait to be written.
     backlog: VecDeque<(LedgerEntry, oneshot::Sender<()>)>,
     flushes: Vec<oneshot::Sender<()>>,
-    /// What is to be told of the pool, and since when.
+    /// The report to write, and since when.
     report: Option<(String, Instant)>,
     counters: Counters,
 }
@@ -119,8 +119,8 @@ struct Removals {
 }
 
 impl Ledger {
-    /// Takes hold of the ledger and answers what it holds. `holder` is this gateway's mark; a gateway that held it
-    /// before ends when it writes again.
+    /// Takes hold of the ledger and returns its leases. `holder` is this gateway's mark. The previous gateway ends at
+    /// its next write.
     pub async fn open(
         api: Api<ConfigMap>,
         names: &[String],
@@ -155,7 +155,7 @@ impl Ledger {
         Ok((ledger, leases, known))
     }
 
-    /// Of a lease that is in two shards the later one counts: the gateway before was about to remove the other.
+    /// If a lease is in two shards, the later entry counts: the previous gateway was about to remove the other.
     fn take_up(&mut self, shards: Vec<Shard>) -> Vec<LedgerEntry> {
         let mut leases: HashMap<String, LedgerEntry> = HashMap::new();
         for (number, shard) in shards.into_iter().enumerate() {
@@ -176,7 +176,7 @@ impl Ledger {
         leases.into_values().collect()
     }
 
-    /// The term in which this gateway holds the ledger; every later one's is higher.
+    /// The term in which this gateway holds the ledger; later gateways have higher terms.
     pub fn term(&self) -> u64 {
         self.fencing.mark.term
     }
@@ -196,7 +196,7 @@ impl Ledger {
                 count = changes.recv_many(&mut batch, BACKLOG), if is_open && self.backlog.len() < BACKLOG => {
                     is_open = count > 0;
                     batch.drain(..).for_each(|change| self.take(change));
-                    // What else was decided at the same moment goes into the same update.
+                    // Other decisions of the same moment go into the same update.
                     tokio::task::yield_now().await;
                 }
                 Some(written) = writing.next() => {
@@ -207,7 +207,7 @@ impl Ledger {
                 }
                 () = tokio::time::sleep_until(wake), if is_open => {
                     if Instant::now() >= look_at {
-                        // An API server that does not answer says nothing about that.
+                        // An API server that does not answer proves nothing.
                         if let Err(fenced @ LedgerError::Fenced { .. }) = self.fencing.is_ours().await {
                             return Err(fenced);
                         }
@@ -239,8 +239,8 @@ impl Ledger {
                 }
             }
             Change::Remove { lease, epoch } => {
-                // Given back before it was written, or while a longer time waits to be: written after this removal, it
-                // would bring the lease back.
+                // Released before it was written, or while an extension waits. If the extension were written after this
+                // removal, it would bring the lease back.
                 let is_it = |entry: &LedgerEntry| entry.lease == lease && entry.epoch == epoch;
                 self.backlog.retain(|(entry, _)| !is_it(entry));
                 if let Some((number, _)) = self.at.get(&lease).copied().filter(|(_, at)| *at == epoch) {
@@ -281,7 +281,7 @@ impl Ledger {
     }
 
     fn next_removal(&self) -> Option<Instant> {
-        // Those of a shard that is being written wait for that.
+        // Removals of a shard that is being written wait for that write.
         let idle = self
             .removals
             .iter()
@@ -316,13 +316,13 @@ impl Ledger {
         }
     }
 
-    /// Room that a shard has once what is to go out of it has gone.
+    /// The shard's room after its pending removals.
     fn room(&self, number: usize, shard: &Shard) -> usize {
         let going = self.removals.get(&number).map_or(0, |removals| removals.keys.len());
         (LEASES_PER_SHARD + going).saturating_sub(shard.len())
     }
 
-    /// Where the next leases go: the shard that has most to be rid of, for that goes along.
+    /// The shard for the next leases: the one with the most pending removals, because they go into the same write.
     fn shard_with_room(&self) -> Option<usize> {
         let going = |number: &usize| self.removals.get(number).map_or(0, |removals| removals.keys.len());
         let shards = self
@@ -334,8 +334,7 @@ impl Ledger {
             .max_by_key(|number| (going(number), std::cmp::Reverse(*number)))
     }
 
-    /// One update of a shard that is not being written: what goes out of it, and as many of those who wait as there is
-    /// room for.
+    /// One update of a shard that is not being written: its pending removals, and as many waiting leases as fit.
     fn update(&mut self, number: usize) -> Option<BoxFuture<'static, Written>> {
         let mut shard = self.idle.remove(&number)?;
         let room = self.room(number, &shard);
@@ -375,14 +374,14 @@ impl Ledger {
     }
 }
 
-/// Ignores receivers that do not wait any more.
+/// Ignores receivers that have been dropped.
 fn tell(waiting: impl IntoIterator<Item = oneshot::Sender<()>>) {
     for done in waiting {
         let _ = done.send(());
     }
 }
 
-/// Starts the writer. Answers where changes go.
+/// The channel for changes: its sender, and its receiver for [`Ledger::run`].
 pub fn channel() -> (mpsc::Sender<Change>, mpsc::Receiver<Change>) {
     mpsc::channel(BACKLOG)
 }

@@ -20,11 +20,11 @@ use grpo_sandbox_protocol::Signer;
 use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Pods whose creation may be under way at one time.
+/// Maximum pod creations in progress.
 const ORDERS: usize = 32;
-/// Leases that may wait at one time.
+/// Maximum waiting leases.
 const MAX_WAITING: usize = 10_000;
-/// Longest time that the ledger is given at the end.
+/// Deadline of the ledger's last writes at the end.
 const SETTLE: Duration = Duration::from_secs(3);
 
 #[derive(Parser)]

@@ -1,4 +1,4 @@
-//! What `/metrics` tells about the gateway. Labels are states, kinds and causes, never names.
+//! The content of `/metrics`. Labels are states, kinds and causes, never names.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use crate::ledger::Counters;
 
 type Label = (&'static str, String);
 
-/// What there is besides the index.
+/// Values from outside of the index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Around {
     /// Gateways that have held the pool's ledger, this one included.
     pub starts: u64,
     pub relays: usize,
     pub egress_blocked: bool,
-    /// Images that are prefetched for sandboxes to come, and those of them that a node has.
+    /// Number of prefetched images, and how many of them a node has.
     pub images: (usize, usize),
 }
 
-/// What is counted as it happens; everything else is read from the index.
+/// Metrics that are counted as events happen. All others are read from the index.
 pub struct Metrics {
     lease_wait: Family<[Label; 2], Histogram>,
     commit: Histogram,
@@ -55,7 +55,7 @@ impl Metrics {
         }
     }
 
-    /// A lease was granted to somebody who had waited so long.
+    /// A lease was granted after this wait.
     pub fn leased(&self, held: &ActiveLease, waited: Duration) {
         let path = match (held.queued, held.warm) {
             (true, _) => "queued",
@@ -69,17 +69,17 @@ impl Metrics {
         self.lease_wait.get_or_create(&labels).observe(waited.as_secs_f64());
     }
 
-    /// A lease is durable, so long after it was decided.
+    /// A lease is durable, this long after its decision.
     pub fn committed(&self, took: Duration) {
         self.commit.observe(took.as_secs_f64());
     }
 
-    /// A sandbox is bound to its lease, so long after that was durable.
+    /// A sandbox is bound to its lease, this long after the lease was durable.
     pub fn bound(&self, took: Duration) {
         self.bind.observe(took.as_secs_f64());
     }
 
-    /// A command was passed on to sandboxd, which answered its outcome or not.
+    /// A command was forwarded to sandboxd. `is_done`: sandboxd returned its outcome.
     pub fn executed(&self, is_done: bool, took: Duration) {
         let answer = if is_done { "outcome" } else { "error" };
         self.exec
@@ -87,7 +87,7 @@ impl Metrics {
             .observe(took.as_secs_f64());
     }
 
-    /// The API server took an order about a pod.
+    /// The API server accepted an order about a pod.
     pub fn wrote(&self, verb: &'static str) {
         self.pod_writes.get_or_create(&[("verb", verb.to_owned())]).inc();
     }
@@ -102,7 +102,7 @@ impl Metrics {
         self.fault(format!("{cause:?}"), cause.fault());
     }
 
-    /// A caller was refused. That its sandbox is lost was counted when it was, once.
+    /// A caller was refused. A lost sandbox does not count here: it was counted when it was lost.
     pub fn refused(&self, error: &ErrorBody) {
         if error.code != ErrorCode::SandboxLost {
             self.fault(format!("{:?}", error.code), error.fault);

@@ -1,4 +1,4 @@
-//! The package index that graders reach: whose leases reach it, with which environment, by which addresses.
+//! The package index for graders: which leases reach it, with which environment, at which addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,15 +9,15 @@ use k8s_openapi::api::core::v1::HostAlias;
 
 use crate::egress::PROBE_RUN;
 
-/// Addresses of one host that are written into a pod.
+/// Maximum addresses of the index's host in a pod.
 const MAX_ADDRESSES: usize = 8;
 
-/// Whether a lease is let out to the pool's package index. The egress probe is not: it shows what agents reach.
+/// Whether a lease may reach the pool's package index. The egress probe may not: it shows what agents reach.
 pub fn reaches_packages(entry: &LedgerEntry) -> bool {
     entry.priority == Priority::Grader && entry.run != PROBE_RUN
 }
 
-/// What pip and uv read, in the environment of each command of a grader.
+/// The variables that pip and uv read, for the environment of a grader's commands.
 pub fn environment(index: &PackageIndex) -> BTreeMap<&'static str, &str> {
     let mut variables: BTreeMap<&str, &str> = ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX"]
         .map(|name| (name, index.url.as_str()))
@@ -28,12 +28,12 @@ pub fn environment(index: &PackageIndex) -> BTreeMap<&'static str, &str> {
     variables
 }
 
-/// The index's host, if it is a name.
+/// The index's host, if it is a name and not an address.
 pub fn name(index: &PackageIndex) -> Option<&str> {
     Some(index.host()).filter(|host| host.parse::<IpAddr>().is_err())
 }
 
-/// Lines of a pod's hosts file. The same addresses make the same lines, in any order of DNS's answer.
+/// Lines of a pod's hosts file. The same addresses give the same lines, in any order of the DNS answer.
 pub fn aliases(index: &PackageIndex, found: impl IntoIterator<Item = IpAddr>) -> Vec<HostAlias> {
     let Some(name) = name(index) else {
         return Vec::new();
@@ -46,7 +46,7 @@ pub fn aliases(index: &PackageIndex, found: impl IntoIterator<Item = IpAddr>) ->
     found.iter().take(MAX_ADDRESSES).map(line).collect()
 }
 
-/// Where a pod with these lines in its hosts file finds the index.
+/// The addresses at which a pod with these hosts-file lines finds the index.
 pub fn addresses(index: &PackageIndex, aliases: &[HostAlias]) -> Vec<SocketAddr> {
     let is_its = |alias: &&HostAlias| alias.hostnames.iter().flatten().any(|name| name == index.host());
     let written = aliases.iter().filter(is_its).filter_map(|alias| alias.ip.parse().ok());
@@ -55,7 +55,7 @@ pub fn addresses(index: &PackageIndex, aliases: &[HostAlias]) -> Vec<SocketAddr>
     found.map(|ip: IpAddr| SocketAddr::new(ip, index.url_port())).collect()
 }
 
-/// Refuses a grader. `what`: what was tried and failed; `remedy`: what to look at.
+/// Refuses a grader. `what`: what was tried and failed; `remedy`: what to check.
 pub fn unreachable(index: &PackageIndex, what: &str, remedy: &str) -> ErrorBody {
     let message = format!("package index {}: {what}; {remedy}", index.url);
     ErrorBody::new(ErrorCode::PackageIndexUnreachable, FaultOrigin::Infrastructure, message)

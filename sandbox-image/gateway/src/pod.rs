@@ -1,4 +1,4 @@
-//! Sandbox pods: any image, unmodified, with sandboxd put in as process 1 and everything else taken away.
+//! Builds sandbox pods: any image, unmodified, with sandboxd as process 1 and all other access removed.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,7 +16,7 @@ use serde_json::json;
 pub const POOL_LABEL: &str = "grpo.dev/sandbox-pool";
 const ROLE_LABEL: &str = "grpo.dev/role";
 const PREFETCH: &str = "image";
-/// Selects the pool's sandboxes and nothing else: the gateway's own pod carries the pool's label too.
+/// Selects the pool's sandboxes only: the gateway's own pod carries the pool's label too.
 pub fn selector(pool: &str) -> String {
     format!("{POOL_LABEL}={pool},{ROLE_LABEL}=sandbox")
 }
@@ -24,20 +24,20 @@ pub fn selector(pool: &str) -> String {
 pub fn prefetch_selector(pool: &str) -> String {
     format!("{POOL_LABEL}={pool},{ROLE_LABEL}={PREFETCH}")
 }
-/// Which of a node's places a sandbox takes, where the pool bounds them.
+/// The slot of a sandbox on its node, if the pool bounds sandboxes per node.
 pub const SLOT_LABEL: &str = "grpo.dev/sandbox-slot";
-/// The image as the lease named it, before rewriting.
+/// The image as in the lease, before rewriting.
 pub const IMAGE_ANNOTATION: &str = "grpo.dev/image";
-/// Which gateway of the pool made the pod: the term of the ledger that it held.
+/// The gateway that made the pod: its term of the ledger.
 pub const TERM_ANNOTATION: &str = "grpo.dev/gateway-term";
-/// What the pod was made from, its image and slot apart: a later gateway takes over what it would have made itself.
+/// Digest of the pod's template, without image and slot. A later gateway takes over pods with its own digest.
 pub const TEMPLATE_ANNOTATION: &str = "grpo.dev/sandbox-template";
-/// The package index that a grader's pod reaches, set with the label.
+/// The package index that a grader's pod reaches; set with the label.
 pub const INDEX_ANNOTATION: &str = "grpo.dev/package-index";
-/// The one container of a sandbox, as the kubelet names it.
+/// The kubelet's name for the only container of a sandbox.
 pub const CONTAINER: &str = "sandbox";
 
-/// What all sandboxes of a pool share.
+/// The common properties of all sandboxes of a pool.
 #[derive(Clone, Debug)]
 pub struct Template {
     pub pool: String,
@@ -50,9 +50,8 @@ pub struct Template {
     pub term: u64,
 }
 
-/// The container restarts when sandboxd says so by its exit code, and not when it ends in any other way. All
-/// containers of the pod, which is this one, are removed before: one that is only started again would wait longer from
-/// time to time.
+/// Makes the container restart on sandboxd's reset exit code and on no other end. The rule removes all containers of
+/// the pod first (it has only this one): a container that is merely started again would wait longer each time.
 fn restarts_on_reset(container: &mut Container) {
     container.restart_policy = Some("Never".to_owned());
     container.restart_policy_rules = Some(vec![ContainerRestartRule {
@@ -64,13 +63,13 @@ fn restarts_on_reset(container: &mut Container) {
     }]);
 }
 
-/// Whether the API server refused a pod because it does not know such a rule.
+/// Whether the API server refused a pod because it does not know this rule.
 pub fn is_refused_for_its_rule(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 422 && status.message.contains("restartPolicy"))
 }
 
-/// Keeps the pool's pods of one slot on different nodes, so that a node has no more of them than there are slots. Where
-/// a pod will run is not known when it is made, so this is for the scheduler to keep.
+/// Keeps the pool's pods of one slot on different nodes, so that a node has at most as many of them as there are slots.
+/// The node is not known when a pod is made, so the scheduler enforces this.
 fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
     serde_json::from_value(
         json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
@@ -80,7 +79,7 @@ fn one_per_node(pool: &str, slot: &str) -> Result<Affinity, serde_json::Error> {
     )
 }
 
-/// The slot of a pod that has one.
+/// The slot of a pod, if it has one.
 pub fn slot(pod: &impl Resource) -> Option<u32> {
     pod.meta().labels.as_ref()?.get(SLOT_LABEL)?.parse().ok()
 }
@@ -94,7 +93,7 @@ pub fn term(pod: &impl Resource) -> Option<u64> {
     annotation(pod, TERM_ANNOTATION)?.parse().ok()
 }
 
-/// Whether the pod has, or had once, the way to a package index: no agent may have it.
+/// Whether the pod has, or ever had, access to a package index: no agent may get such a pod.
 pub fn is_graders(pod: &impl Resource) -> bool {
     let labels = pod.meta().labels.as_ref();
     labels.is_some_and(|labels| labels.contains_key(GRADER))
@@ -105,32 +104,32 @@ pub fn index_of(pod: &impl Resource) -> Option<&str> {
     annotation(pod, INDEX_ANNOTATION).filter(|_| is_graders(pod))
 }
 
-/// The image that the pod was made for, if it was made as `template` says.
+/// The pod's image, if it was made from this `template`.
 pub fn image_if_made_from<'a>(pod: &'a impl Resource, template: &str) -> Option<&'a str> {
     annotation(pod, TEMPLATE_ANNOTATION).filter(|made_from| *made_from == template)?;
     annotation(pod, IMAGE_ANNOTATION)
 }
 
-/// Tells pods apart that were made from different specs. It need not be the same in another build of the gateway: then
-/// nothing is taken over.
+/// Digest of the template, to tell apart pods from different specs. Another build of the gateway may produce another
+/// digest; it then takes over no pods.
 pub fn template_digest(template: &Template) -> Result<String, serde_json::Error> {
     let text = serde_json::to_string(&bare(template, "", "", None)?)?;
     let mut hasher = std::hash::DefaultHasher::new();
     text.hash(&mut hasher);
     if let Some(index) = &template.spec.package_index {
-        // Its addresses are in the pods' hosts file.
+        // The index's addresses are in the pods' hosts file.
         index.url.hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// What one sandbox pod has of its own.
+/// The individual properties of a sandbox pod.
 #[derive(Clone, Debug, Default)]
 pub struct Placement {
     pub slot: Option<u32>,
-    /// A node that has the image already, where it would rather run.
+    /// A preferred node, because it has the image.
     pub near: Option<String>,
-    /// The package index's addresses, for its hosts file.
+    /// The package index's addresses for its hosts file.
     pub aliases: Vec<HostAlias>,
 }
 
@@ -149,8 +148,8 @@ pub fn sandbox(template: &Template, name: &str, image: &str, placement: &Placeme
     Ok(pod)
 }
 
-/// A prefetch pod: it has a node pull the image and keep it, and does nothing. Its name follows from the image and the
-/// template, so that it is made once however often it is asked for. It is walled in as a sandbox is.
+/// A prefetch pod: it makes a node pull and keep the image, and does nothing else. Its name follows from the image and
+/// the template, so repeated requests create it only once. It is isolated like a sandbox.
 pub fn prefetch(template: &Template, image: &str) -> Result<Pod, serde_json::Error> {
     let made_from = template_digest(template)?;
     let mut hasher = std::hash::DefaultHasher::new();
@@ -162,7 +161,7 @@ pub fn prefetch(template: &Template, image: &str) -> Result<Pod, serde_json::Err
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(TEMPLATE_ANNOTATION.to_owned(), made_from);
     if let Some(spec) = &mut pod.spec {
-        // Spread: what one node holds is a part of what the pool may hold.
+        // Spread over nodes, because one node can hold only a part of the pool's images.
         spec.topology_spread_constraints = serde_json::from_value(json!([{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": {POOL_LABEL: template.pool, ROLE_LABEL: PREFETCH}},
@@ -180,7 +179,7 @@ pub fn prefetch(template: &Template, image: &str) -> Result<Pod, serde_json::Err
     Ok(pod)
 }
 
-/// Where a pod runs if there is room: what else the scheduler weighs comes to less.
+/// Prefers a node if it has room. The weight exceeds the scheduler's other preferences.
 fn rather_on(node: &str) -> Result<NodeAffinity, serde_json::Error> {
     serde_json::from_value(json!({"preferredDuringSchedulingIgnoredDuringExecution": [{
         "weight": 100,
@@ -197,7 +196,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
     let metadata = overlay.metadata.unwrap_or_default();
     let spec = overlay.spec.unwrap_or_default();
     let mut labels = metadata.labels;
-    // What an overlay says opens no network to agents.
+    // An overlay must not open a network to agents.
     labels.remove(GRADER);
     for (key, value) in [
         ("app.kubernetes.io/managed-by", "grpo-operator"),
@@ -232,7 +231,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
-            // The policy gets no way to the API server.
+            // The policy gets no access to the API server.
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
             // Root inside is an unprivileged user outside: SWE-bench images run as root.
@@ -249,7 +248,7 @@ fn bare(template: &Template, name: &str, image: &str, slot: Option<u32>) -> Resu
                 "resources": template.spec.bounded_resources(),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
-                    // What root in such an image needs to own files and change users; the namespace confines it.
+                    // What root in such an image needs to own files and change users; the user namespace confines it.
                     "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "KILL"]},
                 },
                 "volumeMounts": mounts,

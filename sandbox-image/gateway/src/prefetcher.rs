@@ -1,4 +1,4 @@
-//! Images that nodes pull and keep before the pool has room for their sandboxes.
+//! The image prefetcher: makes nodes pull and keep images before the pool has room for their sandboxes.
 //!
 //! ```text
 //! images wanted next ──► [`ImagePrefetcher::plan`] ──► one prefetch pod per image ──► a node has the image
@@ -18,22 +18,22 @@ use std::sync::Arc;
 
 /// How long an unwanted image is kept, in milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
-/// An image whose prefetch pod was ended from outside is left alone for so long, milliseconds: its node may have no
-/// room on its disk.
+/// Back-off of an image after its prefetch pod was ended from outside, milliseconds: its node may have no room on its
+/// disk.
 const ENDED_PAUSE: i64 = 300_000;
-/// A deletion is ordered again after so long, milliseconds, until the prefetch pod is seen to be gone.
+/// Pause before a deletion is ordered again, milliseconds, until the prefetch pod is seen to be gone.
 const DELETE_AGAIN: i64 = 10_000;
 
 /// One image and its prefetch pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PrefetchPod {
     pod: String,
-    /// Where the image is, once it is.
+    /// The node that has the image. `None` until the pull is done.
     node: Option<String>,
     unwanted_since: Option<i64>,
 }
 
-/// What is to be done about one image.
+/// The next step for one image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Prefetch { image: String },
@@ -46,9 +46,9 @@ pub struct ImagePrefetcher {
     most: usize,
     /// By image.
     prefetched: BTreeMap<String, PrefetchPod>,
-    /// Prefetch pods that go, and when their deletion is ordered next.
+    /// Prefetch pods in removal, and when their deletion is ordered next.
     going: BTreeMap<String, i64>,
-    /// Images that are left alone, until when.
+    /// Images in back-off, and its end.
     paused: HashMap<String, i64>,
 }
 
@@ -60,8 +60,8 @@ impl ImagePrefetcher {
         }
     }
 
-    /// What follows from what is wanted now. `to_come`: images that are wanted and not there, the most urgent first. An
-    /// image that is wanted is never released for another one, which would only trade their places.
+    /// The steps for the images that are wanted now. `to_come`: images that are wanted and have no pod, the most urgent
+    /// first. A wanted image is never released for another one, which would only trade their places.
     pub fn plan(&mut self, to_come: &[Arc<str>], is_wanted: impl Fn(&str) -> bool, now: i64) -> Vec<Step> {
         self.paused.retain(|_, until| *until > now);
         for (image, held) in &mut self.prefetched {
@@ -107,12 +107,12 @@ impl ImagePrefetcher {
         steps
     }
 
-    /// The prefetch pod is to go.
+    /// Ends a prefetch pod.
     pub(crate) fn end(&mut self, pod: &str, now: i64) {
         self.going.entry(pod.to_owned()).or_insert(now);
     }
 
-    /// A prefetch pod is there, on this node if it has the image.
+    /// A prefetch pod exists. `node`: the node that has the image, if one has it.
     pub(crate) fn saw(&mut self, pod: String, image: &str, node: Option<String>) {
         let held = self.prefetched.entry(image.to_owned()).or_default();
         held.pod = pod;
@@ -127,7 +127,7 @@ impl ImagePrefetcher {
         self.going.remove(pod);
     }
 
-    /// All prefetch pods there are.
+    /// The complete list of existing prefetch pods.
     pub(crate) fn there_are(&mut self, listed: &[String]) {
         self.prefetched.retain(|_, held| listed.contains(&held.pod));
         self.going.retain(|pod, _| listed.contains(pod));
@@ -147,7 +147,7 @@ impl ImagePrefetcher {
         self.prefetched.get(image)?.node.clone()
     }
 
-    /// Images that are prefetched, and those of them that a node has.
+    /// Number of prefetched images, and how many of them a node has.
     pub fn counts(&self) -> (usize, usize) {
         (
             self.prefetched.len(),

@@ -1,12 +1,12 @@
-//! Whether the gateway makes progress. Its scheduler says so in each round, a second apart at most. A round that hangs,
-//! or a scheduler that has ended, leaves a process that answers and grants nothing.
+//! The scheduler's progress. The scheduler beats in each round, at most a second apart. If a round hangs or the
+//! scheduler has ended, the process still answers but grants nothing.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A scheduler that says nothing for so long makes no progress. The kubelet then restarts the gateway.
+/// A scheduler without a beat for this long is stalled. The kubelet then restarts the gateway.
 pub const STALLED_AFTER: Duration = Duration::from_secs(60);
 
 /// When the scheduler began its last round.
@@ -19,7 +19,7 @@ impl Progress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// How long ago the last round began, if that is too long. Before the first one nothing is late.
+    /// The time since the last round began, if it is too long. `None` before the first round.
     pub fn stalled(&self) -> Option<Duration> {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         last.map(|last| last.elapsed()).filter(|ago| *ago >= STALLED_AFTER)

@@ -1,12 +1,12 @@
-//! Images that the kubelet cannot pull, as a pod's status tells.
+//! Images that the kubelet cannot pull, from a pod's status.
 //!
-//! A sandbox has the task's image, and as volumes sandboxd's and perhaps the agent's. The kubelet reports the failure
-//! of any of them at the container, so which one it was is in the words alone.
+//! A sandbox has the task's image, and as volumes sandboxd's image and possibly the agent's. The kubelet reports the
+//! failure of any of them at the container, so only the message tells which one failed.
 
 use crate::pod::Template;
 use crate::slim_pod::SlimPod;
 
-/// Whose image it is.
+/// The owner of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Culprit {
     Task,
@@ -14,16 +14,16 @@ pub enum Culprit {
     Agent { image: String },
 }
 
-/// What the kubelet says about a pull that failed.
+/// The kubelet's report about a failed pull.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullFailure {
     pub culprit: Culprit,
-    /// It has given up for now, or will never try. Otherwise it tries once more soon.
+    /// The kubelet has given up for now, or will never try. Otherwise it retries soon.
     pub is_final: bool,
     pub message: String,
 }
 
-/// The images that every sandbox has besides the task's, as volumes, each under the name of whose it is.
+/// The images that every sandbox has as volumes besides the task's, each with its owner.
 pub fn volumes(template: &Template) -> impl Iterator<Item = Culprit> {
     let agent = template.spec.agent_image.clone();
     let sandboxd = Culprit::Sandboxd {
@@ -32,8 +32,8 @@ pub fn volumes(template: &Template) -> impl Iterator<Item = Culprit> {
     std::iter::once(sandboxd).chain(agent.map(|image| Culprit::Agent { image }))
 }
 
-/// Why an image of the pod cannot be had, if the kubelet has tried. `volumes`: the images that every pod has besides
-/// the task's, each under the name of whose it is.
+/// Why an image of the pod cannot be pulled, if the kubelet has tried. `volumes`: the images that every pod has besides
+/// the task's, each with its owner.
 pub fn pull_failure(pod: &SlimPod, volumes: impl IntoIterator<Item = Culprit>) -> Option<PullFailure> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
     let (waiting, is_final) = statuses.iter().find_map(|status| {
@@ -49,7 +49,7 @@ pub fn pull_failure(pod: &SlimPod, volumes: impl IntoIterator<Item = Culprit>) -
         Culprit::Sandboxd { image } | Culprit::Agent { image } => Some((length(image)?, volume)),
     };
     let of_task = task_images(pod).filter_map(|image| Some((length(image)?, Culprit::Task)));
-    // Where one name ends with the other, the longer one that fits is meant; of two equal ones, the volume's.
+    // If one name is the end of another, the longer match wins; of two equal names, the volume's.
     let named = of_task.chain(volumes.into_iter().filter_map(of_volume));
     let culprit = named.max_by_key(|(length, _)| *length).map(|(_, culprit)| culprit);
     Some(PullFailure {
@@ -59,7 +59,7 @@ pub fn pull_failure(pod: &SlimPod, volumes: impl IntoIterator<Item = Culprit>) -
     })
 }
 
-/// Whether the reason is that of a failed pull, and whether the kubelet has done what it can for now.
+/// `None` if the reason is not that of a failed pull; otherwise whether the kubelet has given up for now.
 fn is_final(reason: &str) -> Option<bool> {
     match reason {
         "ErrImagePull" | "RegistryUnavailable" => Some(false),
@@ -73,8 +73,8 @@ fn task_images(pod: &SlimPod) -> impl Iterator<Item = &str> {
     containers.filter_map(|container| container.image.as_deref())
 }
 
-/// Whether the message names the image, perhaps in full where the image is given in short: `docker.io/library/a:1` is
-/// `a:1`, but `ba:1` and `a:12` are not.
+/// Whether the message names the image, perhaps with its full name: `docker.io/library/a:1` is `a:1`, but `ba:1` and
+/// `a:12` are not.
 fn mentions(message: &str, image: &str) -> bool {
     let in_a_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     message.match_indices(image).any(|(at, found)| {

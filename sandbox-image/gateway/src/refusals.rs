@@ -1,5 +1,5 @@
-//! Gives the refusals of the HTTP library the body that every error has: paths and methods that are not, bodies that
-//! are too long or do not arrive.
+//! Gives the HTTP library's own refusals the common error body: unknown paths and methods, bodies that are too long or
+//! do not arrive.
 
 use axum::Json;
 use axum::extract::Request;

@@ -1,9 +1,8 @@
-//! Ways out of sandboxes: what connects to a port inside is served here as HTTP, and passed on to the one service that
-//! the driver named.
+//! Relays out of sandboxes: serves connections to a port inside as HTTP, and forwards their requests to the one service
+//! that the driver named.
 //!
-//! A request that comes over such a connection is the sandbox's own: its lease is put into a header, and what it says
-//! about that itself is taken out. Nothing else of the service's host can be reached than what lies below the path that
-//! was named.
+//! A request over such a connection comes from the sandbox: the gateway sets the header with its lease and removes a
+//! value from the sandbox itself. Only paths below the named path of the service can be reached.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -22,13 +21,13 @@ use hyper_util::rt::TokioExecutor;
 use regex_lite::Regex;
 use tokio::sync::watch;
 
-/// Ports of one lease.
+/// Maximum ports of one lease.
 pub(crate) const PORTS: usize = 8;
 const LONGEST_TARGET: usize = 2048;
 
 type Answer = Response<BoxBody<Bytes, hyper::Error>>;
 
-/// The relays there are, and how services are reached.
+/// The open relays, and the client for services.
 pub struct Relays {
     client: Client<HttpConnector, Incoming>,
     open: Mutex<HashMap<(String, u16), Relay>>,
@@ -62,7 +61,7 @@ impl Relays {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where an open port leads from now on. False if it is not open.
+    /// Changes the target of an open port. False if it is not open.
     pub(crate) fn led_elsewhere(&self, lease: &str, epoch: u64, port: u16, to: &Uri) -> bool {
         let open = self.lock();
         let relay = open.get(&(lease.to_owned(), port)).filter(|relay| relay.epoch == epoch);
@@ -72,7 +71,7 @@ impl Relays {
         })
     }
 
-    /// Notes a new port, if the lease may have another.
+    /// Adds a new port, if the lease may have another.
     pub(crate) fn note(&self, lease: &str, epoch: u64, port: u16, to: Uri) -> Option<watch::Receiver<Uri>> {
         let mut open = self.lock();
         let of_lease = open
@@ -123,7 +122,7 @@ impl Relays {
     }
 }
 
-/// The address of a service that may be relayed to.
+/// Parses the address of a service for a relay.
 pub(crate) fn service(text: &str) -> Result<Uri, String> {
     if text.len() > LONGEST_TARGET {
         return Err(format!("to has more than {LONGEST_TARGET} bytes"));
@@ -141,7 +140,7 @@ pub(crate) fn service(text: &str) -> Result<Uri, String> {
     }
 }
 
-/// No segment that leads upwards, however it is written.
+/// Whether no segment leads upwards, in any encoding.
 fn clean(path: &str) -> bool {
     path.split('/').all(|segment| {
         let plain = segment.to_ascii_lowercase().replace("%2e", ".");
@@ -149,7 +148,7 @@ fn clean(path: &str) -> bool {
     })
 }
 
-/// Where a request goes: its path below the service's.
+/// The target of a request: its path below the service's.
 fn below(to: &Uri, asked: &Uri) -> Option<Uri> {
     if !clean(asked.path()) {
         return None;
@@ -163,7 +162,7 @@ fn below(to: &Uri, asked: &Uri) -> Option<Uri> {
     uri.path_and_query(path).build().ok()
 }
 
-/// What is between two neighbours only (RFC 9110, section 7.6.1), and what only the gateway may say.
+/// Removes hop-by-hop headers (RFC 9110, section 7.6.1), and headers that only the gateway may set.
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -195,7 +194,7 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// In the form that clients of OpenAI's API can read.
+/// A refusal in the form of OpenAI's API.
 fn refusal(status: StatusCode, message: &str) -> Answer {
     let body = serde_json::json!({"error": {"message": message, "type": "relay_error"}}).to_string();
     let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();

@@ -1,5 +1,5 @@
-//! What a new gateway takes over from the previous one: the leases of the ledger whose pods still live, and the pods
-//! without a lease.
+//! Takes over the previous gateway's state: the leases of the ledger whose pods still live, and the pods without a
+//! lease.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,13 +14,13 @@ use crate::package_index::reaches_packages;
 use crate::pod::{image_if_made_from, index_of, is_graders, slot};
 use crate::slim_pod::SlimPod;
 
-/// What every restored lease has at least, milliseconds, were its own time shorter: callers must find the new gateway
+/// Minimum time of a restored lease, milliseconds, even if its own time was shorter: callers must find the new gateway
 /// first.
 const GRACE: i64 = 60_000;
 
-/// Leases whose pods live go on; the others' holders will hear why not. Pods that no lease holds and that are as
-/// `template` says are kept. A grader whose pod does not reach the pool's package index, if there is one, is given up:
-/// it would be graded without its packages. Answers what goes out of the ledger.
+/// Restores leases with live pods; the other holders learn the cause. Keeps pods without a lease that match `template`.
+/// If the pool has a package index and a grader's pod does not reach it, its lease is given up: the grading would lack
+/// its packages. Returns the entries to remove from the ledger.
 pub fn restore(
     index: &mut Index,
     entries: Vec<LedgerEntry>,
@@ -42,7 +42,8 @@ pub fn restore(
     }
     for mut entry in entries {
         let pod = by_uid.get(entry.pod_uid.as_str()).copied();
-        // Of a pod that was leased again after a reset the earlier lease may still be in the ledger: it was given back.
+        // After a reset the pod may have been leased again while the ledger still has the earlier lease: that one was
+        // released.
         let is_newest = newest.get(&entry.pod_uid) == Some(&entry.epoch);
         let is_cut_off = |pod: &&SlimPod| packages.is_some_and(|packages| is_cut_off(&entry, pod, packages));
         let cut_off = pod.filter(is_cut_off).map(|_| SandboxCause::Disrupted);
@@ -50,8 +51,8 @@ pub fn restore(
             .and_then(alive)
             .filter(|found| is_newest && found.restarts <= entry.restarts && cut_off.is_none());
         if let Some(found) = found {
-            // Renewals are not in the ledger, so the holder has its whole time to renew; the time of day that the
-            // earlier gateway noted does not count.
+            // Renewals are not in the ledger, so the holder gets its whole time to renew. The expiry that the earlier
+            // gateway noted, by the time of day, does not count.
             entry.expires_at = now + entry.ttl_millis.max(GRACE);
             index.restore(entry, found, now);
         } else {
@@ -82,7 +83,7 @@ pub fn restore(
     changes
 }
 
-/// Whether a grader's pod was not let out to this index.
+/// Whether a grader's pod has no access to this index.
 fn is_cut_off(entry: &LedgerEntry, pod: &SlimPod, packages: &PackageIndex) -> bool {
     reaches_packages(entry) && index_of(pod) != Some(&packages.url)
 }
@@ -93,7 +94,7 @@ fn may_come_up(pod: &SlimPod) -> bool {
     pod.metadata.deletion_timestamp.is_none() && !has_ended
 }
 
-/// Where the pod is reached, if it runs.
+/// The pod's address and state, if it runs.
 fn alive(pod: &SlimPod) -> Option<Found> {
     let status = pod.status.as_ref()?;
     if status.phase.as_deref() != Some("Running") || pod.metadata.deletion_timestamp.is_some() {

@@ -1,4 +1,4 @@
-//! sandboxd, as the gateway reaches it: pooled HTTP/1.1 connections, every request signed for one lease.
+//! The client of sandboxd: pooled HTTP/1.1 connections, every request signed for one lease.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::Semaphore;
 
-/// Health checks at one time. Each takes a connection, and two seconds if no process listens.
+/// Maximum concurrent health checks. Each takes a connection, and two seconds if no process listens.
 const LOOKS: usize = 512;
 
 use crate::clock::time_of_day;
@@ -32,11 +32,11 @@ pub struct SandboxError {
     pub doing: String,
     pub ip: String,
     pub message: String,
-    /// What sandboxd answered instead, if it did.
+    /// sandboxd's own error, if it answered.
     pub answer: Option<Box<ErrorBody>>,
 }
 
-/// Whose request it is.
+/// The lease that a request is for, and its sandbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Holder<'a> {
     pub ip: &'a str,
@@ -54,14 +54,14 @@ impl<'a> Holder<'a> {
     }
 }
 
-/// Longest pause within an answer: sandboxd has all of it when it begins.
+/// Longest pause within a response. sandboxd has the whole response before it begins to send.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Talks to sandboxds.
 pub struct Sandboxes {
     client: Client<HttpConnector, Full<Bytes>>,
     signer: Signer,
-    /// Looks whether sandboxds answer, at one time: of a pool that is taken over every pod is looked at.
+    /// Limits concurrent health checks: after a takeover, every pod of the pool is checked.
     looks: Semaphore,
 }
 
@@ -83,7 +83,7 @@ impl Sandboxes {
 
     /// Whether sandboxd answers at the address.
     pub async fn answers(&self, ip: &str) -> bool {
-        // Most are not asked again for long: their connections would be idle ones.
+        // Most of these sandboxd are not asked again for long, so a pooled connection would stay idle.
         let Ok(_look) = self.looks.acquire().await else {
             return false;
         };
@@ -102,7 +102,7 @@ impl Sandboxes {
         let exchange = async {
             let answer = self.client.request(request).await.ok()?;
             let is_well = answer.status() == StatusCode::OK;
-            // Read to its end, or the connection cannot be used again.
+            // Read to the end; otherwise the connection cannot be used again.
             answer.into_body().collect().await.ok().map(|_| is_well)
         };
         let answered = tokio::time::timeout(Duration::from_secs(2), exchange).await;
@@ -139,7 +139,7 @@ impl Sandboxes {
         }
     }
 
-    /// Asks, and answers all that sandboxd says.
+    /// Sends a request and returns the whole response.
     pub async fn send(
         &self,
         holder: Holder<'_>,
@@ -161,8 +161,8 @@ impl Sandboxes {
         in_time(&doing, holder.ip, timeout, exchange).await
     }
 
-    /// Asks, and answers as soon as sandboxd does; the body is read as it is passed on. The time is that until it
-    /// begins.
+    /// Sends a request and returns the response as soon as it begins; the body is streamed. The deadline is for its
+    /// begin.
     pub async fn pass(
         &self,
         holder: Holder<'_>,
@@ -186,7 +186,7 @@ impl Sandboxes {
         Ok((head, Body::from_stream(frames)))
     }
 
-    /// Asks for a connection from a port inside. `None` if no process has connected there within the time limit, which
+    /// Asks for a connection from a port inside. `None` if no process has connected within the time limit, which
     /// sandboxd enforces.
     pub async fn relayed(
         &self,
@@ -228,7 +228,7 @@ impl Sandboxes {
         upgrade: Option<&str>,
     ) -> Result<Response<Incoming>, SandboxError> {
         let doing = doing(&method, target);
-        // sandboxd has another clock, and compares the times of day.
+        // sandboxd has another clock, so the time of day is compared.
         let now = time_of_day();
         let signature = self.signer.sign(&Signed {
             method: method.as_str(),
@@ -262,7 +262,7 @@ fn health(ip: &str) -> Builder {
     Request::get(url(ip, "/healthz"))
 }
 
-/// Where sandboxd is asked. An address of IPv6 stands in brackets there.
+/// The URL of sandboxd. An IPv6 address stands in brackets.
 fn url(ip: &str, target: &str) -> String {
     match ip.contains(':') {
         true => format!("http://[{ip}]:{SANDBOXD_PORT}{target}"),

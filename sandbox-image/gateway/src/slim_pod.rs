@@ -1,5 +1,4 @@
-//! A pod with only the fields that the gateway reads. A pool has ten thousand pods; the rest of each is not kept in
-//! memory.
+//! A pod with only the fields that the gateway reads. A pool has ten thousand pods, so the rest is not kept in memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +13,7 @@ use grpo_contracts::names::GRADER;
 
 use crate::pod::{IMAGE_ANNOTATION, INDEX_ANNOTATION, SLOT_LABEL, TEMPLATE_ANNOTATION, TERM_ANNOTATION};
 
-/// The fields of a pod that are read. They have the names that they have in Kubernetes.
+/// The fields of a pod that are read, with their Kubernetes names.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct SlimPod {
     #[serde(deserialize_with = "metadata")]
@@ -102,7 +101,7 @@ impl SlimPod {
 /// The condition that says why a pod was ended.
 pub const DISRUPTION: &str = "DisruptionTarget";
 
-/// Every pod has four conditions that say how it starts.
+/// Keeps only the disruption condition. Every pod also has four conditions about its start.
 fn disruptions<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<Condition>>, D::Error> {
     let conditions: Option<Vec<Condition>> = Deserialize::deserialize(from)?;
     let disruptions = conditions
@@ -127,7 +126,8 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// Without who set which field, which is a third of a pod, and with the labels and annotations that we read.
+/// Drops the managed fields, which are a third of a pod, and keeps only the labels and annotations that the gateway
+/// reads.
 fn metadata<'de, D: Deserializer<'de>>(from: D) -> Result<ObjectMeta, D::Error> {
     let found = Metadata::deserialize(from)?;
     let some = |mut all: BTreeMap<String, String>, wanted: &[&str]| {

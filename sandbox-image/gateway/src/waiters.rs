@@ -1,4 +1,4 @@
-//! Callers that wait for a lease: each has a place; several may wait for the same one, because callers ask again.
+//! Callers that wait for a lease. Each has a place; several may wait for the same lease, because callers ask again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{ErrorBody, Lease};
 use tokio::sync::oneshot;
 
-/// What a caller is told.
+/// The answer to a caller.
 pub type Told = Result<Lease, ErrorBody>;
 
 type ByLease = HashMap<String, Vec<oneshot::Sender<Told>>>;
 
-/// All who wait. Cloning is cheap.
+/// All waiting callers. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Waiters(Arc<Mutex<ByLease>>);
 
-/// One caller's place. It is left when this is dropped, so also when the caller's connection ends.
+/// One caller's place. Dropping it leaves the place, for example when the caller's connection ends.
 pub struct Place {
     waiters: Waiters,
     lease: String,
@@ -34,7 +34,7 @@ impl Waiters {
         }
     }
 
-    /// Tells everybody who waits for this lease.
+    /// Answers all callers that wait for this lease.
     pub fn answer(&self, lease: &str, answer: Told) {
         for tell in self.lock().remove(lease).unwrap_or_default() {
             let _ = tell.send(answer.clone());
@@ -51,7 +51,7 @@ impl Place {
     pub async fn answer(&mut self, within: Duration) -> Option<Told> {
         match tokio::time::timeout(within, &mut self.told).await {
             Ok(told) => told.ok(),
-            // It may come at the last moment.
+            // The answer may come at the last moment.
             Err(_) => {
                 self.told.close();
                 self.told.try_recv().ok()

@@ -1,6 +1,6 @@
-//! How many leases a second the gateway itself gives out: everything that it talks to is played, over loopback. Pods
-//! run at once, and sandboxd believes everybody. Prints figures;
-//! `cargo test -p grpo-gateway --release --test gateway -- --ignored --nocapture lease_rate::`.
+//! The number of leases per second that the gateway itself can grant: all its peers are simulated, over loopback. Pods
+//! run at once, and sandboxd accepts every caller. Prints figures; `cargo test -p grpo-gateway --release --test gateway
+//! -- --ignored --nocapture lease_rate::`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const MAX: usize = 600;
 const CLIENTS: usize = 64;
 const MEASURED: Duration = Duration::from_secs(5);
 
-/// Sandboxds that are there before the pods are.
+/// Sandboxes that exist before their pods.
 #[derive(Default)]
 struct Shared(AtomicUsize);
 
@@ -41,7 +41,7 @@ async fn serve(address: &str, router: Router) -> SocketAddr {
     address
 }
 
-/// A gateway at work, its API server, and what its ledger counts.
+/// A running gateway, its API server, and the counters of its ledger.
 async fn gateway() -> (Arc<Core>, Server, Counters) {
     let server = Server::serve(Arc::new(Shared::default()), MAX).await;
     for nth in 1..=SANDBOXDS {

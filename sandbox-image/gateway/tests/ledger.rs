@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// ConfigMaps by name, and a gate that an update passes before it is looked at.
+/// ConfigMaps by name, and a gate before the handling of each update.
 #[derive(Clone)]
 struct Server {
     stored: Arc<Mutex<BTreeMap<String, Value>>>,
     gate: Arc<tokio::sync::Semaphore>,
-    /// Updates whose answer is lost after they were done.
+    /// Number of updates that are carried out but not answered.
     unanswered: Arc<Mutex<usize>>,
 }
 
@@ -83,7 +83,7 @@ impl Server {
         (server, Api::namespaced(client, "n"), names)
     }
 
-    /// Leases by shard, as they are stored.
+    /// Leases by shard, as stored.
     fn leases(&self) -> Vec<Vec<String>> {
         let stored = self.stored.lock().unwrap();
         let keys = |shard: &Value| shard["data"].as_object().map(|data| data.keys().cloned().collect());
@@ -126,7 +126,7 @@ fn remove(lease: &str, epoch: u64) -> Change {
     Change::Remove { lease, epoch }
 }
 
-/// A gateway's ledger at work.
+/// A gateway's running ledger.
 struct Office {
     changes: mpsc::Sender<Change>,
     counters: Counters,
@@ -166,7 +166,7 @@ impl Office {
         committed
     }
 
-    /// Every change that was sent is known to the writer.
+    /// Waits until the writer has received every sent change.
     async fn heard(&self) {
         while self.changes.capacity() < self.changes.max_capacity() {
             tokio::task::yield_now().await;
@@ -304,7 +304,7 @@ async fn a_longer_time_that_waits_to_be_written_does_not_bring_a_removed_lease_b
     let office = Office::open(&api, &names, "a").await;
     office.put("l", 1).await.await.unwrap();
     let shut = server.gate.acquire().await.unwrap();
-    // The shard is being written, so that the rest waits.
+    // The shard is being written, so the other changes wait.
     let other = office.put("other", 2).await;
     office.heard().await;
     let extended = office.extend("l", 1).await;
@@ -379,7 +379,7 @@ async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_le
         before + 1,
         "with the lease, and never again"
     );
-    // Somebody else's labels make the next update a conflict.
+    // A foreign change of labels makes the next update a conflict.
     server.stored.lock().unwrap().get_mut("ledger-0").unwrap()["metadata"]["resourceVersion"] = json!("100");
     office.put("m", 2).await.await.unwrap();
     let next = Office::open(&api, &names, "b").await;

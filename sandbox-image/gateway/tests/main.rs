@@ -1,5 +1,5 @@
-//! Integration tests of this crate in one binary: linking dominates the time of a build. `compat` is a binary of its
-//! own: it measures the memory of its own process.
+//! Integration tests of this crate in one binary: linking dominates the time of a build. `compat` is a separate binary,
+//! because it measures the memory of its own process.
 
 #![allow(clippy::unwrap_used)]
 

@@ -40,7 +40,7 @@ impl Pool {
         }
     }
 
-    /// Another gateway in the place of this one.
+    /// Replaces this gateway by another.
     async fn restart(self) -> Self {
         self.gateway.end().await;
         let mut gateway = Gateway::begin(&self.server, bounds(MAX), &self.spec).await;
@@ -90,7 +90,7 @@ impl Pool {
         self.http.get(url).send().await.unwrap().json().await.unwrap()
     }
 
-    /// None where there is no such pod.
+    /// `None` if there is no such pod.
     fn has_label(&self, pod: &str) -> Option<bool> {
         let pods = self.server.pods.lock().unwrap();
         pods.get(pod)
@@ -98,7 +98,7 @@ impl Pool {
     }
 }
 
-/// An index that takes connections, and its URL.
+/// An index that accepts connections, and its URL.
 async fn index() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/simple", listener.local_addr().unwrap());

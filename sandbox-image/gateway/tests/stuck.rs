@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::played::{Gateway, Nodes, Server, bounds};
 
-/// No pod gets as far as to need one.
+/// No pod gets far enough to need a node.
 struct NoNodes;
 
 impl Nodes for NoNodes {
@@ -30,7 +30,7 @@ struct World {
 }
 
 impl World {
-    /// One pod without an address, for somebody who waits.
+    /// A pool with one pod without an address, for one waiter.
     async fn with_a_stuck_pod() -> Self {
         let server = Server::serve(Arc::new(NoNodes), 1).await;
         server.gives_no_address.store(true, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl World {
         world
     }
 
-    /// The name of the pod that there is, once it is another than `before` and the gateway knows its node.
+    /// The name of the existing pod, once it differs from `before` and the gateway knows its node.
     async fn until_a_pod_but(&self, before: &str) -> String {
         let shown = async {
             loop {
@@ -75,7 +75,7 @@ impl World {
         self.server.events.lock().unwrap().push(event);
     }
 
-    /// What is known of the pod after so many seconds.
+    /// The known stuck pods after this many seconds.
     async fn look(&self, seconds: i64) -> Vec<(String, String)> {
         let core = &self.gateway.core;
         core.look_for_stuck(&self.events, now() + seconds * 1000).await;

@@ -1,4 +1,4 @@
-//! The gateway's own process lets in who has a token for it, and a driver to the leases of its own run only.
+//! The gateway's process accepts callers with a token for it, and lets a driver use only leases of its own run.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -46,7 +46,7 @@ fn kubeconfig(folder: &Path, server: &Server) {
 }
 
 impl Gateway {
-    /// Starts it, for callers of these accounts, and waits until it serves.
+    /// Starts the gateway for callers of these accounts, and waits until it serves.
     async fn start(allowed: &[&str]) -> Self {
         let server = Server::serve(Arc::new(Sandboxds::default()), 2).await;
         let folder = tempfile::tempdir().unwrap();
@@ -168,7 +168,7 @@ async fn no_call_but_probes_metrics_and_the_description_is_answered_without_a_va
             "{path}"
         );
     }
-    // The issuer is away; what was fetched from it stays.
+    // The issuer is gone; the fetched keys stay.
     std::fs::remove_file(gateway.folder.path().join("issuer.json")).unwrap();
     let token = gateway.token("n", "demo-driver");
     let (status, pool) = gateway.ask(Method::GET, "/v1/pool", Some(&token), &Value::Null).await;
@@ -207,7 +207,7 @@ async fn a_driver_uses_the_leases_of_its_own_run_only() {
             assert!((200..300).contains(&status), "{path}: {status}");
         }
     }
-    // Nor does an id that is taken give it another run's sandbox.
+    // A used id does not give it another run's sandbox either.
     let (status, answer) = gateway
         .ask(Method::POST, "/v1/leases", Some(&demo), &lease("again", "demo"))
         .await;

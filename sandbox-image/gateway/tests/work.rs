@@ -1,4 +1,4 @@
-//! What a holder does in its sandbox, through the gateway's door and a real sandboxd.
+//! A holder's work in its sandbox, through the gateway and a real sandboxd.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
-/// A gateway with one lease, in whose sandbox sandboxd runs.
+/// A gateway with one lease, and a sandboxd in its sandbox.
 struct Leased {
     core: Arc<Core>,
     sandboxd: Child,
@@ -248,10 +248,10 @@ async fn files_and_trees_go_in_and_out_and_what_is_too_large_is_refused_before_i
     assert_eq!(answer.unwrap().status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
-/// A body that stops in the middle, and says so.
+/// A body that stops in the middle and reports that it has arrived there.
 fn half_a_body(arrived: tokio::sync::oneshot::Sender<()>) -> reqwest::Body {
     let first = futures::stream::iter(0..32).map(|_| Ok::<_, std::io::Error>(vec![0_u8; 1 << 20]));
-    // More than sockets hold: the gateway reads it.
+    // More than socket buffers hold, so the gateway must read it.
     let then = futures::stream::once(async move {
         let _ = arrived.send(());
         std::future::pending().await
@@ -293,12 +293,12 @@ async fn bodies_for_other_systems_take_room_of_their_own_and_give_it_back() {
     );
 }
 
-/// Says what was asked, and by which lease; streams when it is told to.
+/// Echoes the request and its lease; streams for the path `/stream`.
 async fn service(request: Request) -> Response {
     let (head, body) = request.into_parts();
     if head.uri.path().ends_with("/stream") {
         let first = futures::stream::once(async { Ok::<_, std::io::Error>("data: 1\n\n".to_owned()) });
-        // Never ends, so only what is passed on at once arrives.
+        // The stream never ends, so only bytes that are forwarded at once arrive.
         return Body::from_stream(first.chain(futures::stream::pending())).into_response();
     }
     let of = |name: &str| {
@@ -339,7 +339,7 @@ async fn what_runs_in_a_sandbox_reaches_the_named_service_as_its_lease_and_nothi
         .unwrap();
     assert_eq!(first.unwrap().unwrap(), "data: 1\n\n");
 
-    // Many at once, each on a connection of its own.
+    // Many at once, each on its own connection.
     let many = (0..50).map(|nth| {
         let asked = reqwest::Client::builder()
             .no_proxy()
@@ -398,7 +398,7 @@ async fn a_relay_ends_with_its_lease() {
     .unwrap();
 }
 
-/// Says when the caller of a stream has gone.
+/// Reports when the caller of a stream has gone.
 struct Gone(mpsc::UnboundedSender<()>);
 
 impl Drop for Gone {
@@ -407,7 +407,7 @@ impl Drop for Gone {
     }
 }
 
-/// A service that streams one line and never ends, and what says that a caller of it has gone.
+/// A service that streams one line and never ends, and a receiver that reports when a caller has gone.
 async fn endless() -> (String, mpsc::UnboundedReceiver<()>) {
     let (tell, told) = mpsc::unbounded_channel();
     let answer = move || {
@@ -426,7 +426,7 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), what).await.unwrap()
 }
 
-/// An agent's connection on which the first part of a stream has arrived.
+/// An agent's connection after the first part of a stream has arrived.
 async fn in_mid_stream(port: u16) -> impl futures::Stream<Item = reqwest::Result<bytes::Bytes>> + Unpin {
     let agent = reqwest::Client::builder().no_proxy().build().unwrap();
     let streamed = agent.get(format!("http://127.0.0.1:{port}/stream")).send();

@@ -1,8 +1,7 @@
-//! Keeps commands from using up all processes and all processor time, so that sandboxd answers under any workload in
-//! the sandbox.
+//! Bounds the processes and the processor time of commands, so that sandboxd answers under any workload in the sandbox.
 //!
-//! A fork bomb is the policy's doing. If sandboxd fell silent under one, the gateway would have to call that a fault of
-//! the infrastructure, and a policy could have its attempt taken back.
+//! A fork bomb is the policy's doing. If sandboxd stopped answering under one, the gateway would have to report a fault
+//! of the infrastructure, and a policy could void its own episode.
 
 use std::{
     fs, io,
@@ -27,42 +26,41 @@ use nix::{
 use rustix::process::{Pid, setpriority_pgrp};
 
 pub const UIDS: &str = "/proc/self/uid_map";
-/// Processes and threads of one user of the sandbox, sandboxd's own among root's.
+/// Maximum processes and threads of one user of the sandbox. sandboxd's own count among root's.
 const MAX_PROCESSES: u64 = 2048;
-/// Processes and threads of all users together: who is root in a sandbox can be many.
+/// Maximum processes and threads of all users together: root in a sandbox can act as many users.
 const MAX_TOGETHER: u64 = 2 * MAX_PROCESSES;
-/// How often new processes are counted.
+/// Pause between two counts of processes.
 const COUNT: Duration = Duration::from_millis(250);
-/// Every process but the first of the PID namespace, when that sends it.
+/// Every process except the first of the PID namespace, if that process sends the signal.
 const EVERY_PROCESS: unistd::Pid = unistd::Pid::from_raw(-1);
-/// The least weight there is: 15, beside 1024 of sandboxd. 2,048 processes that never rest leave sandboxd a thirtieth
-/// of the processors.
+/// The lowest weight: 15, against 1024 for sandboxd. 2,048 busy processes leave sandboxd a thirtieth of the processors.
 const LEAST: i32 = 19;
 
-/// Bounds the processes of this sandbox's users, for sandboxd and all that it starts. Only in a user namespace of its
-/// own: elsewhere the kernel counts a user's processes in all sandboxes of the node together, and root's not at all.
+/// Bounds the processes of this sandbox's users, for sandboxd and its descendants. Only in a user namespace of its own:
+/// without one the kernel counts a user's processes in all sandboxes of the node together, and does not count root's.
 pub fn bound_processes() {
     if !is_user_namespace(Path::new(UIDS)) {
         return;
     }
     let bound = most_processes();
-    // Without it the kubelet's bound of the pod still holds.
+    // If this fails, the kubelet's limit for the pod still holds.
     let _ = setrlimit(Resource::RLIMIT_NPROC, bound, bound);
 }
 
-/// How many processes there may be in this sandbox, of all users together. Elsewhere nothing bounds them.
+/// Maximum processes of all users of this sandbox together. Outside of a sandbox there is no bound.
 pub fn processes_together() -> Option<u64> {
     is_sandbox().then_some(MAX_TOGETHER)
 }
 
-/// What the kernel bounds for each user alone, for all together. Cloning is cheap.
+/// Enforces the bound on all users together; the kernel bounds only single users. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct ProcessGuard {
     kills: Arc<AtomicU64>,
 }
 
 impl ProcessGuard {
-    /// Starts the thread that counts.
+    /// Starts the counting thread.
     pub fn start(&self) -> io::Result<()> {
         if !is_sandbox() {
             return Ok(());
@@ -72,7 +70,7 @@ impl ProcessGuard {
         guarding.spawn(move || guard.keep_counting()).map(drop)
     }
 
-    /// How often there were too many.
+    /// How often the bound was exceeded.
     pub fn kills(&self) -> u64 {
         self.kills.load(Ordering::Relaxed)
     }
@@ -81,7 +79,7 @@ impl ProcessGuard {
         let mut last = None;
         loop {
             thread::sleep(COUNT);
-            // Where nothing began there are no more than before.
+            // If no process has begun, the count cannot have risen.
             let newest = fs::read_to_string("/proc/loadavg").ok().and_then(|text| newest(&text));
             if newest.is_some() && newest == last {
                 continue;
@@ -95,7 +93,7 @@ impl ProcessGuard {
     }
 }
 
-/// The last number that was given to a process or thread of this PID namespace, where the kernel says.
+/// The newest process or thread number in this PID namespace, if the kernel reports it.
 fn newest(loadavg: &str) -> Option<u64> {
     loadavg
         .split_whitespace()
@@ -105,14 +103,14 @@ fn newest(loadavg: &str) -> Option<u64> {
         .filter(|number| *number > 0)
 }
 
-/// Whether there are more processes and threads. Of more than that no more are counted.
+/// Whether there are more than `most` processes and threads. Stops counting once there are.
 fn exceeds(proc: &Path, most: u64) -> bool {
     let Ok(entries) = fs::read_dir(proc) else { return false };
     let is_number = |name: &[u8]| str::from_utf8(name).is_ok_and(|name| name.parse::<u32>().is_ok());
     let mut together = 0;
     for entry in entries.flatten() {
         if is_number(entry.file_name().as_encoded_bytes()) {
-            // A folder has a link for itself, one from above, and one from each folder in it.
+            // A folder has one link for itself, one from its parent, and one from each subfolder.
             let tasks = fs::metadata(entry.path().join("task")).map_or(0, |tasks| tasks.nlink());
             together += tasks.saturating_sub(2).max(1);
         }
@@ -123,8 +121,8 @@ fn exceeds(proc: &Path, most: u64) -> bool {
     false
 }
 
-/// Kills everything in one stroke, which no number of forks outruns. Elsewhere than in a sandbox it would kill what is
-/// not ours.
+/// Kills every other process at once, faster than any fork bomb. Outside of a sandbox it would kill foreign processes,
+/// so it does nothing there.
 pub fn kill_at_once() {
     if is_sandbox() {
         let _ = kill(EVERY_PROCESS, Signal::SIGKILL);
@@ -151,7 +149,7 @@ pub fn give_way(group: i32) {
     }
 }
 
-/// Whether users are mapped. The first namespace maps everything to itself.
+/// Whether users are mapped. The initial namespace maps every user to itself.
 pub fn is_user_namespace(uids: &Path) -> bool {
     let map = fs::read_to_string(uids).unwrap_or_default();
     let first: Vec<&str> = map.split_whitespace().take(3).collect();

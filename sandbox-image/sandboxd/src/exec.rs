@@ -1,7 +1,7 @@
 //! Commands: each id runs once, even if several calls ask for it; its output and exit status are kept for a while.
 //!
-//! A command keeps running when the connection that asked for it is gone: a retry with the same id waits for the same
-//! result. So a background command differs from others only in that its caller does not wait.
+//! A command keeps running when its caller's connection is gone: a retry with the same id waits for the same result. So
+//! a background command differs from others only in that its caller does not wait.
 
 mod activation;
 mod begin;
@@ -41,25 +41,25 @@ pub use launch::{Surroundings, User, Variables};
 pub use tree::{Target, kill_all_of, kill_everything};
 
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// Commands and sessions at the same time.
+/// Maximum commands and sessions at the same time.
 const MAX_RUNNING: usize = 32;
-/// Orders to one command that it has not carried out yet.
+/// Maximum pending orders to one command.
 const MAX_ORDERS: usize = 8;
-/// Output that is read at a time. Most commands print less.
+/// Size of one read of output. Most commands print less.
 const READ: usize = 16 << 10;
-/// Output is waited for so long after the command has ended, if some background process keeps it open.
+/// How long to read output after the command has ended, if a background process keeps it open.
 const DRAIN: Duration = Duration::from_millis(250);
 const DRAIN_QUIET: Duration = Duration::from_millis(50);
-/// A killed process is gone after this, or it hangs in the kernel.
+/// A killed process is gone after this time, or it hangs in the kernel.
 const DEATH: Duration = Duration::from_secs(5);
-/// Background processes whose output is read on so that they do not die of it.
+/// Maximum background processes whose output is still read, so that they do not die of a closed pipe.
 const MAX_DISCARDING: usize = 64;
-/// Looking a user up, or what limit a command ran into, is given up after so long.
+/// Deadline to look up a user, or the limit that a command hit.
 const LOOK_WITHIN: Duration = Duration::from_secs(5);
-/// What an activation script may print and export together.
+/// Maximum bytes that an activation script prints and exports together.
 const MAX_ACTIVATION_BYTES: usize = 1 << 20;
 
-/// Why a command was not run. That its program does not exist is a result, as in a shell.
+/// Why a command was not run. A missing program is a result and not such an error, as in a shell.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     #[error("argv names no program")]
@@ -95,7 +95,7 @@ pub struct Executor {
     launcher: Launcher,
     known: Arc<Mutex<Known>>,
     running: Arc<Semaphore>,
-    /// Commands and sessions that there ever were.
+    /// Number of commands and sessions since the start.
     begun: Arc<AtomicU64>,
     discarding: Arc<Semaphore>,
     environments: Environments,
@@ -104,14 +104,14 @@ pub struct Executor {
     guard: ProcessGuard,
 }
 
-/// How a command ended, and who brought it about if it was us.
+/// How a command ended, and the reason if sandboxd ended it.
 struct Ended {
     end: End,
     cut: Option<Killed>,
 }
 
 impl Executor {
-    /// Made before anything runs here that could put something else in the place of what it opens.
+    /// Must run before any program of the sandbox, which could replace the files that it opens.
     pub fn new(reaper: Reaper, guard: ProcessGuard) -> io::Result<Self> {
         Ok(Self {
             launcher: Launcher::new(reaper)?,
@@ -126,38 +126,38 @@ impl Executor {
         })
     }
 
-    /// Starts programs that are no commands.
+    /// The launcher for programs that are not commands.
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    /// The result of the command with this id, which is run if it never was.
+    /// The result of the command with this id. Runs the command if it never ran.
     pub async fn run(&self, request: ExecRequest) -> Result<ExecResult, ExecError> {
         let ended = self.known_or_begun(request)?.end().await;
         let given_up = || ExecError::Setup("the command was given up; lease another sandbox".into());
         ended.result.ok_or_else(given_up)
     }
 
-    /// Runs it without waiting.
+    /// Runs the command without waiting.
     pub fn start(&self, request: ExecRequest) -> Result<ExecState, ExecError> {
         Ok(self.known_or_begun(request)?.state())
     }
 
-    /// The command's state: as soon as it has ended, at the latest after the time given.
+    /// The command's state, when it has ended or after `wait` at the latest.
     pub async fn state(&self, id: &str, wait: Duration) -> Result<ExecState, ExecError> {
         let run = self.kept(id)?;
         let ended = tokio::time::timeout(wait, run.end()).await;
         Ok(ended.unwrap_or_else(|_| run.state()))
     }
 
-    /// What it printed from there on: as soon as there is something, at the latest after the time given.
+    /// The output from `from` on, when there is some or after `wait` at the latest.
     pub async fn output(&self, id: &str, from: u64, count: usize, wait: Duration) -> Result<OutputPart, ExecError> {
         let run = self.kept(id)?;
         let _ = tokio::time::timeout(wait, run.printed.reaches(from)).await;
         Ok(run.printed.part(id, from, count.min(MAX_PART_BYTES)).await)
     }
 
-    /// Its state after that: when it was to be killed, its end.
+    /// Kills or signals the command and returns its new state; after a kill this is its end.
     pub async fn kill(&self, request: &KillRequest) -> Result<ExecState, ExecError> {
         let run = self.kept(&request.id)?;
         let order = match request.signal {
@@ -176,7 +176,7 @@ impl Executor {
         Ok(run.end().await)
     }
 
-    /// How many commands run.
+    /// Number of running commands.
     pub fn running(&self) -> u32 {
         self.known().running()
     }
@@ -223,7 +223,7 @@ impl Executor {
         Ok(run)
     }
 
-    /// A place among what runs.
+    /// A place among the running commands and sessions.
     pub fn place(&self) -> Result<OwnedSemaphorePermit, ExecError> {
         let place = self.running.clone().try_acquire_owned();
         let place = place.map_err(|_| ExecError::TooMany)?;
@@ -295,7 +295,7 @@ impl Executor {
         Ok(self.watch(started.await?, until, printed, orders).await)
     }
 
-    /// The environment of a program, which is set up by the script if no other program had it before.
+    /// The environment of a program. The script sets it up if no other program has used it before.
     pub async fn surroundings(
         &self,
         user: Option<&str>,
@@ -342,7 +342,7 @@ impl Executor {
         }
     }
 
-    /// Reads what it prints until it has ended by itself, by an order, or because its time is over.
+    /// Reads the output until the program ends by itself, by an order, or at its deadline.
     async fn watch(
         &self,
         mut started: Started,
@@ -399,7 +399,7 @@ impl Executor {
         ended
     }
 
-    /// Reads and drops what background processes still print: closing the pipe would kill them.
+    /// Reads and drops the output of background processes: closing the pipe would kill them.
     fn discard(&self, mut printed: pipe::Receiver) {
         let Ok(permit) = self.discarding.clone().try_acquire_owned() else {
             return;
@@ -411,7 +411,7 @@ impl Executor {
         });
     }
 
-    /// What a command that failed ran into while it ran.
+    /// The limit that a failed command hit while it ran.
     async fn limit_met(&self, before: Counters, folder: Option<String>) -> Option<Killed> {
         let (counters, guard) = (self.counters.clone(), self.guard.clone());
         let look = move || {
@@ -426,7 +426,7 @@ impl Executor {
     }
 }
 
-/// What every command and every session must have.
+/// The requirements for every command and session.
 pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
     if argv.first().is_none_or(String::is_empty) {
         return Err(ExecError::NoProgram);
@@ -438,12 +438,12 @@ pub fn check(id: &str, argv: &[String]) -> Result<(), ExecError> {
     Ok(())
 }
 
-/// Held until here.
+/// The permit is held until here.
 fn end_of(permit: OwnedSemaphorePermit) {
     drop(permit);
 }
 
-/// What rose while a command ran.
+/// The counter that rose while a command ran.
 fn limit_between(before: Counters, after: Counters) -> Option<Killed> {
     if after.memory_kills > before.memory_kills {
         Some(Killed::OutOfMemory)
@@ -452,7 +452,7 @@ fn limit_between(before: Counters, after: Counters) -> Option<Killed> {
     }
 }
 
-/// Which limit kept the program from being started.
+/// The limit that prevented the start of the program.
 fn shortage(error: &io::Error) -> Option<Killed> {
     match error.kind() {
         ErrorKind::WouldBlock => Some(Killed::PidLimit),

@@ -1,11 +1,10 @@
-//! Files and whole folders in and out, bounded, by absolute path.
+//! Transfer of files and whole folders, bounded, by absolute path.
 //!
-//! What runs in the sandbox may put links in the way. A path leads through them as for every program there, unless the
-//! caller says that no part of it may be one ([`Links::Refused`]); a file that is put takes the place of a link, and a
-//! tar never leads through one ([`tree`]).
+//! The workload may put links in the way. A path follows them as for every program there, unless the caller allows no
+//! link in any part of it ([`Links::Refused`]). A written file replaces a link, and a tar never follows one ([`tree`]).
 //!
-//! Work on a file runs to its end on a thread of its own although its caller may have gone, so nothing is left half
-//! done. What runs in the sandbox may put pipes in the way too; none of them may hold such a thread.
+//! Work on a file runs to its end on its own thread even if its caller has gone, so nothing is left half done. The
+//! workload may also put pipes in the way; none of them may hold such a thread.
 
 mod folder;
 mod tree;
@@ -22,7 +21,7 @@ use crate::offload;
 use folder::Folder;
 pub use folder::Links;
 
-/// A call is answered within, before the gateway gives it up: what keeps the disk busy runs in this sandbox.
+/// Deadline of a call, shorter than the gateway's: what keeps the disk busy runs in this sandbox.
 const FILE_WITHIN: Duration = Duration::from_secs(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -61,20 +60,20 @@ impl FileError {
     }
 }
 
-/// Puts a file in place at once: a reader sees the old or the new one.
+/// Writes a file atomically: a reader sees the old or the new one.
 pub async fn put(path: &str, mode: Option<&str>, links: Links, bytes: Bytes) -> Result<(), FileError> {
     let target = checked(path)?;
     let bits = permissions(mode.unwrap_or("0644"))?;
     on_its_own_thread(path, move |path| place(path, &target, bits, links, &bytes)).await
 }
 
-/// A whole file.
+/// Reads a whole file.
 pub async fn get(path: &str, links: Links) -> Result<Vec<u8>, FileError> {
     let target = checked(path)?;
     on_its_own_thread(path, move |path| read(path, &target, links)).await
 }
 
-/// Unpacks a tar below a folder, which is made if it is not there.
+/// Unpacks a tar below a folder, which is created if it does not exist.
 pub async fn put_tree(path: &str, links: Links, bytes: Bytes) -> Result<(), FileError> {
     let target = checked(path)?;
     on_its_own_thread(path, move |path| {
@@ -92,7 +91,7 @@ pub async fn put_tree(path: &str, links: Links, bytes: Bytes) -> Result<(), File
     .await
 }
 
-/// A folder as a tar.
+/// Packs a folder as a tar.
 pub async fn get_tree(path: &str, links: Links) -> Result<Vec<u8>, FileError> {
     let target = checked(path)?;
     on_its_own_thread(path, move |path| {
@@ -165,7 +164,7 @@ fn read(path: &str, target: &Path, links: Links) -> Result<Vec<u8>, FileError> {
     if about.len() > MAX_FILE_BYTES as u64 {
         return Err(too_large(about.len()));
     }
-    // It may grow while it is read.
+    // The file may grow during the read.
     let mut bytes = Vec::with_capacity(about.len() as usize);
     let read = file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes);
     match read.map_err(doing("reading"))? {

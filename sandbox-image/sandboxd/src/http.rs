@@ -1,7 +1,7 @@
 //! The server: HTTP/1.1 over TCP. The gateway signs every call except health; [`calls`] carries the calls out.
 //!
-//! If the head of a call is reason enough to refuse it, the server does so before it reads the body. Only a call that
-//! passes gets a share of the memory and a time for its body.
+//! The server refuses a call before it reads the body if the head is reason enough. Only an accepted call gets a share
+//! of the memory and a deadline for its body.
 
 mod calls;
 
@@ -33,14 +33,14 @@ use crate::places::{Place, Places};
 use crate::relay::Relays;
 use crate::session::Sessions;
 
-/// What is buffered of a connection, and thereby the longest head.
+/// Buffer of a connection, and so the longest head.
 const BUFFER: usize = 64 << 10;
-/// Longest body of a call that only names something.
+/// Longest body of a call without content, only with names.
 const SMALL_BODY: usize = 4 << 10;
-/// A body has its share of the memory and has arrived after so long, as long as the gateway waits for a file.
+/// Deadline for a body's share of the memory and its arrival. It equals the gateway's limit for a file.
 const BODY_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a call needs.
+/// The state that calls need.
 pub struct Sandbox {
     pub verifier: Verifier,
     pub binding: Binding,
@@ -65,13 +65,13 @@ pub async fn serve(listener: TcpListener, sandbox: Arc<Sandbox>, callers: Caller
                     attend(stream, sandbox.clone(), Arc::new(place));
                 }
             }
-            // Out of descriptors: the policy may have used them up. Others close; try again.
+            // Out of descriptors: the policy may have used them up. Other connections close; try again.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
 }
 
-/// Serves one connection, which has its place until it ends or another needs it more.
+/// Serves one connection, which has its place until it ends or another connection takes it.
 fn attend(stream: TcpStream, sandbox: Arc<Sandbox>, place: Arc<Place>) {
     let _ = stream.set_nodelay(true);
     tokio::spawn(async move {
@@ -125,7 +125,7 @@ async fn obey(sandbox: &Sandbox, place: &Arc<Place>, request: Request<Incoming>)
     calls::carry_out(sandbox, &head, &claim, body).await
 }
 
-/// What the head says about whom the request is from.
+/// The caller's claims in the request head.
 struct Claim<'a> {
     method: &'a str,
     path: &'a str,
@@ -154,7 +154,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Refuses what no body could make right.
+    /// Refuses requests that no body could make valid.
     fn precheck(&self, sandbox: &Sandbox, now: i64) -> Result<(), ErrorBody> {
         Verifier::precheck(self.unix_millis, self.signature, now).map_err(bad_signature)?;
         let known = match self.path {
@@ -178,7 +178,7 @@ impl<'a> Claim<'a> {
     }
 }
 
-/// The whole body, within its share of the memory and its time.
+/// Reads the whole body, within its share of the memory and its deadline.
 async fn read(room: &Room, body: Incoming, limit: usize) -> Result<Bytes, ErrorBody> {
     let declared = body.size_hint().exact();
     if declared.is_some_and(|bytes| bytes > limit as u64) {
@@ -197,7 +197,7 @@ async fn read(room: &Room, body: Incoming, limit: usize) -> Result<Bytes, ErrorB
     tokio::time::timeout(BODY_WITHIN, whole).await.map_err(late)?
 }
 
-/// In one piece from the first byte on: joining pieces would take the room twice.
+/// In one buffer from the first byte on: joining pieces would take twice the memory.
 async fn gather(body: Incoming, limit: usize, expected: usize) -> Result<Vec<u8>, ErrorBody> {
     let mut body = Limited::new(body, limit);
     let mut bytes = Vec::with_capacity(expected);
@@ -222,7 +222,7 @@ fn bad_request(message: String) -> ErrorBody {
     ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message)
 }
 
-/// Only gateways call: another key, clocks that differ or a sandbox of another lease are no doing of the workload's.
+/// Only gateways call: another key, different clocks or another lease's sandbox are not the workload's fault.
 fn bad_signature(error: SignatureError) -> ErrorBody {
     ErrorBody::new(ErrorCode::BadSignature, FaultOrigin::Infrastructure, error.to_string())
 }

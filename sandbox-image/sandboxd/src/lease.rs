@@ -1,7 +1,7 @@
-//! Which lease owns the sandbox, and until when.
+//! The lease that owns the sandbox, and its expiry.
 //!
 //! The first signed bind decides. Afterwards sandboxd refuses any other lease or epoch, so a gateway that lost its
-//! memory cannot give one sandbox to two holders. Once it is told to end, it refuses every call. When the time to live
+//! memory cannot give one sandbox to two holders. After the order to end, it refuses every call. When the time to live
 //! passes without a renewal, sandboxd ends by itself: a lost gateway leaks nothing.
 
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Longest time to live that is believed.
+/// Maximum time to live.
 const MAX_TTL: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum LeaseError {
 pub enum End {
     /// The lease was not renewed in time.
     Expired,
-    /// It was given back, and its container is to restart.
+    /// The lease was released, and the container must restart.
     Reset,
 }
 
@@ -68,7 +68,7 @@ impl Binding {
         admits(self.lock().as_ref(), lease, epoch)
     }
 
-    /// The lease is given back: the sandbox ends.
+    /// The lease is released: the sandbox ends.
     pub fn end(&self, lease: &str, epoch: u64) -> Result<(), LeaseError> {
         self.check(lease, epoch)?;
         if let Some(bound) = self.lock().as_mut() {
@@ -94,7 +94,7 @@ impl Binding {
         }
     }
 
-    /// Returns when the lease has run out, or was given back.
+    /// Returns when the lease has expired or was released.
     pub async fn ended(&self) -> End {
         loop {
             let until = self.lock().as_ref().map(|bound| (bound.until, bound.is_ending));

@@ -1,7 +1,7 @@
-//! What of a pod outlives its container: shared memory, message queues, and the three files in `/etc` that the cluster
-//! puts there. Before the container ends to restart, all of it is as it was when sandboxd began.
+//! State of a pod that outlives its container: shared memory, message queues, and the three files in `/etc` from the
+//! cluster. Before the container ends to restart, all of it is restored to the state at sandboxd's start.
 //!
-//! What cannot be put back is a reason not to restart: the pod then ends, and another takes its place.
+//! If something cannot be restored, the container does not restart: the pod then ends, and another takes its place.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -9,12 +9,12 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// What the cluster mounts into every container of the pod from one place.
+/// Files that the cluster mounts into every container of the pod from one place.
 const SHARED_FILES: [&str; 3] = ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 const SHARED_FOLDERS: [&str; 2] = ["/dev/shm", "/dev/mqueue"];
-/// Made for each container alone, so that nothing of it is left.
+/// Made for each container alone, so they do not outlive it.
 const OWN: [&str; 4] = ["/", "/dev", "/dev/pts", "/dev/termination-log"];
-/// Of the kernel, and masked or read-only where it matters.
+/// Kernel file systems; masked or read-only where it matters.
 const KERNEL: [&str; 2] = ["/proc", "/sys"];
 /// System V memory, semaphores and queues.
 const SYSTEM_V: [&str; 3] = ["/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg"];
@@ -42,19 +42,19 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Left {
     move |source| Left::Io { doing, path, source }
 }
 
-/// A file or folder as it was.
+/// The earlier state of a file or folder.
 struct Kept {
     path: PathBuf,
-    /// Of a file.
+    /// Only for a file.
     bytes: Option<Vec<u8>>,
     meta: Metadata,
 }
 
-/// What is put back.
+/// The recorded state.
 pub struct Surroundings(Vec<Kept>);
 
 impl Surroundings {
-    /// Looks at everything, before anything runs that could change it. What is not there was not put there by the
+    /// Records the state, before any program runs that could change it. A missing file was not put there by the
     /// cluster.
     pub fn remember() -> Self {
         Self::of(&SHARED_FILES, &SHARED_FOLDERS)
@@ -75,10 +75,10 @@ impl Surroundings {
         Self(files.chain(folders).collect())
     }
 
-    /// Puts everything back. Nothing else may run any more.
+    /// Restores the state. No other process may run any more.
     pub fn put_back(&self) -> Result<(), Left> {
         for objects in SYSTEM_V {
-            // The first line is a heading. Without the file the kernel has no such objects.
+            // The first line is a heading. If the file is missing, the kernel has no such objects.
             if fs::read_to_string(objects).is_ok_and(|text| text.lines().count() > 1) {
                 return Err(Left::SystemV(objects));
             }
@@ -95,13 +95,13 @@ impl Surroundings {
 impl Kept {
     fn put_back(&self) -> Result<(), Left> {
         let path = &self.path;
-        // What could not be changed need not be put back, and often cannot: it may belong to a user that this user
-        // namespace does not have.
+        // Unchanged attributes need no write, which often would fail: the owner may be a user that this user namespace
+        // does not have.
         let now = fs::symlink_metadata(path).map_err(failed("looking at", path))?;
         if (now.uid(), now.gid()) != (self.meta.uid(), self.meta.gid()) {
             chown(path, Some(self.meta.uid()), Some(self.meta.gid())).map_err(failed("changing the owner of", path))?;
         }
-        // Before the bytes: without it even an owner cannot write, if it lacks the right to override.
+        // Before the content: with the wrong mode even an owner cannot write, if it lacks the right to override.
         if now.mode() != self.meta.mode() {
             let mode = Permissions::from_mode(self.meta.mode() & 0o7777);
             fs::set_permissions(path, mode).map_err(failed("changing the mode of", path))?;
@@ -115,13 +115,13 @@ impl Kept {
         let modified = self.meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let times = fs::FileTimes::new().set_modified(modified).set_accessed(modified);
         let file = fs::File::open(path).map_err(failed("opening", path))?;
-        // Not every file system of the kernel's keeps them.
+        // Some kernel file systems do not keep them.
         let _ = file.set_times(times);
         Ok(())
     }
 }
 
-/// Takes everything out of a folder.
+/// Removes everything in a folder.
 fn empty(folder: &Path) -> Result<(), Left> {
     for entry in fs::read_dir(folder).map_err(failed("reading", folder))? {
         let entry = entry.map_err(failed("reading", folder))?;
@@ -136,7 +136,7 @@ fn empty(folder: &Path) -> Result<(), Left> {
     Ok(())
 }
 
-/// Takes the extended attributes off, as far as there are any that a sandbox can set.
+/// Removes the extended attributes that a sandbox can set.
 fn strip(path: &Path) -> Result<(), Left> {
     let failed = |error: rustix::io::Errno| failed("taking attributes off", path)(error.into());
     let mut names = vec![0; 64 << 10];
@@ -146,14 +146,14 @@ fn strip(path: &Path) -> Result<(), Left> {
         Err(error) => return Err(failed(error)),
     };
     let names = names[..length].split(|byte| *byte == 0);
-    // The others are the kernel's own, such as a security module's label.
+    // The others belong to the kernel, such as a security module's label.
     for name in names.filter(|name| name.starts_with(b"user.") || name.starts_with(b"system.posix_acl")) {
         rustix::fs::lremovexattr(path, name).map_err(failed)?;
     }
     Ok(())
 }
 
-/// A mount that may be written to, and of which it is not known that nothing in it stays.
+/// The first writable mount whose content might outlive the container.
 fn unknown_mount(mountinfo: &str) -> Option<PathBuf> {
     let mounts = mountinfo.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(4);
@@ -165,7 +165,7 @@ fn unknown_mount(mountinfo: &str) -> Option<PathBuf> {
         let below_kernel = KERNEL.iter().any(|kernel| Path::new(place).starts_with(kernel));
         below_kernel || all.clone().any(|known| *known == place)
     };
-    // `/dev/null` and its like are bind mounts where the runtime may make no devices.
+    // If the runtime may not create devices, `/dev/null` and its like are bind mounts.
     let is_device = |place: &str| Path::new(place).parent() == Some(Path::new("/dev"));
     let mut unknown = writable.filter(|(place, _)| !is_known(place) && !is_device(place));
     unknown.next().map(|(place, _)| place.into())

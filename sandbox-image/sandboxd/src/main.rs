@@ -1,4 +1,5 @@
-//! `sandboxd`: PID 1 of every sandbox. Serves until its lease has run out; then it kills everything and ends well.
+//! `sandboxd`: PID 1 of every sandbox. Serves until its lease expires or it is told to reset. Then it kills every
+//! process and exits with 0 or `RESET_EXIT`.
 
 use std::{
     ffi::OsString,
@@ -29,10 +30,10 @@ use tokio::net::TcpListener;
 /// Where to listen, if not on every address.
 const LISTEN_ENV: &str = "GRPO_SANDBOXD_LISTEN";
 
-/// What outlives the container is put back within, or the gateway takes another sandbox.
+/// Deadline to restore the state that outlives the container. After it the gateway takes another sandbox.
 const PUT_BACK_WITHIN: Duration = Duration::from_secs(5);
 
-/// A thread that has ended might not be had again.
+/// Idle threads are kept, because a new thread might not be available later.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Does nothing as long as the pod exists, so that the node has the pod's image. Serves no calls and needs no key.
@@ -85,7 +86,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The last thing a shell does that has set up an environment.
+/// The last step of a shell that has set up an environment.
 fn print_environment(mark: Option<OsString>) -> ExitCode {
     let mark = mark.and_then(|mark| mark.into_string().ok()).unwrap_or_default();
     match exec::print_environment(&mark) {
@@ -94,7 +95,7 @@ fn print_environment(mark: Option<OsString>) -> ExitCode {
     }
 }
 
-/// How every session begins. As in a shell, 127 means that there is no such program.
+/// The start of every session. As in a shell, 127 means that the program does not exist.
 fn take_terminal(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let error = session::take(arguments);
     let _ = writeln!(io::stderr(), "sandboxd: {error}");
@@ -108,9 +109,9 @@ fn take_terminal(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 fn run() -> Result<ExitCode, Ended> {
     let key = std::env::var(KEY_ENV).map_err(|_| Ended::NoKey)?;
     let verifier = Verifier::from_base64(&key).map_err(Ended::BadKey)?;
-    // Orphans become our children also where this is not PID 1.
+    // Orphans become our children even if this is not PID 1.
     nix::sys::prctl::set_child_subreaper(true).map_err(Ended::while_doing("adopting orphans"))?;
-    // What runs in the sandbox has the same user, and must not read or trace this process.
+    // The workload has the same user, and must not read or trace this process.
     nix::sys::prctl::set_dumpable(false).map_err(Ended::while_doing("hiding from the sandbox"))?;
     bounds::bound_processes();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -124,7 +125,7 @@ fn run() -> Result<ExitCode, Ended> {
 
 async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
     let surroundings = Surroundings::remember();
-    // Before what runs here can leave no room for them.
+    // Before the workload can use up all threads.
     offload::start_threads().await;
     let (watchdog, guard) = (Watchdog::default(), ProcessGuard::default());
     guard
@@ -152,7 +153,7 @@ async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
         () = watchdog.beat() => return Ok(ExitCode::FAILURE),
         end = binding.ended() => end,
     };
-    // Killed children must still be reaped; everything ends with this process in any case.
+    // Killed children must still be reaped; every process ends with this one in any case.
     let all_dead = tokio::select! {
         all_dead = exec::kill_everything() => all_dead,
         _ = reaper.keep_reaping() => false,
@@ -165,7 +166,7 @@ async fn serve(verifier: Verifier) -> Result<ExitCode, Ended> {
         }
         End::Reset if !all_dead => Err(Left::Processes.into()),
         End::Reset => {
-            // Elsewhere than in a sandbox they are somebody else's.
+            // Outside of a sandbox these files belong to others.
             if std::process::id() == 1 {
                 let put_back = offload::run(PUT_BACK_WITHIN, move || surroundings.put_back());
                 tokio::select! {
@@ -193,7 +194,7 @@ async fn listen() -> Result<TcpListener, Ended> {
             .await
             .map_err(Ended::while_doing("listening"));
     }
-    // One socket for both families, or IPv4 alone where the kernel has no IPv6.
+    // One socket for both families, or IPv4 alone if the kernel has no IPv6.
     match TcpListener::bind(("::", SANDBOXD_PORT)).await {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind(("0.0.0.0", SANDBOXD_PORT))

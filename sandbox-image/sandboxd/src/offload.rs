@@ -1,16 +1,15 @@
-//! Work that may block, on threads of its own and with a deadline: the loop that answers the gateway never waits for
-//! it.
+//! Blocking work, on separate threads and with a deadline: the loop that answers the gateway never waits for it.
 //!
-//! What runs in the sandbox can make a fork, an `open` or a read last as long as it likes: it stops the child before
-//! its program begins, puts a pipe in the place of a file, or takes a lease on it. All threads are started before
-//! anything runs here that could leave no room for them.
+//! The workload can make a fork, an `open` or a read last for any time: it stops the child before its program begins,
+//! puts a pipe in the place of a file, or takes a lease on it. All threads are started before the workload could leave
+//! no room for them.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Threads for work that may block.
+/// Threads for blocking work.
 pub const THREADS: usize = 8;
-/// All threads have started within; a sandbox that may have fewer works with those.
+/// Deadline for the start of all threads. A sandbox that may have fewer works with fewer.
 const STARTED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The work was not done in time. It continues, and its result is dropped.
@@ -18,14 +17,14 @@ const STARTED_WITHIN: Duration = Duration::from_secs(1);
 #[error("it was not done within {0:?}")]
 pub struct Late(pub Duration);
 
-/// Does blocking work away from the loop.
+/// Runs blocking work away from the loop.
 pub async fn run<T: Send + 'static>(within: Duration, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Late> {
     let done = tokio::time::timeout(within, tokio::task::spawn_blocking(work)).await;
     // A task that panicked has no result either.
     done.ok().and_then(Result::ok).ok_or(Late(within))
 }
 
-/// Starts every thread, each by a task that ends when all have begun.
+/// Starts every thread, each by a task that ends when all threads have begun.
 pub async fn start_threads() {
     let began = Arc::new((Mutex::new(0), Condvar::new()));
     let tasks: Vec<_> = (0..THREADS)

@@ -1,5 +1,5 @@
-//! What a command printed: all of it, or its head and its tail when it is too much. What lies between is spooled, and
-//! can be had in parts.
+//! The output of a command: all of it, or its head and its tail if it is too long. The part in between is spooled, and
+//! can be read in parts.
 
 mod spool;
 
@@ -15,17 +15,17 @@ use crate::offload;
 pub use spool::Disk;
 use spool::{Piece, Spool, Write};
 
-/// What is written to the sandbox's disk, or read from it, is given up after so long.
+/// Deadline of a read from or a write to the sandbox's disk.
 const DISK_WITHIN: Duration = Duration::from_secs(5);
 
-/// Keeps at most `limit` bytes of what passes through.
+/// Keeps at most `limit` bytes of the output.
 pub struct Output {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     head_limit: usize,
     tail_limit: usize,
     omitted: u64,
-    /// Where what is omitted goes, if anywhere.
+    /// The disk for omitted bytes, if there is one.
     disk: Option<Disk>,
     spool: Option<Spool>,
 }
@@ -77,7 +77,7 @@ impl Output {
         }
     }
 
-    /// Bytes that passed through.
+    /// Number of bytes so far.
     pub fn written(&self) -> u64 {
         self.in_memory() as u64 + self.omitted
     }
@@ -86,19 +86,19 @@ impl Output {
         self.head.len() + self.tail.len()
     }
 
-    /// What waits to be written to disk.
+    /// The bytes that wait to be written to disk.
     pub fn write(&self) -> Option<Write> {
         self.spool.as_ref()?.write()
     }
 
-    /// What became of that.
+    /// Takes in the result of that write.
     pub fn wrote(&mut self, written: Option<(Arc<File>, usize)>) {
         if let Some(spool) = &mut self.spool {
             spool.wrote(written);
         }
     }
 
-    /// Where the first byte that is kept at or after `from` is, and at most `count` bytes from there.
+    /// The position of the first kept byte at or after `from`, and at most `count` bytes from there.
     pub fn part(&self, from: u64, count: usize) -> (u64, Piece) {
         let (head, tail_from) = (self.head.len() as u64, self.written() - self.tail.len() as u64);
         if from < head {
@@ -123,14 +123,14 @@ impl Output {
     pub fn end(&self, count: usize) -> String {
         let count = count.min(self.in_memory());
         let of_tail = count.min(self.tail.len());
-        // Head and tail are neighbours only when nothing was omitted.
+        // Head and tail are adjacent only if nothing was omitted.
         let of_head = if self.omitted == 0 { count - of_tail } else { 0 };
         let mut bytes = self.head[self.head.len() - of_head..].to_vec();
         bytes.extend(self.tail.range(self.tail.len() - of_tail..));
         lossy(bytes)
     }
 
-    /// The text, with a line in the place of what was left out, and how much that was.
+    /// The text, with a line in the place of the omitted bytes, and their number.
     pub fn text(&self) -> (String, u64) {
         let (mut bytes, (front, back)) = (self.head.clone(), self.tail.as_slices());
         let tail = [front, back].concat();
@@ -145,16 +145,16 @@ impl Output {
     }
 }
 
-/// Copies only what is no UTF-8.
+/// Copies only if the bytes are not UTF-8.
 fn lossy(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// An output that is read while it is written. Cloning is cheap.
+/// An output that can be read while it is written. Cloning is cheap.
 #[derive(Clone)]
 pub struct Printed {
     output: Arc<Mutex<Output>>,
-    /// Bytes written, and whether that is all.
+    /// Bytes written, and whether the output is complete.
     progress: Arc<watch::Sender<(u64, bool)>>,
 }
 
@@ -173,7 +173,7 @@ impl Printed {
         self.progress.send_modify(|(written, _)| *written = output.written());
     }
 
-    /// Also writes to disk what is to go there. What the disk does not take in time is given up.
+    /// Takes in bytes and writes to disk what belongs there. Gives up bytes that the disk does not take in time.
     pub async fn take_in(&self, bytes: &[u8]) {
         self.push(bytes);
         let write = self.lock().write();
@@ -195,7 +195,7 @@ impl Printed {
         self.lock().in_memory()
     }
 
-    /// Returns when there is something at or after `from`, or nothing will come.
+    /// Returns when there is output at or after `from`, or when no more will come.
     pub async fn reaches(&self, from: u64) {
         let mut progress = self.progress.subscribe();
         let _ = progress.wait_for(|(written, ended)| *written > from || *ended).await;

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Connections at one time. The gateway holds at most 136 for relays (8 ports, 16 connections and one that is
-/// waited for each), which the workload can use up, and pools a few for its other calls.
+/// Maximum connections. The gateway holds at most 136 for relays (8 ports, each with 16 connections and one waiting),
+/// which the workload can use up, and pools a few for its other calls.
 const ALL: usize = 256;
-/// Those of one address without any signed call. The kubelet's and the gateway's probes are such.
+/// Maximum connections of one address without a signed call, such as the kubelet's and the gateway's probes.
 const UNPROVEN_OF_ONE: usize = 16;
 
-/// The places there are. Cloning is cheap.
+/// The places for connections. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Places(Arc<Mutex<TakenPlaces>>);
 
@@ -41,8 +41,8 @@ pub struct Place {
 }
 
 impl Places {
-    /// A place for a connection that has come, if it must be at another's cost. None if all are taken by the gateway
-    /// itself.
+    /// A place for a new connection, if necessary at the cost of another. `None` if all places have connections with
+    /// signed calls.
     pub fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
         let mut taken = self.lock();
@@ -88,14 +88,14 @@ impl TakenPlaces {
 }
 
 impl Place {
-    /// The connection has carried a call of the gateway.
+    /// The connection has carried a signed call of the gateway.
     pub fn prove(&self) {
         if let Some(connection) = self.places.lock().connections.get_mut(&self.number) {
             connection.proven = true;
         }
     }
 
-    /// Returns when the place is another's.
+    /// Returns when another connection has taken the place.
     pub async fn taken_away(&self) {
         self.give_way.notified().await;
     }

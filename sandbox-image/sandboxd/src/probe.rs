@@ -1,4 +1,4 @@
-//! What can be reached from here, and what the kernel bounds.
+//! The addresses that the sandbox can reach, and the kernel's limits.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use crate::bounds;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
-/// Version 1 has no word for none: its largest number, rounded to pages, is.
+/// Control groups version 1 express "no limit" as their largest number, rounded to pages.
 const NO_BOUND: u64 = 1 << 60;
-/// Longest probe.
+/// Longest duration of a probe.
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// Tries all addresses at once. Only an established connection counts: a refusal may come from a firewall.
@@ -37,7 +37,7 @@ async fn reaches(address: SocketAddr, within: Duration) -> bool {
     matches!(connected, Ok(Ok(_)))
 }
 
-/// Version 2 of control groups, then version 1.
+/// Control groups version 2, then version 1.
 fn limits(root: &Path, uids: &Path) -> Limits {
     let read = |file: &str| fs::read_to_string(root.join(file)).ok();
     let number = |file: &str| {
@@ -55,8 +55,8 @@ fn limits(root: &Path, uids: &Path) -> Limits {
         let (quota, period) = quota.trim().split_once(' ')?;
         (quota.parse::<u64>().ok()? * 1000).checked_div(period.parse().ok()?)
     });
-    // The pod's bound, if it can be seen from here, and our own. What each user may have bounds nothing: root in a
-    // sandbox can be many.
+    // The pod's limit, if it can be seen from here, and our own. A limit per user bounds nothing: root in a sandbox can
+    // act as many users.
     let of_the_pod = number("pids.max").or_else(|| number("pids/pids.max"));
     let processes = [of_the_pod, bounds::processes_together()];
     Limits {

@@ -1,8 +1,7 @@
-//! The one place that starts children and waits for them: those a command was started as, and every orphan of the
-//! sandbox.
+//! Starts and reaps all children: the processes of commands, and every orphan of the sandbox.
 //!
-//! A child is started on a thread of its own, because what runs in the sandbox can hold it between fork and exec, and
-//! with it the thread that starts it. Until that thread has told of it, only children that are known are reaped.
+//! A child is started on its own thread, because the workload can hold it between fork and exec, and with it the thread
+//! that starts it. Until that thread has reported the child, only known children are reaped.
 
 use std::{
     collections::HashMap,
@@ -32,13 +31,13 @@ use tokio::{
 
 use crate::offload;
 
-/// How often a start that takes long is looked at.
+/// Pause between two checks of a slow start.
 const LOOK: Duration = Duration::from_millis(20);
-/// A child that somebody stops before its program begins is let go on for so long, and then killed.
+/// How long a child that is stopped before its program begins is resumed. After that it is killed.
 const STOPPED_FOR: Duration = Duration::from_secs(2);
 /// Longest time from fork to exec: an image may have to be fetched block by block.
 const BEGIN_WITHIN: Duration = Duration::from_secs(30);
-/// Children that are reaped at a time; callers are answered in between.
+/// Children that are reaped in one batch; callers are answered in between.
 const AT_A_TIME: usize = 256;
 
 /// How a process ended.
@@ -48,7 +47,7 @@ pub enum End {
     Killed(i32),
 }
 
-/// Why there is no child to wait for.
+/// Why a child was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("{0}")]
@@ -57,13 +56,13 @@ pub enum SpawnError {
     HeldUp(Duration),
 }
 
-/// A child, what its start made besides, and how it will end.
+/// A child, the further result of its start, and the receiver for its end.
 pub type Spawned<T> = (Child, T, oneshot::Receiver<End>);
 
 #[derive(Default)]
 struct Children {
     awaited: HashMap<i32, oneshot::Sender<End>>,
-    /// Starts under way.
+    /// Starts in progress.
     starting: usize,
 }
 
@@ -81,7 +80,7 @@ impl Children {
                 return false;
             }
         };
-        // A caller that has gone does not want to know.
+        // The caller may have gone away.
         self.awaited.remove(&pid.as_raw()).map(|tell| tell.send(end));
         true
     }
@@ -91,15 +90,15 @@ impl Children {
 #[derive(Clone, Default)]
 pub struct Reaper {
     children: Arc<Mutex<Children>>,
-    /// A start has ended: what was left for its thread can be reaped.
+    /// A start has ended: children that were left for its thread can be reaped.
     started: Arc<Notify>,
-    /// Held from before a start's pipes until its child has been forked and waits by itself.
+    /// Held from before a start creates its pipes until its child is forked and independent.
     turn: Arc<sync::Mutex<()>>,
 }
 
 impl Reaper {
-    /// Starts a child on a thread of its own, at the latest at `until`; the receiver gets how it ends. `prepare` may
-    /// block; `spawn` only forks and waits for the program to begin.
+    /// Starts a child on its own thread, by the deadline `until`; the receiver gets its end. `prepare` may block;
+    /// `spawn` only forks and waits for the program to begin.
     pub async fn start<S: Send + 'static, T: Send + 'static>(
         &self,
         until: Instant,
@@ -108,7 +107,7 @@ impl Reaper {
     ) -> Result<Spawned<T>, SpawnError> {
         let (tell, told) = oneshot::channel();
         let reaper = self.clone();
-        // On its own: a caller that gives up must not leave a child without a waiter.
+        // In a separate task: if the caller gives up, the child must still be awaited.
         tokio::spawn(async move {
             let started = reaper.prepare_and_start(until, prepare, spawn).await;
             if let Err(Ok((child, ..))) = tell.send(started) {
@@ -156,9 +155,9 @@ impl Reaper {
                 Err(_) => {
                     let thread = thread.load(Ordering::Relaxed);
                     let mut all = children_of(thread);
-                    // The thread has started others before.
+                    // Children of the thread's earlier starts.
                     all.retain(|pid| !self.children().awaited.contains_key(pid));
-                    // A thread that waits has forked and closed its end of the pipe.
+                    // A waiting thread has forked and closed its end of the pipe.
                     if !all.is_empty() && state_of(&format!("self/task/{thread}")) != Some('R') {
                         turn = None;
                     }
@@ -180,7 +179,7 @@ impl Reaper {
         }
     }
 
-    /// How the child will end.
+    /// The receiver for the child's end.
     fn note(&self, pid: i32) -> oneshot::Receiver<End> {
         let (tell, end) = oneshot::channel();
         self.children().awaited.insert(pid, tell);
@@ -201,11 +200,11 @@ impl Reaper {
         }
     }
 
-    /// Reaps some of those that have ended. True if that was all.
+    /// Reaps one batch of ended children. True if there are no more.
     fn reap(&self) -> bool {
         let mut children = self.children();
         if children.starting > 0 {
-            // A child that is not known yet belongs to the thread that starts it, which waits for one that could not
+            // An unknown child belongs to the thread that starts it, which itself reaps a child whose program could not
             // begin.
             let known: Vec<i32> = children.awaited.keys().copied().collect();
             for pid in known {
@@ -221,14 +220,14 @@ impl Reaper {
     }
 }
 
-/// Those that this thread has started and that are not reaped. Orphans are the main thread's.
+/// Unreaped children that this thread has started. Orphans belong to the main thread.
 fn children_of(thread: i32) -> Vec<i32> {
     let children = fs::read_to_string(format!("/proc/self/task/{thread}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Frees a thread from children that do not come to their program: what was stopped continues, and is killed if it is
-/// stopped again and again; what waits for something else is killed when it is late. Answers whether one was killed.
+/// Frees a thread from children that do not reach their program. A stopped child is resumed, and killed if it is
+/// stopped repeatedly; a child that waits for something else is killed at its deadline. Returns whether one was killed.
 fn free(children: &[i32], began: Instant, late: Instant) -> bool {
     let mut killed = false;
     for &pid in children {
@@ -247,7 +246,7 @@ fn is_stopped(pid: i32) -> bool {
     matches!(state_of(&pid.to_string()), Some('T' | 't'))
 }
 
-/// The state of a process or thread, named by its folder in `/proc`.
+/// The state of a process or thread, given its folder in `/proc`.
 fn state_of(task: &str) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()

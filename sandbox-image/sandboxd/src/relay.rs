@@ -1,4 +1,4 @@
-//! Loopback ports whose connections the gateway comes to fetch, one call for each.
+//! Loopback ports of relays. The gateway fetches their connections, one call for each.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-/// Ports that may be open at one time.
+/// Maximum open ports.
 const MAX_PORTS: usize = 8;
-/// Those that have connected and that the gateway has not fetched yet; more are refused by the kernel.
+/// Maximum connections that the gateway has not fetched yet; the kernel refuses more.
 const BACKLOG: u32 = 64;
-/// Ports below are root's.
+/// Lower ports are reserved for root.
 const LOWEST_PORT: u16 = 1024;
-/// What is copied at one time, each way: many connections are open at one time, and a request is seldom larger.
+/// Buffer size for each direction: many connections are open at one time, and a request is seldom larger.
 const BUFFER: usize = 8 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub enum RelayError {
 pub struct Relays(Arc<Mutex<HashMap<u16, Arc<TcpListener>>>>);
 
 impl Relays {
-    /// The next connection to the port. The first call opens the port, and it stays open. None after the time limit.
+    /// The next connection to the port. The first call opens the port, and it stays open. `None` at the time limit.
     pub async fn next(&self, port: u16, wait: Duration) -> Result<Option<TcpStream>, RelayError> {
         let listener = self.listener(port)?;
         match tokio::time::timeout(wait, listener.accept()).await {

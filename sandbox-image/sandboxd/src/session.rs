@@ -21,25 +21,25 @@ use terminal::Terminal;
 
 pub use terminal::{TAKE_TERMINAL, take};
 
-/// Sessions that are remembered, ended ones too.
+/// Maximum remembered sessions, ended ones included.
 const MAX_SESSIONS: usize = 32;
-/// Replies that are remembered, and ids of inputs, so that none is typed twice.
+/// Maximum remembered replies, and ids of inputs, so that no input is typed twice.
 const REPLIES: usize = 16;
 const INPUTS: usize = 1024;
-/// A session's environment is set up within.
+/// Deadline to set up a session's environment.
 const BEGIN_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for a reply.
 const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
-/// How long a prompt must stand, and how long a silence must be, when the caller does not say.
+/// Default times: how long a prompt must stand, and how long a silence must last.
 const PROMPT_STANDS: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_millis(500);
-/// What an ended program has printed is there after so long a silence.
+/// After this silence the output of an ended program is complete.
 const DRAIN_QUIET: Duration = Duration::from_millis(50);
-/// Prompts are sought in so many bytes, and are not longer than this.
+/// Prompts are searched for in this many last bytes. A pattern has at most [`MAX_PROMPT_BYTES`].
 const PROMPT_WITHIN: usize = 4 << 10;
 const MAX_PROMPT_BYTES: usize = 1 << 10;
 
-/// A session, from the first request for it on: later requests with its id wait for the same session.
+/// A session, from its first request on: later requests with its id wait for the same session.
 type Begun = Arc<OnceCell<Arc<Session>>>;
 
 /// The sandbox's sessions. Cloning is cheap.
@@ -53,14 +53,14 @@ struct Session {
     id: String,
     terminal: Terminal,
     target: Target,
-    /// What was printed since the last reply.
+    /// The output since the last reply.
     pending: Mutex<Output>,
-    /// When something was printed last, and whether the terminal is closed.
+    /// Time of the last output, and whether the terminal is closed.
     printed: watch::Sender<(Instant, bool)>,
     ended: watch::Receiver<Option<(End, Instant)>>,
-    /// The session was closed, so its output need not be read any more.
+    /// The session was closed, so its output is no longer read.
     closed: Notify,
-    /// One input at a time; the replies, newest last, those of old ones not kept.
+    /// Serializes inputs. Holds the replies, newest last; old entries have only the id.
     inputs: tokio::sync::Mutex<VecDeque<(String, Option<SessionReply>)>>,
 }
 
@@ -77,7 +77,7 @@ impl Sessions {
         exec::check(&request.id, &request.argv)?;
         let cell = self.cell(&request.id)?;
         let (sessions, id) = (self.clone(), request.id.clone());
-        // On its own: a caller that goes away must not leave half of it.
+        // In a separate task: if the caller goes away, the session is still completed.
         let begun = tokio::spawn({
             let cell = cell.clone();
             async move {
@@ -162,19 +162,19 @@ impl Sessions {
         Ok(session)
     }
 
-    /// Types, and answers what came of it.
+    /// Types the input and returns the reply.
     pub async fn input(&self, input: SessionInput) -> Result<SessionReply, ExecError> {
         let session = self.known().get(&input.session).and_then(|cell| cell.get().cloned());
         let session = session.ok_or_else(|| ExecError::Unknown(format!("session {}", input.session)))?;
         let prompt = input.prompt.as_deref().map(prompt).transpose()?;
-        // In a task of its own: a repeated request gets the reply, too.
+        // In a separate task: a repeated request gets the reply, too.
         let reply = tokio::spawn(async move { session.input(&input, prompt).await });
         reply
             .await
             .unwrap_or_else(|error| Err(ExecError::Setup(format!("waiting for the reply: {error}"))))
     }
 
-    /// Ends the session and all that it has started.
+    /// Ends the session and all its descendants.
     pub async fn close(&self, request: &CloseRequest) {
         let cell = self.known().remove(&request.id);
         if let Some(session) = cell.and_then(|cell| cell.get().cloned()) {
@@ -183,7 +183,7 @@ impl Sessions {
         }
     }
 
-    /// How many sessions are busy: an input is not answered yet, or a shell runs a program.
+    /// Number of busy sessions: an input is not answered yet, or a shell runs a program.
     pub fn busy(&self) -> u32 {
         let known = self.known();
         let sessions = known.values().filter_map(|cell| cell.get());
@@ -195,7 +195,7 @@ impl Sessions {
     }
 }
 
-/// The pattern at the end of what was printed.
+/// The pattern, anchored at the end of the output.
 fn prompt(pattern: &str) -> Result<Regex, ExecError> {
     if pattern.len() > MAX_PROMPT_BYTES {
         return Err(ExecError::BadPrompt(format!(
@@ -258,12 +258,12 @@ impl Session {
         let deadline = began + Duration::from_millis(input.timeout_millis).min(MAX_WAIT);
         let before = self.pending().written();
         let typed = self.terminal.write_all(input.text.as_bytes());
-        // A program that does not read is waited for no longer than one that does not print. One that has ended is told
+        // A program that does not read has the same deadline as one that does not print. An ended program is reported
         // below.
         if self.end().is_none() && tokio::time::timeout_at(deadline, typed).await.is_err() {
             return Until::Timeout;
         }
-        // A prompt that stood there already asks for what has just been typed.
+        // A prompt that was already there does not count; the program must print after the input.
         let prompt_after = if input.text.is_empty() { 0 } else { before + 1 };
         let default = if prompt.is_some() { PROMPT_STANDS } else { SILENCE };
         let still = input.idle_millis.map_or(default, Duration::from_millis).min(MAX_WAIT);
@@ -297,7 +297,7 @@ impl Session {
         }
     }
 
-    /// Another process group than the program's own has the terminal.
+    /// Whether a Unix process group other than the program's own has the terminal.
     fn runs_another(&self) -> bool {
         self.end().is_none() && self.terminal.foreground() != Some(self.target.pid)
     }

@@ -1,8 +1,8 @@
-//! What other processes of its user may change of this one, although they can neither kill nor trace it: its limits and
-//! how its threads are scheduled.
+//! The resource limits and the thread scheduling of this process. Other processes of its user can change them, although
+//! they can neither kill nor trace it.
 //!
-//! A policy that takes sandboxd's descriptors or its processor time silences it, and no right is left to take them
-//! back. So a change is noticed, and is a reason to end.
+//! A policy that takes sandboxd's descriptors or its processor time silences it, and sandboxd lacks the right to take
+//! them back. So it detects a change, and ends.
 
 use nix::errno::Errno;
 use std::{
@@ -14,7 +14,7 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     limits: String,
-    /// Of every thread: none is started after the first look.
+    /// The scheduling of every thread. No thread is started after the first check.
     threads: Vec<(PathBuf, Scheduling)>,
 }
 
@@ -22,7 +22,7 @@ pub struct Standing {
 type Scheduling = [String; 3];
 
 impl Standing {
-    /// None where it cannot be seen, as without descriptors.
+    /// `None` if it cannot be read, for example without free descriptors.
     pub fn now() -> Option<Self> {
         Self::of(Path::new("/proc/self"))
     }
@@ -40,7 +40,7 @@ impl Standing {
         Some(Self { limits, threads })
     }
 
-    /// Whether it is unchanged. A thread that was not there then does not count.
+    /// Whether it is unchanged. Only threads that existed at the first check count.
     pub fn holds(&self) -> bool {
         let Some(now) = Self::now() else { return false };
         let same = |(thread, then): &(PathBuf, Scheduling)| {
@@ -51,9 +51,9 @@ impl Standing {
     }
 }
 
-/// What a thread's `stat` holds; nothing of a thread that ended since it was listed, or ends while it is read. That is
-/// no change: the runtime ends idle threads of its own. An error where it cannot be read for another reason, as without
-/// descriptors.
+/// A thread's `stat`. `None` if the thread has ended since it was listed, or ends during the read; this is no change,
+/// because the runtime ends its idle threads. An error if it cannot be read for another reason, for example without
+/// free descriptors.
 fn stat_unless_ended(thread: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(thread.join("stat")) {
         Ok(stat) => Ok(Some(stat)),
@@ -64,7 +64,7 @@ fn stat_unless_ended(thread: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// `pid (name) state …`; the name may hold anything, so what follows its last bracket counts.
+/// `pid (name) state …`. The name may contain any character, so parsing begins after its last bracket.
 fn scheduling(stat: &str) -> Option<Scheduling> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |at: usize| fields.get(at).map(|field| (*field).to_owned());

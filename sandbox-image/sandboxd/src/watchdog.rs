@@ -1,8 +1,8 @@
-//! Ends sandboxd when its loop does not turn any more, or when somebody has taken what it needs to: its pod then fails
-//! by an exit code of its own, and that is the workload's doing.
+//! Ends sandboxd when its loop hangs, or when another process has changed its limits or its scheduling. Its pod then
+//! fails with a distinct exit code, and counts as the workload's fault.
 //!
-//! Nothing but the workload can hold the loop up alone. A node that stands still holds the watchdog up as well, so it
-//! counts its own looks and not the time: a stall of everything is one look.
+//! Only the workload can hold up the loop alone. A node that stalls also stalls the watchdog, so the watchdog counts
+//! its checks and not the time: a stall of the whole node counts as one check.
 
 use std::process;
 use std::sync::Arc;
@@ -12,25 +12,27 @@ use std::time::Duration;
 
 use crate::standing::Standing;
 
-/// Between two beats of the loop, and between two looks at them.
+/// Pause between two beats of the loop, and between two checks.
 pub const TICK: Duration = Duration::from_millis(250);
-/// Looks without a beat in between: two seconds.
+/// Checks without a beat before sandboxd ends: two seconds.
 const LOOKS: u32 = 8;
-/// Every so many looks it is looked whether sandboxd's standing holds: once a second.
+/// Every this many checks, sandboxd's standing is checked: once a second.
 const STANDING: u32 = 4;
 /// Exit code of a sandboxd that the watchdog ended.
 pub const EXIT: i32 = 70;
 
-/// The loop's sign of life. Cloning is cheap.
+/// The loop's heartbeat. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Watchdog(Arc<AtomicU64>);
 
 impl Watchdog {
-    /// Starts the thread that looks, once all others have started; it ends this process when the loop stands still.
+    /// Starts the watchdog thread, after all other threads. It ends this process when the loop hangs or its standing
+    /// has changed.
     pub fn start(&self) -> std::io::Result<()> {
         let standing = Standing::now();
         let holds = move || standing.as_ref().is_none_or(Standing::holds);
-        // Nothing is written before: the loop may hold the lock of the output, or the output may be what blocks it.
+        // Writes no message before the exit: the loop may hold the lock of the output, or the output may be what blocks
+        // it.
         self.watch(TICK, holds, || process::exit(EXIT))
     }
 
@@ -50,7 +52,7 @@ impl Watchdog {
                     break;
                 }
                 let now = beats.load(Ordering::Relaxed);
-                // Not begun yet is no standstill.
+                // Before the first beat the loop does not count as hanging.
                 missed = if now == last && now > 0 { missed + 1 } else { 0 };
                 last = now;
             }
@@ -59,7 +61,7 @@ impl Watchdog {
         thread::Builder::new().name("watchdog".into()).spawn(look).map(drop)
     }
 
-    /// Beats for as long as the loop turns.
+    /// Beats for as long as the loop runs.
     pub async fn beat(&self) {
         self.beat_every(TICK).await;
     }

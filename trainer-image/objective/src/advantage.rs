@@ -1,4 +1,4 @@
-//! Advantages of a group: how much better each attempt at a task was than the others.
+//! Advantages of a group: how much better each episode was than the others.
 //!
 //! A_i = (r_i - mean(r)) / (std(r) + epsilon), over the group's *valid* episodes (DeepSeekMath, arXiv 2402.03300, eq.
 //! 21; epsilon 1e-6 as in verl and slime, 1e-4 in TRL). `std: None` leaves the division out (Dr. GRPO, arXiv
@@ -6,31 +6,30 @@
 //! `scale_rewards: batch`). LeaveOneOut compares with the mean of the others, r_i - mean(r without r_i) (RLOO, arXiv
 //! 2402.14740).
 //!
-//! StepWise takes rows of single turns, each with its turn's reward (outcome and process together, as OpenClaw-RL's),
-//! and compares the turns of one number within the group; with fewer than two there is nothing to compare.
+//! StepWise takes rows of single turns, each with its turn's reward (the sum of outcome and process reward, as in
+//! OpenClaw-RL), and compares turns with the same number within the group; fewer than two cannot be compared.
 //!
-//! A Void has no reward, so it is in neither mean nor deviation; with fewer than two valid episodes there is nothing to
-//! compare and the group is dropped. An episode that a limit cut may be left out of training, but it has a reward and
-//! stays in the baseline.
+//! A void has no reward, so it is in neither mean nor deviation; a group with fewer than two valid episodes is dropped.
+//! An episode that a limit cut may be left out of training, but it has a reward and stays in the baseline.
 
 use grpo_crds::algorithm::{Advantage, Algorithm, Control, Estimator, StandardDeviation};
 use grpo_records::batch::{Batch, Row};
 
 use crate::mixing::{STEP, mixed};
 
-/// What became of one group.
+/// The result for one group.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GroupAdvantages {
     /// One advantage per valid episode, in order.
     Kept(Vec<f64>),
-    /// All rewards were equal: every advantage is 0 and nothing is learnt from the group.
+    /// All rewards were equal: every advantage is 0, and the group has no signal.
     ZeroVariance(Vec<f64>),
     /// Fewer than two valid episodes.
     Dropped,
 }
 
 impl GroupAdvantages {
-    /// The advantages, if the group is trained on.
+    /// The advantages, unless the group was dropped.
     pub fn values(&self) -> Option<&[f64]> {
         match self {
             Self::Kept(values) | Self::ZeroVariance(values) => Some(values),
@@ -45,14 +44,14 @@ fn squares(rewards: &[f64]) -> (f64, f64) {
     (rewards.iter().map(|reward| (reward - mean).powi(2)).sum(), mean)
 }
 
-/// Unbiased deviation of all rewards of the groups that are kept: the divisor of [`StandardDeviation::Batch`].
+/// Unbiased deviation of all rewards of the kept groups: the divisor of [`StandardDeviation::Batch`].
 pub fn batch_deviation<'a>(groups: impl Iterator<Item = &'a [f64]>) -> f64 {
     let all: Vec<f64> = groups.filter(|group| group.len() > 1).flatten().copied().collect();
     (squares(&all).0 / all.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
 /// Advantages of the valid episodes of one group. `batch`: [`batch_deviation`] of the batch. StepWise takes rewards of
-/// single turns: here it is like Group, of the turns of one number.
+/// single turns with the same number; the formula is that of Group.
 pub fn advantages(rewards: &[f64], how: &Advantage, batch: f64) -> GroupAdvantages {
     let n = rewards.len();
     if n < 2 {
@@ -68,7 +67,7 @@ pub fn advantages(rewards: &[f64], how: &Advantage, batch: f64) -> GroupAdvantag
         StandardDeviation::Unbiased => (squares / (n - 1) as f64).sqrt() + how.epsilon,
         StandardDeviation::Batch => batch + how.epsilon,
     };
-    // r - mean of the others is the same difference, stretched.
+    // r - mean of the others is the same difference times n / (n - 1).
     let stretch = match how.estimator {
         Estimator::LeaveOneOut => n as f64 / (n - 1) as f64,
         Estimator::Group | Estimator::StepWise => 1.0,
@@ -94,25 +93,25 @@ pub enum AdvantageError {
     Disagree { episode: String, first: f32, second: f32 },
 }
 
-/// A batch's advantages, one per row, and what became of its groups.
+/// A batch's advantages, one per row, and the results of its groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchAdvantages {
-    /// Per row of the batch; `None` where its group was dropped.
+    /// Per row of the batch; `None` if its group was dropped.
     pub rows: Vec<Option<f64>>,
-    /// Per row: its episode was cut by a limit and `maskOverlong` keeps it from being trained on.
+    /// Per row: whether a limit cut its episode and `maskOverlong` keeps it from training.
     pub masked: Vec<bool>,
     pub groups: u32,
     pub dropped: u32,
     pub zero_variance: u32,
     /// Mean reward over valid episodes.
     pub mean_reward: f64,
-    /// One list a group (StepWise: a group's turns of one number), in the order of the batch's groups and of their
-    /// episodes; empty where it was dropped.
+    /// One list per group (StepWise: per turn number of a group), in the order of the batch's groups and of their
+    /// episodes; empty if it was dropped.
     pub by_group: Vec<Vec<f64>>,
 }
 
-/// Rewards of a group in other places (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group):
-/// what a policy "learns" from them is what it would learn from chance.
+/// Shuffles a group's rewards (Fisher-Yates, drawn by SplitMix64 from the run's seed, the step and the group): a
+/// control, whose advantages carry no information about the episodes.
 fn shuffle(rewards: &mut [f64], seed: u64, step: u32, group: u32) {
     let mut state = seed ^ (u64::from(step) << 32 | u64::from(group)).wrapping_mul(STEP);
     let mut draw = || {
@@ -132,10 +131,10 @@ pub fn batch_advantages(batch: &Batch, algorithm: &Algorithm, seed: u64) -> Resu
     shaped_advantages(batch, &rewards, algorithm, seed)
 }
 
-/// What is compared with what: a group's episodes, or with StepWise its turns of one number.
+/// A set of rewards that are compared: a group's episodes, or with StepWise its turns with the same number.
 type Set = (u32, Option<u32>);
 
-/// The same with other rewards than the batch's, one a row: those from which a KL penalty was taken
+/// Like [`batch_advantages`], with other rewards than the batch's, one per row: after a KL penalty
 /// ([`crate::kl::shaped_reward`]).
 pub fn shaped_advantages(
     batch: &Batch,

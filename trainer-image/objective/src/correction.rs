@@ -1,13 +1,13 @@
-//! What a token's policy loss is multiplied with, because engine and trainer do not compute the same probabilities.
+//! Factors on a token's policy loss, because engine and trainer do not compute the same probabilities.
 //!
-//! With r = p(trainer) / p(engine), the trainer's under the weights that the batch's first step starts from: truncated
-//! importance sampling weighs by r held in a band (TIS, as in verl, slime, TRL); IcePop leaves out what lies outside
-//! the band and weighs the rest by r (arXiv 2510.18855); at level Sequence r is the product over the sequence. A
+//! With r = p(trainer) / p(engine), the trainer's under the weights from which the batch's first step starts: truncated
+//! importance sampling weighs by r held in a band (TIS, as in verl, slime, TRL); IcePop leaves out tokens outside the
+//! band and weighs the others by r (arXiv 2510.18855); at level Sequence r is the product over the sequence. A
 //! geometric mask leaves out sequences whose mean r lies outside a band (verl's `seq_mean_k1`); the sequence mask
 //! leaves out those with a negative advantage that the policy has moved away from (off-policy sequence masking,
 //! DeepSeek-V3.2, arXiv 2512.02556).
 //!
-//! Weights are constants to the gradient, and no denominator knows of them.
+//! Weights are constants to the gradient and are in no denominator.
 
 use grpo_crds::algorithm::{Correction, Ratio};
 
@@ -23,20 +23,20 @@ pub struct TokenLogprobs {
     pub new: f64,
 }
 
-/// Sums over a sequence's trained tokens: all that one token needs to know of the others.
+/// Sums over a sequence's trained tokens: the only facts that one token needs about the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sums {
     pub tokens: f64,
-    /// Of `new` less the logprob that new ones are compared with.
+    /// Sum of `new` minus the logprob to which it is compared.
     pub moved: f64,
-    /// Of `old` - `rollout`.
+    /// Sum of `old` - `rollout`.
     pub mismatch: f64,
-    /// Of `rollout` - `new`.
+    /// Sum of `rollout` - `new`.
     pub drift: f64,
 }
 
 impl Sums {
-    /// `old`: what the token's new logprob is compared with.
+    /// `old`: the logprob to which the token's new one is compared.
     pub fn add(&mut self, token: &TokenLogprobs, old: f64) {
         self.tokens += 1.0;
         self.moved += token.new - old;
@@ -58,7 +58,7 @@ pub fn keeps(correction: &Correction, sums: &Sums, advantage: f64) -> bool {
     !drifted && !outside
 }
 
-/// The weight that a log-ratio gives: a token's own, or at level Sequence the sum over its sequence.
+/// The weight from a log-ratio: a token's own, or at level Sequence the sum over its sequence.
 pub fn importance(correction: &Correction, log_ratio: f64) -> f64 {
     let ratio = bounded(log_ratio).value;
     match (&correction.truncated_importance, &correction.ice_pop) {
@@ -69,7 +69,7 @@ pub fn importance(correction: &Correction, log_ratio: f64) -> f64 {
     }
 }
 
-/// The weight of one token, of a sequence with these sums.
+/// The weight of one token in a sequence with these sums.
 pub fn weight(correction: &Correction, sums: &Sums, advantage: f64, token: &TokenLogprobs) -> f64 {
     if !keeps(correction, sums, advantage) {
         return 0.0;

@@ -1,11 +1,11 @@
-//! Distance from a reference policy, per token: five estimators of it, three ways to differentiate them.
+//! Distance from a reference policy, per token: five estimators, and three ways to differentiate them.
 //!
 //! With x = log p(policy) - log p(reference) of a token that the policy sampled (Schulman, "Approximating KL
 //! divergence", 2020): k1 = x, k2 = x^2 / 2, k3 = e^-x - 1 + x; beside them |x| (verl's `abs`) and (e^-x - 1)^2 / 2.
 //!
 //! E[k1] and E[k3] are the divergence, but their derivatives are not its gradient: E[dk1] = 0, and E[dk3] is the
-//! gradient of the *forward* KL. E[dk2] is the gradient of the divergence itself as long as samples are the policy's
-//! own. [`KlGradient`] therefore says which one is meant.
+//! gradient of the *forward* KL. E[dk2] is the gradient of the divergence itself, if the policy itself sampled.
+//! [`KlGradient`] therefore chooses one.
 
 use grpo_crds::algorithm::{Kl, KlEstimator, KlGradient};
 
@@ -18,7 +18,7 @@ pub struct Penalty {
     pub gradient: f64,
 }
 
-/// The estimator as written, at x. Where it holds e^-x, x is held within [`MAX_LOG_RATIO`].
+/// The estimator as written, at x. If it contains e^-x, x is clamped to [`MAX_LOG_RATIO`].
 pub fn estimate(estimator: KlEstimator, x: f64) -> Penalty {
     let held = x.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
     let inside = if held == x { 1.0 } else { 0.0 };
@@ -34,7 +34,7 @@ pub fn estimate(estimator: KlEstimator, x: f64) -> Penalty {
     Penalty { value, gradient }
 }
 
-/// What a token adds to the loss, before coefficient and weight. `ratio`: the token's own, of new to old probability.
+/// A token's penalty in the loss, before coefficient and weight. `ratio`: the token's own, of new to old probability.
 pub fn penalty(kl: &Kl, x: f64, ratio: Bounded) -> Penalty {
     let plain = estimate(kl.estimator, x);
     match kl.gradient {
@@ -50,8 +50,8 @@ pub fn penalty(kl: &Kl, x: f64, ratio: Bounded) -> Penalty {
     }
 }
 
-/// A reward from which the penalty is taken before advantages are computed. `differences`: x of every trained token of
-/// the episode, under the policy that sampled.
+/// A reward minus the penalty, before advantages are computed. `differences`: x of every trained token of the episode,
+/// under the policy that sampled.
 pub fn shaped_reward(reward: f64, kl: &Kl, differences: impl Iterator<Item = f64>) -> f64 {
     reward - kl.coefficient * differences.map(|x| estimate(kl.estimator, x).value).sum::<f64>()
 }

@@ -1,10 +1,9 @@
 //! The objective, as formulas: rewards to advantages ([`advantage`]), logprobs to a loss and its gradient
-//! ([`objective`], made of [`ratio`],
-//! [`loss`], [`kl`] and [`correction`]), steps to a learning rate ([`rate`]), and what is drawn by chance ([`mixing`]).
-//! No tensors, no I/O; double precision.
+//! ([`objective`], made of [`ratio`], [`loss`], [`kl`] and [`correction`]), steps to a learning rate ([`rate`]), and
+//! pseudorandom draws ([`mixing`]). No tensors, no I/O; double precision.
 //!
-//! The trainer calls this for every token, and so does anything that recomputes a run from its store: what is reported
-//! and what was trained on cannot drift apart. `docs/src/objective.md` gives every formula with its source.
+//! The trainer calls this for every token, and so does any program that recomputes a run from its store: reported and
+//! trained values cannot drift apart. `docs/src/objective.md` gives every formula with its source.
 
 pub mod advantage;
 pub mod correction;

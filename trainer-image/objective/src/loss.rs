@@ -25,9 +25,9 @@ pub fn token_loss(new: f64, old: f64, advantage: f64, clip: &Clip) -> TokenLoss 
     clipped(bounded(new - old), advantage, clip)
 }
 
-/// The loss that the algorithm names. `ratio`: the token's, or its sequence's; a sequence's slope is taken as if the
-/// token alone moved it, and the sequence's other tokens answer for themselves (GSPO-token, arXiv 2507.18071, eq. 14):
-/// where all tokens of a sequence weigh the same, their sum is the derivative of the sequence's loss.
+/// The loss that the algorithm names. `ratio`: the token's, or its sequence's. A sequence's slope is by this token's
+/// logprob alone; each other token of the sequence has its own (GSPO-token, arXiv 2507.18071, eq. 14): where all tokens
+/// of a sequence weigh the same, their sum is the derivative of the sequence's loss.
 pub fn policy_loss(loss: Loss, ratio: Bounded, new: f64, advantage: f64, clip: &Clip) -> TokenLoss {
     match loss {
         Loss::Clipped => clipped(ratio, advantage, clip),
@@ -69,9 +69,9 @@ pub fn token_weights(tokens: &[u64], aggregation: Aggregation) -> Vec<f64> {
     batch_weights(tokens, aggregation, None)
 }
 
-/// What each trained token of a sequence weighs in the batch's loss, by sequence. `tokens`: trained tokens of every
-/// sequence; one without any is in no denominator. `length`: the divisor of `SequenceSum`, else 1 (Dr. GRPO, arXiv
-/// 2503.20783). The sum over the batch of weight x loss is the loss, however the batch is cut into micro-batches and
+/// The weight of each trained token in the batch's loss, by sequence. `tokens`: trained tokens of every sequence; a
+/// sequence without any is in no denominator. `length`: the divisor of `SequenceSum`, else 1 (Dr. GRPO, arXiv
+/// 2503.20783). The loss is the sum over the batch of weight x loss, however the batch is cut into micro-batches and
 /// ranks.
 pub fn batch_weights(tokens: &[u64], aggregation: Aggregation, length: Option<u32>) -> Vec<f64> {
     let total: u64 = tokens.iter().sum();

@@ -1,6 +1,6 @@
-//! Numbers that look like chance and are a function of others: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//! Pseudorandom numbers as a function of their inputs: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 
-/// What the state moves by from one draw to the next.
+/// Increment of the state from one draw to the next.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The draw that follows this state.

@@ -1,12 +1,11 @@
-//! The whole objective of a batch: what the trainer minimises, from logprobs to one number and its gradient.
+//! The whole objective of a batch, which the trainer minimises: from logprobs to one number and its gradient.
 //!
 //! loss = sum over trained tokens of weight x (correction x policy loss + coefficient x KL penalty - coefficient x
 //! entropy)
 //!
 //! Weights come from the aggregation ([`crate::loss::batch_weights`]), corrections are constants
-//! ([`crate::correction`]). The gradient is by each token's logprob and entropy, which is all that a model's backward
-//! pass needs: the trainer calls [`term`] for every token it has computed, and there is no second copy of any formula
-//! on tensors.
+//! ([`crate::correction`]). The gradient is by each token's logprob and entropy, the only inputs of a model's backward
+//! pass: the trainer calls [`term`] for every token it has computed, and no formula has a second copy on tensors.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement, OldLogprobs, Ratio};
 
@@ -18,20 +17,20 @@ use crate::ratio::bounded;
 /// A trained token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Token {
-    /// Logprob under the policy that is trained, now.
+    /// Logprob under the trained policy, now.
     pub new: f64,
-    /// The trainer's, under the weights that the batch's first step starts from.
+    /// The trainer's logprob under the weights from which the batch's first step starts.
     pub old: f64,
-    /// As recorded when it was sampled.
+    /// The engine's logprob, recorded when the token was sampled.
     pub rollout: f64,
-    /// Under the reference policy; read only with `kl` in the loss.
+    /// Logprob under the reference policy; read only with `kl` in the loss.
     pub reference: f64,
     /// Entropy of the policy where the token was sampled, nats.
     pub entropy: f64,
 }
 
 impl Token {
-    /// The probability that the new one is compared with.
+    /// The logprob to which the new one is compared.
     pub fn ratio_base(&self, which: OldLogprobs) -> f64 {
         match which {
             OldLogprobs::Engine => self.rollout,
@@ -49,7 +48,7 @@ impl Token {
     }
 }
 
-/// What a sequence is, `denominator` decides: an episode's rows together, or one row.
+/// An episode's rows together, or one row: `denominator` decides.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sequence {
     pub advantage: f64,
@@ -57,7 +56,7 @@ pub struct Sequence {
     pub tokens: Vec<Token>,
 }
 
-/// Derivatives of the loss by what the model says of one token.
+/// Derivatives of the loss by one token's logprob and entropy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gradient {
     pub logprob: f64,
@@ -76,13 +75,13 @@ pub struct Objective {
     pub entropy: f64,
     /// By sequence and token.
     pub gradient: Vec<Vec<Gradient>>,
-    /// Tokens whose ratio a bound held.
+    /// Tokens whose ratio was clipped.
     pub clipped: u64,
     /// Tokens that a correction left out.
     pub left_out: u64,
 }
 
-/// What one token adds to the batch's loss.
+/// One token's part of the batch's loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Term {
     pub policy: f64,
@@ -95,9 +94,9 @@ pub struct Term {
     pub divergence: f64,
     /// New to old probability: the token's own, or its sequence's.
     pub ratio: f64,
-    /// A bound held the ratio.
+    /// Whether the ratio was clipped.
     pub clipped: bool,
-    /// A correction left the token out.
+    /// Whether a correction left the token out.
     pub left_out: bool,
 }
 
@@ -115,13 +114,14 @@ pub fn looks_at_sequences(algorithm: &Algorithm) -> bool {
             .is_some_and(|correction| correction.level == Ratio::Sequence || correction.geometric_mask.is_some())
 }
 
-/// The same for what the policy says of them *now*: it changes with every optimizer step.
+/// Whether a token's loss depends on the *current* logprobs of the other tokens of its sequence: these change with
+/// every optimizer step.
 pub fn looks_at_moving_sequences(algorithm: &Algorithm) -> bool {
     let correction = algorithm.correction.as_ref();
     algorithm.ratio == Ratio::Sequence || correction.is_some_and(|correction| correction.sequence_mask.is_some())
 }
 
-/// Sums over a sequence, of which [`term`] knows the rest of the sequence by.
+/// Sums over a sequence: all that [`term`] needs to know of the sequence's other tokens.
 pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
     let mut sums = Sums::default();
     for token in tokens {
@@ -130,9 +130,8 @@ pub fn sums(tokens: &[Token], old: OldLogprobs) -> Sums {
     sums
 }
 
-/// One token's part. `weight`: of [`batch_weights`]. `sequence`: sums over the token's sequence; they are read only
-/// where the algorithm
-/// [`looks_at_sequences`]. Of `algorithm` everything between advantages and optimizer is read.
+/// One token's part of the loss. `weight`: from [`batch_weights`]. `sequence`: sums over the token's sequence, read
+/// only if the algorithm [`looks_at_sequences`]. Reads all fields of `algorithm` between advantages and optimizer.
 pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums, token: &Token) -> Term {
     let own = bounded(token.new - token.ratio_base(algorithm.old_logprobs));
     let ratio = match algorithm.ratio {
@@ -165,7 +164,7 @@ pub fn term(algorithm: &Algorithm, weight: f64, advantage: f64, sequence: &Sums,
     term
 }
 
-/// Loss and gradient of a batch that is at hand as a whole.
+/// Loss and gradient of a whole batch.
 pub fn objective(sequences: &[Sequence], algorithm: &Algorithm) -> Objective {
     let tokens: Vec<u64> = sequences.iter().map(|sequence| sequence.tokens.len() as u64).collect();
     let weights = batch_weights(&tokens, algorithm.aggregation, algorithm.aggregation_length);

@@ -1,10 +1,10 @@
-//! The learning rate over a run's steps: up from 0 in a line, then constant, or down to a share in a line or half a
-//! cosine (SGDR, arXiv 1608.03983, without its restarts; the shapes are those of transformers' `get_scheduler`).
+//! The learning rate over a run's steps: a linear warmup from 0, then constant, or a linear or half-cosine decay to a
+//! share (SGDR, arXiv 1608.03983, without its restarts; the shapes are those of transformers' `get_scheduler`).
 
 use grpo_crds::algorithm::{Algorithm, Decay, Schedule};
 
-/// The rate of step `step`, counted from 1, of a run of `steps`. A step after the last has the last one's rate, as has
-/// a run that is made longer while it is there.
+/// The rate of step `step`, counted from 1, of a run of `steps`. Steps after the last one, as in a run whose length was
+/// changed, have the last step's rate.
 pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
     let share = f64::from(steps) * algorithm.schedule.warmup_ratio;
     let schedule = Schedule {
@@ -12,13 +12,12 @@ pub fn rate(algorithm: &Algorithm, step: u32, steps: u32) -> f64 {
         ..algorithm.schedule.clone()
     };
     let before = schedule.warmup_steps + 1;
-    // The first step after the warmup has the whole rate, the last one its share.
+    // The first step after the warmup has the full rate, the last step its share of it.
     let progress = f64::from(step.saturating_sub(before)) / f64::from(steps.saturating_sub(before).max(1));
     rate_at(algorithm.learning_rate, &schedule, step, progress)
 }
 
-/// The same where it is known how far the run is at that step, `progress` from 0 to 1, but not of how many steps it is.
-/// `whole` is the rate after the warmup.
+/// Like [`rate`], for an unknown number of steps: `progress` goes from 0 to 1. `whole` is the rate after the warmup.
 pub fn rate_at(whole: f64, schedule: &Schedule, step: u32, progress: f64) -> f64 {
     let warmup = schedule.warmup_steps;
     if step <= warmup {

@@ -1,8 +1,8 @@
-//! What verl 0.9.1 and TRL 1.16.0 answer to random cases, beside what this crate answers.
+//! Compares this crate with verl 0.9.1 and TRL 1.16.0 on random cases.
 //!
 //! `tests/peers.jsonl` was recorded with `make check-objective`, which makes new cases with the peers' own functions
-//! and runs this test on all of them (`GRPO_PEER_CASES`). [`Difference`] and [`Adjusted`] list, with reasons, where an
-//! answer may be another.
+//! and runs this test on all of them (`GRPO_PEER_CASES`). [`Difference`] and [`Adjusted`] list the permitted
+//! differences, with reasons.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,14 +23,14 @@ struct Case {
     peer: Peer,
     what: What,
     algorithm: Algorithm,
-    /// Rewards; none is a Void.
+    /// Rewards; `None` is a void.
     #[serde(default)]
     groups: Vec<Vec<Option<f64>>>,
     #[serde(default)]
     advantages: Vec<Vec<f64>>,
     #[serde(default)]
     sequences: Vec<Row>,
-    /// None: not a number.
+    /// `None`: not a number.
     loss: Option<f64>,
     /// By the logprob of each trained token.
     #[serde(default)]
@@ -66,35 +66,34 @@ struct Row {
     cut: bool,
 }
 
-/// Where a peer's answer may be another than ours: these cases are counted and not compared. Names as in
+/// Permitted differences between a peer's answer and ours: these cases are counted and not compared. Names as in
 /// `docs/src/objective.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
-    /// TRL bounds no log-ratio. Ours are held within 20, so that one broken logprob cannot make a loss infinite.
+    /// TRL bounds no log-ratio. We clamp it to 20, so that one broken logprob cannot make a loss infinite.
     TrlUnboundedRatio,
-    /// verl bounds the mean log-ratio of a sequence at 10, ours at 20, as that of a token.
+    /// verl bounds the mean log-ratio of a sequence at 10; we bound it at 20, as for a token.
     VerlSequenceBound,
-    /// verl bounds each token's log-ratio at 20 before the mean of its geometric mask; ours is the mean of what was
-    /// recorded.
+    /// verl bounds each token's log-ratio at 20 before the mean of its geometric mask; we average the recorded values.
     VerlGeometricBound,
-    /// verl bounds k3 at 10, where it has no gradient any more; ours has one as far as the exponent is bounded.
+    /// verl bounds k3 at 10, where its gradient becomes 0; ours has a gradient up to the bound of the exponent.
     VerlK3Bound,
-    /// verl divides by the number of trained tokens, which is 0. Our loss is 0.
+    /// With no trained token, verl divides by 0. Our loss is 0.
     VerlNothingTrained,
-    /// verl gives an episode without others its reward as its advantage. Ours drops the group.
+    /// verl gives the only episode of a group its reward as advantage. We drop the group.
     VerlGroupOfOne,
-    /// TRL counts the reward of an only valid episode in the deviation of the batch, and has no deviation of its group.
-    /// Ours drops the group.
+    /// TRL counts the reward of a group's only valid episode in the deviation of the batch, and has no deviation of its
+    /// group. We drop the group.
     TrlGroupOfOne,
 }
 
-/// Differences that change only a factor or only the gradient: these cases are compared all the same.
+/// Differences that change only a factor or only the gradient: these cases are still compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adjusted {
-    /// TRL's means over sequences count those without a trained token. Ours do not, as verl's.
+    /// TRL's means over sequences count those without a trained token. Ours do not, like verl's.
     TrlEmptySequences,
-    /// One ratio for a sequence and a weight for each token: TRL gives every token the sequence's mean weight in the
-    /// gradient, ours its own, as verl does. The loss is the same, and it alone is compared.
+    /// One ratio for a sequence and a weight for each token: in the gradient, TRL gives every token the sequence's mean
+    /// weight; we give it its own, like verl. The loss is the same, and only the loss is compared.
     TrlSequenceGradient,
 }
 
@@ -204,7 +203,7 @@ impl Case {
         )
     }
 
-    /// Pairs of the peer's number and ours.
+    /// Pairs of the peer's value and ours.
     fn pairs(&self, sequences: &[Sequence]) -> Vec<(f64, f64)> {
         match self.what {
             What::Advantages => self.pairs_of_advantages(),
@@ -229,7 +228,7 @@ impl Case {
                 GroupAdvantages::Dropped => vec![0.0; valid.len()],
                 kept => kept.values().unwrap().to_vec(),
             };
-            // A Void is not trained on; TRL trains on it with advantage 0.
+            // We do not train on a void; TRL trains on it with advantage 0.
             let mut ours = ours.into_iter();
             for (theirs, reward) in theirs.iter().zip(group) {
                 pairs.push((*theirs, reward.map_or(0.0, |_| ours.next().unwrap())));
@@ -240,7 +239,7 @@ impl Case {
 
     fn pairs_of_losses(&self, sequences: &[Sequence]) -> Vec<(f64, f64)> {
         let ours = objective(sequences, &self.algorithm);
-        // As many sequences as TRL counts.
+        // Scales to TRL's number of sequences.
         let factor = if self.peer == Peer::Trl && self.is_mean_of_sequences() {
             let counted = sequences.iter().filter(|sequence| !sequence.tokens.is_empty()).count();
             counted as f64 / sequences.len() as f64
@@ -254,7 +253,7 @@ impl Case {
         assert_eq!(self.gradient.len(), ours.gradient.len());
         for (row, (theirs, ours)) in self.sequences.iter().zip(self.gradient.iter().zip(&ours.gradient)) {
             assert_eq!(theirs.len(), row.tokens.len());
-            // A row that is not trained on has no gradient; zeros take its place.
+            // A row without training has no gradient; the comparison uses zeros.
             let ours = ours
                 .iter()
                 .map(|gradient| gradient.logprob * factor)
@@ -302,7 +301,7 @@ fn verl_and_trl_answer_the_same() {
         }
         let apart = |(theirs, ours): (f64, f64)| (theirs - ours).abs() / theirs.abs().max(1.0);
         let pairs = case.pairs(&sequences);
-        // What is not a number is not near either.
+        // NaN is never near.
         let far = |pair: &(f64, f64)| apart(*pair).is_nan() || apart(*pair) > NEAR;
         match pairs.iter().copied().find(far) {
             Some((theirs, ours)) => wrong.push(format!("line {}: theirs {theirs:e}, ours {ours:e}: {line}", at + 1)),

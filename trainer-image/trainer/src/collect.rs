@@ -1,4 +1,4 @@
-//! Whole weights, put together from the ranks' shards: to be published, exported and compared.
+//! Collects whole weights from the ranks' shards, to publish, export and compare them.
 
 use grpo_model::weights::export::{Named, Precision};
 use grpo_model::weights::{Array, TensorsDigest, Unit, Weights};
@@ -8,8 +8,8 @@ use crate::error::TrainError;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// A unit of the model, whole, with names and shapes; an adapter is added to the weights it belongs to. Every rank
-    /// must call it.
+    /// A whole unit of the model, with names and shapes; an adapter is merged into its weights. Every rank must call
+    /// it.
     pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
         let mut tensors = self.gather_masters(index)?;
         let Some(lora) = &self.config.lora else {
@@ -27,23 +27,23 @@ impl Sharded {
         Ok((unit, tensors))
     }
 
-    /// The adapter's tensors of a unit, whole. Every rank must call it.
+    /// The adapter's whole tensors of a unit. Every rank must call it.
     pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
         let tensors = self.gather_masters(index)?.split_off(self.frozen_tensors(index));
         Ok((self.shards[index].unit.clone(), tensors))
     }
 
-    /// All weights, whole, with the adapter added where there is one. Every rank must call it.
+    /// All weights, with the adapter, if any, merged. Every rank must call it.
     pub fn weights(&self) -> Result<Weights, TrainError> {
         self.collected(|index| self.unit(index))
     }
 
-    /// The adapter's weights, whole. Every rank must call it.
+    /// The adapter's whole weights. Every rank must call it.
     pub fn adapter_weights(&self) -> Result<Weights, TrainError> {
         self.collected(|index| self.adapter(index))
     }
 
-    /// Names and shapes of what is published, the adapter's tensors or all, in the order of the layers.
+    /// Names and shapes of the published tensors, the adapter's or all, in the order of the layers.
     pub fn published_tensors(&self, adapter: bool) -> Vec<Named> {
         let trained = self.shards.iter().map(|shard| &shard.unit);
         let units: Vec<&Unit> = match adapter || self.frozen.is_empty() {
@@ -56,7 +56,7 @@ impl Sharded {
             .collect()
     }
 
-    /// In what a version's tensors are written: whole models as they are computed with, an adapter as it is stepped.
+    /// Precision of a version's tensors: a model in the compute precision, an adapter in the masters' fp32.
     pub fn published_precision(&self, adapter: bool) -> Precision {
         match adapter {
             true => Precision::F32,
@@ -64,8 +64,8 @@ impl Sharded {
         }
     }
 
-    /// Gives what is published, tensor by tensor in the order of [`Sharded::published_tensors`], to `take` on rank 0.
-    /// All ranks hold a unit of it at a time. Every rank must call it.
+    /// Gives the published tensors, in the order of [`Sharded::published_tensors`], to `take` on rank 0. All ranks hold
+    /// one unit at a time. Every rank must call it.
     pub fn each_published(
         &self,
         adapter: bool,
@@ -86,7 +86,7 @@ impl Sharded {
         Ok(())
     }
 
-    /// The checksum that what is published has, on rank 0. Every rank must call it.
+    /// The checksum of the published tensors, on rank 0. Every rank must call it.
     pub fn published_checksum(&self, adapter: bool) -> Result<Option<String>, TrainError> {
         let precision = self.published_precision(adapter);
         let mut digest = TensorsDigest::default();

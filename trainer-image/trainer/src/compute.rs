@@ -1,7 +1,6 @@
-//! How and where a rank computes: its device, the precision of blocks, and what stays in the pod's memory meanwhile.
+//! How and where a rank computes: its device, the precision of blocks, and the data offloaded to the pod's memory.
 //!
-//! One GPU is one rank's. On the CPU device the pod's memory is where everything is already, so nothing is ever taken
-//! aside there.
+//! Each rank has one GPU. On the CPU everything is in the pod's memory already, so nothing is offloaded.
 
 use grpo_crds::grpo_run::{Offload, Trainer};
 pub use grpo_model::weights::export::Precision;
@@ -14,11 +13,11 @@ use crate::error::TrainError;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Compute {
     pub device: Device,
-    /// What blocks and the head's operands are in. Masters, moments and gradients are in fp32.
+    /// Precision of blocks and the head's operands. Masters, moments and gradients are in fp32.
     pub precision: Precision,
-    /// What stays in the pod's memory while it is not in use.
+    /// Data that stay in the pod's memory while they are not in use.
     pub offload: Offload,
-    /// Whether a GPU computes the same bits every time. The CPU does so anyway.
+    /// Whether a GPU computes the same bits every time. The CPU always does.
     pub deterministic: bool,
 }
 
@@ -35,7 +34,8 @@ impl Default for Compute {
 }
 
 impl Compute {
-    /// As a run asks for: without GPUs in fp32 on the CPU, with them in bf16 on the pod's GPU of this number.
+    /// The run's setting: without GPUs in fp32 on the CPU, with GPUs in bf16 on the pod's GPU with the number
+    /// `local_rank`.
     pub fn of(trainer: Option<&Trainer>, local_rank: u32) -> Result<Self, TrainError> {
         match trainer {
             Some(trainer) if trainer.gpus_per_node > 0 => {
@@ -63,17 +63,17 @@ impl Compute {
         }
     }
 
-    /// Where masters and frozen weights are while they are not in use.
+    /// Place of masters and frozen weights while they are not in use.
     pub(crate) fn of_parameters(&self) -> Device {
         self.home(self.offload.parameters)
     }
 
-    /// Where the optimizer's moments are between steps.
+    /// Place of the optimizer's moments between steps.
     pub(crate) fn of_moments(&self) -> Device {
         self.home(self.offload.optimizer)
     }
 
-    /// What is in the pod's memory instead of the device's: nothing where they are the same.
+    /// Data in the pod's memory instead of the device's: none on the CPU, where both are the same.
     pub(crate) fn kept_aside(&self) -> Offload {
         match self.device {
             Device::Cpu => Offload::default(),
@@ -85,7 +85,7 @@ impl Compute {
         if aside { Device::Cpu } else { self.device }
     }
 
-    /// A block's input until the backward pass comes to it.
+    /// Keeps a block's input until its backward pass.
     pub(crate) fn put_aside(&self, input: Tensor) -> Result<Tensor, TrainError> {
         match self.offload.activations {
             true => Ok(device::host_copy(&input)?),
@@ -93,7 +93,7 @@ impl Compute {
         }
     }
 
-    /// The same on its way to where it is computed with, beside the computation.
+    /// Begins to copy kept inputs back to the device, beside the computation.
     pub(crate) fn start_taking_back(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
         let coming = |input: Tensor| match (input.device(), self.device) {
             (Device::Cpu, Device::Cuda(index)) => Ok(device::start_gpu_copy(&input, index)?),
@@ -102,7 +102,7 @@ impl Compute {
         inputs.into_iter().map(coming).collect()
     }
 
-    /// Orders the computation behind what is on its way.
+    /// Makes the computation wait for the copies under way.
     pub(crate) fn wait_for_copies(&self) -> Result<(), TrainError> {
         match self.device {
             Device::Cuda(index) if self.offload.activations => {

@@ -1,4 +1,4 @@
-//! What can go wrong in training, in words that say what to do.
+//! Errors of the trainer, with messages that say what to do.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_model::ModelError;
 use grpo_native::CollectiveError;
 
-/// Exit code of a process that SIGTERM has ended, as a shell has it.
+/// Exit code of a process that SIGTERM ended, as in a shell.
 pub const TERMINATED_CODE: u8 = 143;
 
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +26,8 @@ pub enum TrainError {
     /// The batch is refused; parameters are as before.
     #[error("batch {path} is refused: {message}")]
     Batch { path: String, message: String },
-    /// Some of the batch's optimizer steps were already taken: the step is not done, and this process cannot go on from
-    /// where it is.
+    /// Some of the batch's optimizer steps were already taken: the step is not done, and this process cannot continue
+    /// from its state.
     #[error(
         "step {step} diverged after {updates} of its optimizer steps: {message}; lower algorithm.learningRate, epochs or miniBatches"
     )]
@@ -46,14 +46,14 @@ pub enum TrainError {
         "ranks {ranks:?} cannot read {path}, which rank 0 has chosen, so no rank starts from it; their logs say why: do all pods mount the same volume?"
     )]
     RanksDisagree { path: String, ranks: Vec<u32> },
-    /// Everything that this attempt has said is stored stays as it is; it may add nothing.
+    /// All files that this attempt reported as stored stay; it may add nothing.
     #[error("{doing}: attempt {attempt} was followed by another, and writes nothing any more")]
     Fenced { doing: &'static str, attempt: u32 },
     #[error("{}", .0.message)]
     Hung(Hang),
     #[error("{name} is {found:?}; the trainer needs torchrun's environment")]
     Environment { name: &'static str, found: String },
-    /// `field`: of `spec.trainer`.
+    /// `field`: a field of `spec.trainer`.
     #[error("trainer.{field} is {value}: {message}")]
     Division {
         field: &'static str,
@@ -65,7 +65,7 @@ pub enum TrainError {
     Memory { needed: u64, room: u64, message: String },
     #[error("trainer.gpusPerNode is {gpus}, but GPU {index}: {message}")]
     Gpu { gpus: u32, index: u32, message: String },
-    /// Of a pod of several ranks, the one whose end is the reason why all end; `code` as a shell has it.
+    /// In a pod of several ranks, the rank whose end made all others end; `code` as in a shell.
     #[error("rank {rank} ended first ({how}); its last line: {said}")]
     Rank {
         rank: u32,
@@ -85,7 +85,7 @@ impl TrainError {
         move |source| Self::Disk { doing, path, source }
     }
 
-    /// The exit code of a rank that ends for this.
+    /// The exit code of a rank that ends with this error.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Hung(_) => HUNG_CODE as u8,
@@ -96,7 +96,7 @@ impl TrainError {
         }
     }
 
-    /// Whether training can go on with another batch.
+    /// Whether training can continue with another batch.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Batch { .. })
     }

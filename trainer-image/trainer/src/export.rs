@@ -1,8 +1,7 @@
-//! What is trained, as directories that others read: a Hugging Face model (an adapter merged into it), or the adapter
-//! alone as PEFT has it.
+//! Exports the trained weights as a directory: a Hugging Face model (an adapter merged into it), or the adapter alone
+//! in PEFT's format.
 //!
-//! Units are gathered one after the other and written by rank 0 as they come, so memory holds one unit beside the
-//! shards.
+//! Units are gathered one after the other, and rank 0 writes each at once, so memory holds one unit besides the shards.
 
 use std::path::Path;
 
@@ -14,19 +13,19 @@ use tch::Kind;
 use crate::error::TrainError;
 use crate::sharded::Sharded;
 
-/// Bytes of one file of a model, transformers' own choice.
+/// Bytes of one file of a model: transformers' default.
 pub const FILE_BYTES: u64 = 5_000_000_000;
 
-/// Which directory.
+/// Form of the exported directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Config, tokenizer and every weight; an adapter is added to the weights it belongs to.
+    /// Config, tokenizer and all weights; an adapter is merged into its weights.
     Model,
     /// `adapter_config.json` and the adapter's matrices.
     Adapter,
 }
 
-/// How to write.
+/// Options of an export.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub form: Form,
@@ -35,9 +34,9 @@ pub struct Options {
 }
 
 impl Sharded {
-    /// Writes to `target`, which must not exist and gets its name when everything is there. Every rank must call it,
-    /// and all hear whether rank 0 could write. `model_dir` is where the model was read: the source of config and
-    /// tokenizer, and what an adapter calls its base.
+    /// Writes to `target`, which must not exist and gets its name when all files are complete. Every rank must call it,
+    /// and every rank learns whether rank 0 could write. `model_dir`, from which the model was read, is the source of
+    /// config and tokenizer, and the base that an adapter names.
     pub fn export(&self, target: &Path, model_dir: &Path, options: &Options) -> Result<(), TrainError> {
         let first = self.group.rank() == 0;
         let mut writing = first.then(|| self.begin(target, model_dir, options));

@@ -1,5 +1,5 @@
-//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, a rate that falls in half a
-//! cosine as tokens are seen.
+//! Supervised training of a warm start: weighted next-token loss on rows of ids, AdamW, a half-cosine decay of the rate
+//! over the tokens seen.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Default for FinetuneSettings {
     }
 }
 
-/// What came of it.
+/// Result of the training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report {
     pub steps: u64,
@@ -96,7 +96,7 @@ pub fn read(path: &Path, vocabulary: usize, context: usize) -> Result<Vec<TrainR
     Ok(rows)
 }
 
-/// Trains until as many tokens are seen as the settings say. Every rank calls it with the same rows.
+/// Trains until the settings' number of tokens is reached. Every rank calls it with the same rows.
 pub fn train(
     model: &mut Sharded,
     rows: &[TrainRow],
@@ -170,7 +170,7 @@ fn supervised_step(
         .iter()
         .map(|pack| model.micro_batch(pack, &chosen))
         .collect::<Result<_, _>>()?;
-    // The first token of a row is predicted by nothing and has no loss.
+    // Nothing predicts the first token of a row, so it has no loss.
     let total: f64 = chosen
         .iter()
         .map(|row| row.weights.iter().skip(1).map(|w| f64::from(*w)).sum::<f64>())
@@ -190,12 +190,12 @@ fn supervised_step(
         final_ratio: 0.02,
         ..Schedule::default()
     };
-    // How many steps there will be is not known: rows have their own lengths.
+    // The number of steps is not known: rows differ in length.
     let progress = seen as f64 / settings.tokens.max(1) as f64;
     let step = u32::try_from(steps + 1).unwrap_or(u32::MAX);
     let norm = model.update(&gradients, rate_at(settings.peak_rate, &schedule, step, progress), adam)?;
     if !norm.is_finite() {
-        // Nothing was changed, and every step from here on would come out the same.
+        // Nothing was changed, so every later step would fail in the same way.
         return Err(TrainError::Start(format!(
             "the norm of the gradient of step {step} is {norm}: lower --rate, or look for numbers that are none in the model"
         )));

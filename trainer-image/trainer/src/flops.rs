@@ -1,11 +1,11 @@
-//! Operations that a model's arithmetic asks of a step, and the share of the devices' peak that they are: model FLOPs
-//! utilisation (MFU; PaLM, arXiv 2204.02311, appendix B).
+//! Operations of a step by the model's arithmetic, and their share of the devices' peak: model FLOPs utilisation (MFU;
+//! PaLM, arXiv 2204.02311, appendix B).
 //!
-//! A multiplication with its addition is two operations. Counted are matrix products and attention's pairs; of those,
-//! only what the rows need: tokens that are computed once for several rows count once, a query counts the keys that it
-//! sees (half of a causal square), and the vocabulary head counts trained tokens. A backward pass is twice the forward
-//! one; beside an adapter the frozen weights' own gradients fall away. What is computed a second time to save memory is
-//! *not* counted: that would be the hardware's utilisation (HFU), which grows by doing more than is needed.
+//! A multiplication with its addition is two operations. Only matrix products and attention's pairs count, and only
+//! those that the rows need: a token computed once for several rows counts once, a query counts the keys that it sees
+//! (half of a causal square), and the vocabulary head counts trained tokens. A backward pass is twice the forward pass;
+//! with an adapter, the frozen weights need no gradients of their own. Recomputation to save memory does *not* count:
+//! that would be the hardware's utilisation (HFU), which grows with unnecessary work.
 
 use std::ops::AddAssign;
 
@@ -17,20 +17,19 @@ use tch::Device;
 use crate::compute::{Compute, Precision};
 use crate::error::TrainError;
 
-/// Operations a second of one rank's device, where the table of [`Gpu::named`] does not have it.
+/// Peak operations per second of one rank's device, if the table of [`Gpu::named`] does not have it.
 pub const PEAK_VARIABLE: &str = "GRPO_PEAK_FLOPS";
 
 /// Multiplications of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forward {
-    /// Of a token, in the layers' matrices that belong to the model: of a mixture, the router and the experts that the
-    /// token goes to.
+    /// Per token, in the layers' matrices of the model; for a mixture, in the router and the experts of the token.
     pub token: f64,
-    /// Of a token, in an adapter's.
+    /// Per token, in an adapter's matrices.
     pub adapter: f64,
-    /// Of a query with a key that it sees: its score and its part of the output.
+    /// Per pair of a query and a key that it sees: its score and its part of the output.
     pub pair: f64,
-    /// Of a trained token, in the vocabulary head.
+    /// Per trained token, in the vocabulary head.
     pub entry: f64,
     /// Whether the model's own matrices are frozen.
     frozen: bool,
@@ -59,25 +58,25 @@ impl Forward {
         }
     }
 
-    /// Operations of a forward pass over that work.
+    /// Operations of a forward pass over `work`.
     pub fn looking(&self, work: &Work) -> f64 {
         2.0 * (self.own(work) + self.adapter * work.tokens + self.pair * work.pairs)
     }
 
-    /// Operations of a forward and a backward pass over it.
+    /// Operations of a forward and a backward pass over `work`.
     pub fn training(&self, work: &Work) -> f64 {
-        // Of a frozen matrix only what flows on to its input.
+        // A frozen matrix needs only the gradient of its input.
         let own = if self.frozen { 4.0 } else { 6.0 } * self.own(work);
         own + 6.0 * (self.adapter * work.tokens + self.pair * work.pairs)
     }
 
-    /// In the matrices that are frozen beside an adapter.
+    /// Multiplications in the matrices that an adapter freezes.
     fn own(&self, work: &Work) -> f64 {
         self.token * work.tokens + self.entry * work.entries
     }
 }
 
-/// What packs hold, over all ranks.
+/// Content of packs, over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Work {
     pub tokens: f64,
@@ -94,7 +93,7 @@ impl AddAssign for Work {
     }
 }
 
-/// Peak operations a second of this rank's device; `None` where the peak is not known.
+/// Peak operations per second of this rank's device; `None` if unknown.
 pub fn peak(compute: &Compute) -> Result<Option<f64>, TrainError> {
     match (std::env::var(PEAK_VARIABLE), compute) {
         (Ok(text), _) => stated(&text).map(Some),
@@ -133,7 +132,7 @@ fn stated(text: &str) -> Result<f64, TrainError> {
     })
 }
 
-/// Share of the peak of `ranks` devices, each of `peak` operations a second.
+/// Share of the peak of `ranks` devices with `peak` operations per second each.
 pub fn utilisation(flops: f64, seconds: f64, peak: f64, ranks: u32) -> Option<f64> {
     (seconds > 0.0).then(|| flops / seconds / (peak * f64::from(ranks)))
 }

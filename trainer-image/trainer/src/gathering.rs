@@ -1,7 +1,7 @@
-//! Units on their way: whole to every rank before they are computed with, gradients to the ranks that keep their parts.
+//! Communication of units: whole units to every rank before their computation, gradients to the ranks that keep their
+//! parts.
 //!
-//! What is sent is rounded before it leaves where blocks are computed in bf16, and arrives while something else is
-//! computed.
+//! If blocks are computed in bf16, data are rounded before they are sent. They arrive while something else is computed.
 
 use grpo_model::weights::Unit;
 use grpo_native::gpu_wait::wait_for;
@@ -12,24 +12,24 @@ use crate::error::TrainError;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// The unit's tensors, whole, on every rank, in the precision that is computed in: the model's, then the adapter's.
+    /// The unit's whole tensors on every rank, in the compute precision: the model's, then the adapter's.
     pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         self.start_gather(index)?.wait()
     }
 
-    /// The same, while something else is computed.
+    /// Starts [`Sharded::gather`], while something else is computed.
     pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
         self.start_gather_in(index, self.kind())
     }
 
-    /// The same in the masters' kind and on the host: what is trained as the masters have it.
+    /// Gathers on the host in the masters' kind: trained tensors are not rounded.
     pub(crate) fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         let tensors = self.start_gather_in(index, Kind::Float)?.wait()?;
         let on_host = || tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect();
         Ok(wait_for(self.compute.device, on_host))
     }
 
-    /// This rank's part as it is sent: fp32 rounded to `kind`, anything else as it is held.
+    /// This rank's part in the sent form: fp32 rounded to `kind`, other kinds unchanged.
     fn leaving(&self, values: &Tensor, kind: Kind) -> Tensor {
         let part = match values.kind() {
             Kind::Float => values.to_kind(kind),
@@ -55,7 +55,7 @@ impl Sharded {
         Ok(Gathering { parts, kind })
     }
 
-    /// The base model's unit, whole, on every rank.
+    /// The base model's whole unit on every rank.
     pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         match self.frozen.get(index).or(self.base.get(index)) {
             Some((unit, values)) => {
@@ -72,7 +72,7 @@ impl Sharded {
 /// A unit on its way to this rank.
 pub(crate) struct Gathering<'a> {
     parts: Vec<(&'a Unit, Part<'a>)>,
-    /// What is held in bf16 arrives as this.
+    /// Parts in bf16 are converted to this kind on arrival.
     kind: Kind,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Reducing<'a> {
 }
 
 impl<'a> Reducing<'a> {
-    /// A part that every rank knows.
+    /// A part that needs no communication.
     pub(crate) fn nothing(group: &'a Group, part: Tensor) -> Self {
         Self {
             scattered: PendingCollective::ready(group, part),
@@ -114,7 +114,7 @@ impl<'a> Reducing<'a> {
         }
     }
 
-    /// Over the ranks that share the state, then over its replicas.
+    /// Sums over the ranks that share the state, then over its replicas.
     pub(crate) fn wait(self) -> Result<Tensor, TrainError> {
         let mut part = self.scattered.wait()?;
         if let Some(replicate) = self.replicate {
@@ -125,7 +125,7 @@ impl<'a> Reducing<'a> {
 }
 
 impl Sharded {
-    /// Sums a unit's gradient over the ranks, flat and padded, and gives each its part.
+    /// Sums a unit's gradient, flat and padded, over the ranks and gives each rank its part.
     pub(crate) fn start_reduce(&self, whole: &Tensor) -> Result<Reducing<'_>, TrainError> {
         let scattered = match &self.replicated {
             None => self.shard_group().start_reduce_scatter_sum(whole)?,

@@ -1,13 +1,13 @@
-//! Loss and gradients of a step's micro-batches, by one of two schedules.
+//! Computes loss and gradients of a step's micro-batches by one of two schedules.
 //!
 //! **Streamed**, breadth first: for each block, gather its weights once, pass *all* micro-batches through, keep each
 //! input, free the weights. Backward walks the blocks in reverse: gather again, recompute with graph, and
-//! reduce-scatter the block's gradient once. So a step costs two gathers and one reduce-scatter per unit however many
-//! micro-batches there are, and memory holds one unit's weights and the blocks' inputs. Where these inputs would take
-//! more than a budget, the micro-batches pass in waves: each wave costs as many gathers again, and gradients of waves
-//! are added up. On a GPU with memory to spare, attention's outputs are kept as well, and not computed again.
+//! reduce-scatter the block's gradient once. So a step costs two gathers and one reduce-scatter per unit for any number
+//! of micro-batches, and memory holds one unit's weights and the blocks' inputs. If these inputs exceed a budget, the
+//! micro-batches pass in waves: each wave costs the same gathers again, and the gradients of waves are added. On a GPU
+//! with memory to spare, attention's outputs are kept as well, and not computed again.
 //!
-//! **Kept**, where the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered
+//! ***Kept**, if the whole model and one micro-batch's activations fit a budget on every rank: every unit is gathered
 //! once, and each micro-batch is differentiated as one graph, nothing computed twice. Both schedules do the same
 //! operations on the same numbers.
 //!
@@ -35,8 +35,8 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit. The loss
-    /// function is called for every piece of every micro-batch, in order. Answers this rank's summed loss beside them.
+    /// Gradients of the summed loss over this rank's micro-batches, reduced over ranks: one shard per unit, and this
+    /// rank's summed loss. The loss function is called for every piece of every micro-batch, in order.
     pub fn gradients(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         match self.keeps(batches)? {
             true => self.kept(batches, loss),
@@ -45,7 +45,7 @@ impl Sharded {
     }
 
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
-        // All on their way at once: each is waited for where it is first needed.
+        // Starts all at once, and waits for each at its first use.
         let coming = (0..self.shards.len()).map(|index| self.start_gather(index));
         let mut coming = coming.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate();
         let mut next = || -> Result<Option<(usize, Vec<Tensor>)>, TrainError> {
@@ -91,7 +91,7 @@ impl Sharded {
             }
             self.embedded(&mut embedding_and_head, &batch.ids, &grad_of(&below));
         }
-        // A rank without micro-batches has needed none.
+        // A rank without micro-batches has used none yet.
         while let Some((_, tensors)) = next()? {
             units.push(Summed::of(tensors));
         }
@@ -109,7 +109,7 @@ impl Sharded {
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let waves = self.waves(batches)?;
-        // The first is as large as any.
+        // The first wave is as large as any.
         let widest = waves.first().copied().unwrap_or_default();
         let piece = self.head_piece_beside(widest, Schedule::Streamed)?;
         let mut embedding_and_head = self.embedding_and_head(self.gather(0)?, piece);
@@ -127,8 +127,7 @@ impl Sharded {
         Ok((gradients, total))
     }
 
-    /// Gradients of the blocks over micro-batches that pass through them together; those of embedding and head are
-    /// added to what these have.
+    /// Gradients of the blocks over one wave; those of embedding and head are added to `embedding_and_head`.
     fn wave(
         &self,
         batches: &[MicroBatch],
@@ -145,7 +144,7 @@ impl Sharded {
         let attended_from = layers - self.attended_layers(batches)?;
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
-        // [layer][micro-batch]: what is recomputed goes the same way.
+        // [layer][micro-batch]: the recomputation takes the same experts and the saved attention.
         let mut passes: Vec<Vec<Pass>> = Vec::with_capacity(layers);
         tch::no_grad(|| -> Result<(), TrainError> {
             inputs.push(
@@ -188,7 +187,7 @@ impl Sharded {
         // Backward through the blocks, then the embedding.
         let mut gradients: Vec<Tensor> = Vec::with_capacity(layers);
         let mut leaving: Option<Reducing<'_>> = None;
-        // A layer's inputs come back while the one above it is computed.
+        // A layer's inputs are copied back while the layer above is computed.
         let mut taken = self.compute.start_taking_back(inputs.pop().unwrap_or_default())?;
         for layer in (0..layers).rev() {
             self.compute.wait_for_copies()?;
@@ -220,12 +219,12 @@ impl Sharded {
         if let Some(last) = leaving {
             gradients.push(last.wait()?);
         }
-        // They came from the last block to the first.
+        // They are in order from the last block to the first.
         gradients.reverse();
         Ok(gradients)
     }
 
-    /// Sends the gradient of what is trained in a unit to where its parts are, summed over ranks.
+    /// Sums the gradient of a unit's trained tensors over the ranks, and sends each rank its part.
     fn reduce(&self, index: usize, tensors: Vec<Tensor>) -> Result<Reducing<'_>, TrainError> {
         let shard = &self.shards[index];
         // An embedding's adapter is empty.

@@ -1,10 +1,10 @@
-//! One GRPO step on a stored batch: check it, take what a reference says from rewards or loss, compute advantages, cut
-//! it into mini-batches, and of each make one optimizer step.
+//! One GRPO step on a stored batch: check it, apply the KL penalty to rewards or loss, compute advantages, cut the
+//! batch into mini-batches, and make one optimizer step per mini-batch.
 //!
-//! What the objective needs beside the logprobs of the moment is computed first, forward only: the base model's
-//! logprobs (`kl`), and the policy's under the weights that the batch's first step starts from
-//! (`oldLogprobs: Recompute`, `correction`) where later steps will have left them. A batch of one step needs no such
-//! pass: its own logprobs are they.
+//! Forward passes before the first optimizer step compute the other logprobs of the objective: the base model's (`kl`),
+//! and the policy's under the weights from which the batch's first step starts (`oldLogprobs: Recompute`,
+//! `correction`), if later optimizer steps will have changed them. A batch with one optimizer step needs no such pass:
+//! its own logprobs are the old ones.
 
 use std::time::Instant;
 
@@ -38,7 +38,7 @@ pub fn optimizer(algorithm: &Algorithm) -> AdamW {
     }
 }
 
-/// Refuses what cannot be trained on.
+/// Refuses a row that cannot be trained on.
 pub(crate) fn check(row: &Row, vocabulary: usize, context: usize) -> Result<(), String> {
     row.check().map_err(|fault| fault.to_string())?;
     let (episode, n) = (&row.episode, row.tokens.len());
@@ -73,8 +73,8 @@ pub(crate) fn train_row(row: &Row) -> TrainRow {
     }
 }
 
-/// Rows that are trained on, weighed as if they step together, and what is already known of the step. Rewards of
-/// `shaped` take the place of the batch's own.
+/// The rows to train on, weighed as one mini-batch, and the metrics known so far. Rewards of `shaped` replace the
+/// batch's own.
 pub fn prepare(
     batch: &Batch,
     path: &str,
@@ -139,7 +139,7 @@ pub(crate) fn refused(path: &str, message: String) -> TrainError {
     }
 }
 
-/// Reads the stored batch of a step and the rows that it names. `checksum`: what the driver says its bytes are.
+/// Reads the stored batch of a step and its rows. `checksum`: the batch's checksum from the driver.
 pub fn read(store: &TrainerStore, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
     let refuse = |message: String| refused(path, message);
     let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
@@ -162,15 +162,15 @@ pub fn read(store: &TrainerStore, step: u32, path: &str, checksum: Option<&str>)
     Ok(batch)
 }
 
-/// Rewards from which the KL penalty is taken.
+/// Rewards minus the KL penalty.
 pub struct Shaped {
-    /// One a row: every row of an episode has its episode's (StepWise: its own).
+    /// One per row: all rows of an episode have the episode's reward (StepWise: each its own).
     rewards: Vec<f64>,
-    /// The policy's logprobs of every row, where `oldLogprobs` asks for them; else empty.
+    /// The policy's logprobs of every row, if `oldLogprobs` asks for them; else empty.
     old_logprobs: Vec<Vec<f64>>,
     /// Mean of the estimator over trained tokens.
     kl: f64,
-    /// Operations that this took.
+    /// Operations spent on it.
     flops: f64,
 }
 
@@ -209,8 +209,8 @@ fn shaped(model: &Sharded, batch: &Batch, algorithm: &Algorithm, kl: &Kl) -> Res
     })
 }
 
-/// Whether the logprobs under the weights that the batch's first step starts from must be computed before it: else the
-/// first step's own are they.
+/// Whether the old logprobs must be computed before the batch's first optimizer step: otherwise that step's own
+/// logprobs are the old ones.
 fn needs_old_logprobs(algorithm: &Algorithm, mini_batches: &[MiniBatch]) -> bool {
     let reads = algorithm.old_logprobs == OldLogprobs::Recompute || algorithm.correction.is_some();
     let moves = mini_batches.len() > 1 || algorithm.epochs > 1;
@@ -218,7 +218,7 @@ fn needs_old_logprobs(algorithm: &Algorithm, mini_batches: &[MiniBatch]) -> bool
     reads && (moves || wide)
 }
 
-/// Steps on a batch, as often as the algorithm says. Every rank calls it with the same batch. `seed` is the run's.
+/// Takes all optimizer steps of a batch. Every rank calls it with the same batch. `seed` is the run's.
 pub fn step(
     model: &mut Sharded,
     batch: &Batch,
@@ -268,14 +268,14 @@ pub fn step(
         })?;
     }
     match needs_old_logprobs(algorithm, &mini_batches) {
-        // What the rewards were shaped by has told.
+        // The reward shaping has computed them already.
         true if mini_batches.iter().all(MiniBatch::knows_old_logprobs) => {}
         true => {
             metrics.model_flops += fill(model, Model::Policy, &mut mini_batches, |row, logprobs| {
                 row.old_logprobs = logprobs
             })?
         }
-        // Packed otherwise, they were rounded otherwise: the first step's own are exactly they.
+        // Other packs round differently: the first optimizer step's own logprobs are the exact old ones.
         false => mini_batches.iter_mut().for_each(MiniBatch::forget_old_logprobs),
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
@@ -319,7 +319,7 @@ pub fn step(
     Ok(metrics)
 }
 
-/// What the experts of all layers had to do: `[layer][expert]`.
+/// Adds the load of the experts to the metrics. `loads`: `[layer][expert]`.
 pub(crate) fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
     let even = |layer: &Vec<u64>| layer.iter().sum::<u64>() as f64 / layer.len() as f64;
     let mixtures = || loads.iter().filter(|layer| layer.iter().any(|load| *load > 0));
@@ -330,7 +330,7 @@ pub(crate) fn tell_loads(metrics: &mut StepMetrics, loads: &[Vec<u64>]) {
         .map(|_| mixtures().flatten().filter(|load| **load == 0).count() as u64);
 }
 
-/// How far a batch's steps are: see [`Losses`].
+/// Place of an optimizer step in its batch: see [`Losses`].
 #[derive(Clone, Copy)]
 struct UpdatePlace {
     first: bool,
@@ -354,7 +354,7 @@ fn update(
         let at_start = first || !looks_at_moving_sequences(algorithm);
         match mini_batch[0].knows_old_logprobs() && at_start {
             true => now = mini_batch[0].rows.iter().map(|row| row.old_logprobs.clone()).collect(),
-            // Computed a second time for the gradient, so it does not count.
+            // The gradient computes them again, so this pass does not count.
             false => _ = fill(model, Model::Policy, mini_batch, |_, logprobs| now.push(logprobs))?,
         }
         sums = Some(Losses::sums_of(&mini_batch[0].rows, &now, algorithm));
@@ -379,7 +379,7 @@ fn update(
     applied(model, &gradients, loss, algorithm, metrics)
 }
 
-/// Lets the optimizer step by a gradient, unless loss or gradient are not finite. Every rank must call it.
+/// Takes an optimizer step along a gradient, unless loss or gradient are not finite. Every rank must call it.
 pub(crate) fn applied(
     model: &mut Sharded,
     gradients: &[Tensor],

@@ -6,8 +6,8 @@ use grpo_model::{Config, adapter};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Random weights: normal with the config's range (0.02), norms at one, biases at zero. Each tensor's generator is
-/// keyed by its name, so that the values do not depend on the order of initialisation.
+/// Random weights: normal with the config's range (default 0.02), norms at one, biases at zero. Each tensor's generator
+/// is keyed by its name, so the values do not depend on the order of initialisation.
 pub fn initial_weights(config: &Config, seed: u64) -> Weights {
     let range = config.initializer_range.unwrap_or(0.02) as f32;
     let mut weights = Weights::new();
@@ -29,7 +29,7 @@ pub fn initial_weights(config: &Config, seed: u64) -> Weights {
     weights
 }
 
-/// An adapter's first values as PEFT has them: A uniform within the root of 1 / inputs, B zero.
+/// An adapter's first values as in PEFT: A uniform within the root of 1 / inputs, B zero.
 pub fn initial_adapter(config: &Config, lora: &Lora, seed: u64) -> Weights {
     let mut weights = Weights::new();
     for (name, shape) in adapter::units(config, lora).into_iter().flat_map(|unit| unit.tensors) {

@@ -1,9 +1,10 @@
-//! The ranks of a pod that has several GPUs, each a process of its own.
+//! Starts the ranks of a pod with several GPUs, one process each, and ends them together.
 //!
-//! The operator starts one process in a pod, with torchrun's environment for the pod's first rank: `RANK` is that one's
-//! number, and the pod's others follow it. Where `LOCAL_WORLD_SIZE` is above 1 this process becomes no rank. It starts
-//! them all, with `RANK` and `LOCAL_RANK` of each, and says what they say with the rank in front. None outlives
-//! another, nor this process; it ends as the one that ended first, which is what the operator reads.
+//! The operator starts one process in a pod, with torchrun's environment for the pod's first rank: `RANK` is its
+//! number, and the other ranks of the pod follow it. If `LOCAL_WORLD_SIZE` is above 1, this process is no rank itself.
+//! It starts all ranks, with `RANK` and `LOCAL_RANK` for each, and prints their output with the rank in front. No rank
+//! outlives another or this process. This process ends like the rank that ended first, because the operator reads its
+//! exit code.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,18 +20,18 @@ use nix::unistd::Pid;
 
 use crate::error::TrainError;
 
-/// How often it is looked which ranks have ended.
+/// Interval between checks for ended ranks.
 const LOOK: Duration = Duration::from_millis(50);
-/// After a rank ends because of another rank: how long the pod's other ranks may take to end on their own. Rank 0 must
+/// After a rank ends because of another rank: the time in which the pod's other ranks may end on their own. Rank 0 must
 /// stay for the watchdog's verdict, and a rank that lost a peer may end before the peer that is the cause.
 const PARTING: Duration = Duration::from_secs(5);
-/// From SIGTERM to SIGKILL. A rank that hears the first ends at once.
+/// From SIGTERM to SIGKILL. A rank that receives SIGTERM ends at once.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long the last words of ranks that have ended are waited for.
+/// Longest wait for the last output of ended ranks.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// A longer line is said in parts of this many bytes.
+/// A longer line is printed in parts of this many bytes.
 const LINE_BYTES: u64 = 1 << 16;
-/// Lines that wait to be said; the ranks then wait too.
+/// Capacity of the queue of lines to print; when it is full, the ranks wait.
 const LINES: usize = 1024;
 
 /// The ranks of this pod.
@@ -40,13 +41,13 @@ pub struct Ranks {
     pub count: u32,
 }
 
-/// What happens beside the ranks' ends.
+/// Events other than the end of a rank.
 enum Event {
     Said {
         local: usize,
         line: Vec<u8>,
     },
-    /// One of a rank's two streams is at its end.
+    /// One of a rank's two output streams ended.
     Closed,
     Terminate,
 }
@@ -59,7 +60,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// As a shell has it; of a rank that NCCL has aborted, that it lost a peer.
+    /// The exit code as in a shell; "lost a peer" for a rank that NCCL aborted.
     fn code(self) -> i32 {
         let signal = self.status.signal().map(|signal| 128 + signal);
         match self.status.code().or(signal).unwrap_or_default() {
@@ -68,7 +69,7 @@ impl Ended {
         }
     }
 
-    /// Whether a signal ended it. A rank that says that it lost a peer ends by itself.
+    /// Whether a signal ended it because it lost a peer. A rank that reports a lost peer exits by itself.
     fn is_aborted(self) -> bool {
         self.status.signal().is_some() && self.code() == PEER_LOST_CODE
     }
@@ -79,19 +80,19 @@ impl Ended {
     }
 }
 
-/// How far the end of all is.
+/// Progress of the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Training,
-    /// One ended because of others: the rest may do so too, until then.
+    /// One rank ended because of others: the rest may do so too, until this time.
     Parting(Instant),
-    /// All have SIGTERM; what is left gets SIGKILL then.
+    /// All ranks got SIGTERM; those that still run get SIGKILL at this time.
     Terminating(Instant),
     Killed,
 }
 
-/// Starts the pod's ranks as `program` with `arguments` each, and returns when all have ended. `on_termination` is
-/// given what to do when this process is told to end.
+/// Starts the pod's ranks, each as `program` with `arguments`, and returns when all have ended. `on_termination` gets
+/// the action to take when this process is told to end.
 pub fn launch(
     ranks: Ranks,
     program: &Path,
@@ -104,11 +105,11 @@ pub fn launch(
     Pod::start(ranks, program, arguments, &tell)?.attend(&events)
 }
 
-/// Makes this process, a rank, end with its launcher. No other process would end it.
+/// Makes this process, a rank, end with its launcher. Nothing else would end it.
 pub fn end_with(launcher: u32) -> Result<(), TrainError> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
         .map_err(|error| TrainError::Start(format!("asking to end with the launcher: {error}")))?;
-    // It may have ended before that.
+    // The launcher may have ended before the call.
     match std::os::unix::process::parent_id() == launcher {
         true => Ok(()),
         false => Err(TrainError::Start(
@@ -117,19 +118,19 @@ pub fn end_with(launcher: u32) -> Result<(), TrainError> {
     }
 }
 
-/// Ranks that run or have run. What still runs is killed when it is dropped.
+/// The pod's ranks. Dropping it kills those that still run.
 struct Pod {
     ranks: Ranks,
-    /// By local rank; none once it has ended.
+    /// By local rank; `None` after its end.
     children: Vec<Option<Child>>,
-    /// The last line of each.
+    /// The last line of each rank.
     last_lines: Vec<String>,
-    /// Streams that may still say something.
+    /// Output streams that are still open.
     open: usize,
 }
 
 impl Pod {
-    /// To be called by the thread that stays: a rank ends with the thread that started it.
+    /// Call it from a thread that stays alive: a rank ends with the thread that started it.
     fn start(
         ranks: Ranks,
         program: &Path,
@@ -168,7 +169,7 @@ impl Pod {
         Ok(pod)
     }
 
-    /// Returns when all ranks have ended.
+    /// Waits until all ranks have ended.
     fn attend(&mut self, events: &Receiver<Event>) -> Result<(), TrainError> {
         let mut stage = Stage::Training;
         let mut is_terminated = false;
@@ -189,7 +190,7 @@ impl Pod {
                         stage = Stage::Parting(Instant::now() + PARTING);
                     }
                     Stage::Training | Stage::Parting(_) if !ended.is_consequence() => {
-                        // Somebody hangs: that is said already, and stays the reason.
+                        // If the cause is a hang, it stays the cause.
                         if cause.is_none_or(|cause| cause.code() == PEER_LOST_CODE) {
                             cause = Some(ended);
                         }
@@ -198,7 +199,7 @@ impl Pod {
                     Stage::Parting(_) if ended.code() == HUNG_CODE => {
                         cause = cause.filter(|cause| cause.code() == HUNG_CODE).or(Some(ended));
                     }
-                    // It may be the peer that the others lost.
+                    // This may be the peer that the others lost.
                     Stage::Parting(_) if ended.is_aborted() => {
                         cause = cause
                             .filter(|cause| cause.code() == HUNG_CODE || cause.is_aborted())
@@ -235,7 +236,7 @@ impl Pod {
         }
     }
 
-    /// Says what is said for as long. Answers whether this process was told to end.
+    /// Prints the ranks' output for this long. Returns true as soon as this process is told to end.
     fn hear(&mut self, events: &Receiver<Event>, for_as_long: Duration) -> bool {
         let until = Instant::now() + for_as_long;
         loop {
@@ -245,7 +246,7 @@ impl Pod {
                 Ok(Event::Terminate) => return true,
                 Err(_) => return false,
             }
-            // Ranks that never stop talking do not keep it from looking after them.
+            // Ranks that print without pause must not stop the checks.
             if Instant::now() >= until {
                 return false;
             }
@@ -263,11 +264,11 @@ impl Pod {
         }
     }
 
-    /// Takes leave of the ranks that have ended since it was asked last.
+    /// Reaps the ranks that ended since the last call.
     fn ended(&mut self) -> Vec<Ended> {
         let mut found = Vec::new();
         for (local, place) in self.children.iter_mut().enumerate() {
-            // An error would be that it is no child of ours, which it is.
+            // Ignores an error: it would mean that the process is not our child, but it is.
             if let Some(Ok(Some(status))) = place.as_mut().map(Child::try_wait) {
                 *place = None;
                 let ended = Ended { local, status };
@@ -275,7 +276,7 @@ impl Pod {
                 found.push(ended);
             }
         }
-        // Of the ranks that ended together, a rank with a cause of its own comes first.
+        // Among ranks that ended together, a rank with its own cause comes first.
         found.sort_by_key(|ended| (ended.is_consequence(), !ended.is_aborted()));
         found
     }

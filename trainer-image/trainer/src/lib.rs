@@ -1,14 +1,14 @@
-//! The trainer: parameters, optimizer state, advantages and loss, checkpoints, published weights. It does not know what
-//! an agent is.
+//! The trainer owns parameters, optimizer state, advantages and loss, checkpoints and published weights. It knows
+//! nothing of agents.
 //!
 //! [`sharded`] holds each rank's part of parameters and AdamW state, [`gradients`] streams units through the model,
-//! [`optimizer`] steps. [`packing`] merges rows that begin alike, [`micro_batch`] makes tensors of them; [`mesh`] says
-//! how ranks divide all this, [`memory`] what it takes, [`flops`] what it has to compute. [`grpo`] turns a stored batch
-//! into a step: [`mini_batch`] cuts it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains a warm
-//! start from [`initial`] weights. [`state`] writes checkpoints and weights versions, and says where to go on;
-//! [`export`] writes what others read. [`serve`] is the process a run's pods execute: rank 0 answers the driver, every
-//! rank follows rank 0's orders; [`launch`] starts the ranks of a pod that has several, and [`watchdog`] ends a rank
-//! that waits for one that hangs.
+//! [`optimizer`] steps. [`packing`] merges rows with common prefixes, [`micro_batch`] makes tensors of them; [`mesh`]
+//! divides the work over ranks, [`memory`] estimates its memory, [`flops`] its operations. [`grpo`] turns a stored
+//! batch into a step: [`mini_batch`] cuts it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains
+//! a warm start from [`initial`] weights. [`state`] writes checkpoints and weights versions and finds those to continue
+//! from; [`export`] writes weights for other programs. [`serve`] is the process of a run's pods: rank 0 answers the
+//! driver, every rank follows rank 0's orders; [`launch`] starts the ranks of a pod that has several, and [`watchdog`]
+//! ends a rank that waits for a rank that hangs.
 
 mod collect;
 pub mod compute;

@@ -1,4 +1,5 @@
-//! What the model says of trained tokens, and what the loss answers: the objective is computed outside of the graph.
+//! The interface between model and loss: logprobs and entropies of trained tokens in, their gradients out. The
+//! objective is computed outside of the graph.
 
 use grpo_native::gpu_wait::wait_for;
 use tch::{Device, Kind, Tensor};
@@ -6,18 +7,18 @@ use tch::{Device, Kind, Tensor};
 use crate::error::TrainError;
 use crate::micro_batch::MicroBatch;
 
-/// A summed loss, and its derivatives by what the model says of each trained token.
+/// A summed loss, and its derivatives by each trained token's logprob and entropy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LossGrad {
     pub loss: f64,
-    /// By the logprobs, `[n]`.
+    /// Derivatives by the logprobs, `[n]`.
     pub logprobs: Vec<f64>,
-    /// By the entropies, `[n]`; empty where the loss does not look at them.
+    /// Derivatives by the entropies, `[n]`; empty if the loss does not use them.
     pub entropies: Vec<f64>,
 }
 
 impl LossGrad {
-    /// The sum of logprobs by these weights.
+    /// The weighted sum of logprobs.
     pub fn weighted(weights: Vec<f64>, logprobs: &[f64]) -> Self {
         Self {
             loss: weights
@@ -31,43 +32,43 @@ impl LossGrad {
     }
 }
 
-/// What the loss of some of a micro-batch's trained tokens is: takes their logprobs and entropies, `[n]` each and in
-/// the order of [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's
-/// own words.
+/// The loss of some of a micro-batch's trained tokens: takes their logprobs and entropies, `[n]` each and in the order
+/// of [`MicroBatch::trained`]. It is computed outside of the graph, in double precision, by the objective's own
+/// formulas.
 pub type LossFn<'a> = dyn FnMut(&MicroBatch, &[f64], &[f64]) -> LossGrad + 'a;
 
-/// Is told logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the micro-batch's number
-/// comes first.
+/// Receives logprobs and entropies, `[n]` each, of some of a micro-batch's trained tokens; the first argument is the
+/// micro-batch's number.
 pub type NoteFn<'a> = dyn FnMut(usize, &MicroBatch, &[f64], &[f64]) + 'a;
 
-/// Who is asked for logprobs.
+/// The model that computes logprobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// What is trained.
+    /// The trained model.
     Policy,
-    /// What training began with: the frozen model beside an adapter, or what `Sharded::hold_base` has kept.
+    /// The model that training began with: the frozen model of an adapter, or the copy of `Sharded::hold_base`.
     Base,
 }
 
-/// What one call of a loss function is given.
+/// The tokens that one call of a loss function gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossOver {
     /// A piece of a micro-batch: the loss is a sum over tokens. Logits are computed once.
     #[default]
     Tokens,
-    /// A whole micro-batch: the loss looks at a row's tokens together. Logits are computed a second time for the
-    /// gradient, where they are more than one piece.
+    /// A whole micro-batch: the loss depends on a row's tokens together. If they are more than one piece, logits are
+    /// computed a second time for the gradient.
     Batches,
 }
 
-/// As the objective takes them: one wait for the GPU.
+/// A tensor as the objective's numbers, with one wait for the GPU.
 pub(crate) fn numbers(tensor: &Tensor) -> Result<Vec<f64>, TrainError> {
     Ok(wait_for(tensor.device(), || {
         Vec::<f64>::try_from(tensor.to_kind(Kind::Double).to_device(Device::Cpu))
     })?)
 }
 
-/// Logprobs and entropies of the same tokens, `[n]` each: one wait for both.
+/// Logprobs and entropies of the same tokens, `[n]` each, with one wait for both.
 pub(crate) fn both_numbers(logprobs: &Tensor, entropies: &Tensor) -> Result<[Vec<f64>; 2], TrainError> {
     let mut both = numbers(&Tensor::cat(&[logprobs, entropies], 0))?;
     let entropies = both.split_off(logprobs.numel());

@@ -1,5 +1,5 @@
-//! From logprobs to a loss and its gradient, and to what is told of a step: the objective's words
-//! ([`grpo_objective::objective::term`]) for every trained token of a micro-batch.
+//! From logprobs to a loss, its gradient and a step's metrics: applies the objective's formula
+//! ([`grpo_objective::objective::term`]) to every trained token of a micro-batch.
 
 use grpo_crds::algorithm::{Algorithm, KlPlacement};
 use grpo_objective::Token;
@@ -13,10 +13,10 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 use crate::train_row::TrainRow;
 
-/// A gap between engine's and trainer's logprob that is more than arithmetic.
+/// A gap between the engine's and the trainer's logprob that rounding does not explain.
 pub const LOGPROB_GAP: f64 = 1e-3;
 
-/// What is summed over trained tokens, over all of a batch's optimizer steps.
+/// Sums over trained tokens, over all of a batch's optimizer steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
     tokens: f64,
@@ -50,7 +50,7 @@ impl Tally {
             self.entropy,
             self.gap_over,
         ];
-        // A maximum by sums: each rank writes its own place.
+        // A maximum by means of a sum: each rank writes its own place.
         numbers.extend((0..world).map(|place| if place == rank { self.gap_max } else { 0.0 }));
         let numbers = model.sum(&numbers)?;
         let mut next = numbers.iter().copied();
@@ -71,8 +71,8 @@ impl Tally {
         })
     }
 
-    /// `updates`: optimizer steps that this was summed over. `not_computed`: trained tokens whose loss is 0 in any
-    /// case; none of them is clipped.
+    /// Writes the metrics. `updates`: number of optimizer steps in the sums. `not_computed`: trained tokens whose loss
+    /// is always 0; none of them is clipped.
     pub fn tell(&self, metrics: &mut StepMetrics, algorithm: &Algorithm, updates: u32, not_computed: u64) {
         let (tokens, updates) = (self.tokens.max(1.0), f64::from(updates.max(1)));
         let all = (self.tokens + not_computed as f64).max(1.0);
@@ -97,14 +97,14 @@ impl Tally {
     }
 }
 
-/// The loss of rows that step together.
+/// The loss of the rows of one optimizer step.
 pub struct Losses<'a> {
     pub algorithm: &'a Algorithm,
     pub rows: &'a [TrainRow],
-    /// Of every sequence of `rows`, where they are known beforehand; else they are summed over the tokens of a call,
+    /// Sums of every sequence of `rows`, if known beforehand; otherwise they are summed over the tokens of a call,
     /// which then holds whole sequences.
     pub sums: Option<Vec<Sums>>,
-    /// Whether the weights are those that the batch's first step starts from.
+    /// Whether the weights are those from which the batch's first optimizer step starts.
     pub first: bool,
     /// Whether these tokens are trained on for the first time: their gaps count once.
     pub new: bool,
@@ -123,7 +123,7 @@ impl Losses<'_> {
         }
     }
 
-    /// Sums over the sequences, of logprobs that are known for every token of every row: `now[row][token]`.
+    /// Sums over the sequences, from the logprobs of every token of every row: `now[row][token]`.
     pub fn sums_of(rows: &[TrainRow], now: &[Vec<f64>], algorithm: &Algorithm) -> Vec<Sums> {
         let this = Losses {
             algorithm,
@@ -149,7 +149,7 @@ impl Losses<'_> {
             .collect()
     }
 
-    /// Loss and gradient of a call's tokens; what there is to tell of them is added to `tally`.
+    /// Loss and gradient of a call's tokens; their metrics are added to `tally`.
     pub fn gradient(&self, batch: &MicroBatch, logprobs: &[f64], entropies: &[f64], tally: &mut Tally) -> LossGrad {
         let tokens: Vec<Token> = batch
             .trained
@@ -185,7 +185,7 @@ impl Losses<'_> {
             tally.left_out += f64::from(u8::from(term.left_out));
             tally.deviation += (term.ratio - 1.0).abs();
             tally.entropy += token.entropy;
-            // Later steps know what the batch's first one started from where it was computed beforehand.
+            // Later optimizer steps have the old logprobs only if they were computed beforehand.
             if self.new && (self.first || !row.old_logprobs.is_empty()) {
                 let gap = (token.old - token.rollout).abs();
                 tally.gap_over += f64::from(u8::from(gap > LOGPROB_GAP));

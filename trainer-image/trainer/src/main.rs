@@ -109,7 +109,7 @@ fn main() {
             TrainError::Terminated => tracing::info!("ended as told"),
             _ => tracing::error!(%error, "the trainer ends"),
         }
-        // Threads beside it may be inside of libtorch, whose destructors would wait for them.
+        // Other threads may be inside of libtorch, whose destructors would wait for them.
         grpo_native::end_now(error.exit_code().into())
     }
 }
@@ -126,7 +126,8 @@ fn begin(command: Command) -> Result<(), TrainError> {
     }
     on_termination(|| {
         tracing::info!("told to end");
-        // Safe at any point: an unfinished file has no name yet, and the next attempt replays to what is published.
+        // Safe at any point: an unfinished file has no name yet, and the next attempt replays up to the last published
+        // step.
         grpo_native::end_now(TERMINATED_CODE.into())
     })?;
     tch::set_num_threads(threads()?);
@@ -270,7 +271,7 @@ fn warm_start(model_dir: PathBuf, data: PathBuf, settings: FinetuneSettings) -> 
     Ok(())
 }
 
-/// `GRPO_THREADS`, or this rank's share of the node's cores (of the container's, where it has a limit).
+/// `GRPO_THREADS`, or this rank's share of the node's cores (of the container's, if it has a limit).
 fn threads() -> Result<i32, TrainError> {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let share = (cores / number("LOCAL_WORLD_SIZE", Some(1))?.max(1)).max(1);
@@ -294,7 +295,7 @@ fn on_termination(act: impl FnOnce() + Send + 'static) -> Result<(), TrainError>
     Ok(())
 }
 
-/// How long ranks wait for each other where a watchdog, or the operator, decides when it was too long.
+/// Longest wait of ranks for each other if a watchdog, or the operator, ends waits that are too long.
 const UNTIL_TERMINATED: Duration = Duration::from_secs(24 * 3600);
 
 fn process(
@@ -324,7 +325,7 @@ fn process(
     })
 }
 
-/// torchrun's environment.
+/// The rendezvous from torchrun's environment.
 fn rendezvous() -> Result<Rendezvous, TrainError> {
     let text = |name: &str| std::env::var(name).unwrap_or_default();
     Ok(Rendezvous {

@@ -51,8 +51,8 @@ pub fn geometry(config: &Config) -> Geometry {
     }
 }
 
-/// Says, and answers, what a step on one row of `context` tokens would take, and refuses what cannot fit into `room`
-/// bytes for each rank.
+/// Logs and returns the memory estimate of a step on one row of `context` tokens. Refuses a run that cannot fit into
+/// `room` bytes per rank.
 pub fn announce(facts: &Facts, context: u64, room: Option<u64>) -> Result<Estimate, TrainError> {
     let (least, whole) = (facts.row(1), facts.row(context));
     tracing::info!(
@@ -95,7 +95,7 @@ fn remedy(facts: &Facts) -> &'static str {
     }
 }
 
-/// Bytes that each of `ranks` ranks of this container, or machine, may have: an equal part of the smallest limit.
+/// Bytes for each of `ranks` ranks of this container, or machine: an equal part of the smallest limit.
 pub fn room(ranks: u32) -> Option<u64> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {

@@ -1,8 +1,8 @@
-//! How ranks divide a step between them.
+//! The groups of ranks that divide a step.
 //!
-//! Ranks are counted node by node, as torchrun does. Neighbours share sequences (`trainer.sequenceParallel`): each has
-//! a part of a micro-batch's tokens, and they trade tokens for heads around attention ([`grpo_model::layout`]). Such a
-//! *sequence-parallel group* counts as one where micro-batches are dealt. Apart from that, parameters, gradients and
+//! Ranks are numbered node by node, as by torchrun. Neighbours share sequences (`trainer.sequenceParallel`): each has a
+//! part of a micro-batch's tokens, and they trade tokens for heads around attention ([`grpo_model::layout`]).
+//! Micro-batches are dealt to such a *sequence-parallel group* as a whole. Independently, parameters, gradients and
 //! optimizer state are sharded over all ranks, or (`trainer.shard: Node`) over those of a node: then every node has a
 //! replica, gradients are scattered within nodes and summed over the *replicate group* (one rank of each node), and
 //! only that sum crosses the network.
@@ -21,7 +21,7 @@ use grpo_native::{CollectiveError, Exchange, Group};
 
 use crate::error::TrainError;
 
-/// Whether so many ranks can train that model so; else what in the spec is at fault.
+/// Checks that `world` ranks can train the model with these dimensions; the error names the field of the spec at fault.
 pub fn check(dims: &ParallelDims, config: &Config, world: u32) -> Result<(), TrainError> {
     let refuse = |field, value, message| Err(TrainError::Division { field, value, message });
     let field = "sequenceParallel";
@@ -45,7 +45,7 @@ pub fn check(dims: &ParallelDims, config: &Config, world: u32) -> Result<(), Tra
     }
 }
 
-/// The groups that this rank is in.
+/// This rank's groups.
 pub struct Mesh {
     pub(crate) world: Group,
     pub(crate) groups: ParallelGroups,
@@ -53,17 +53,17 @@ pub struct Mesh {
 
 /// Groups of some of the ranks.
 pub(crate) struct ParallelGroups {
-    /// Those that share a sequence with this rank.
+    /// The ranks that share sequences with this one.
     pub(crate) sequence: Rc<Exchange>,
-    /// Where the state is not sharded over all ranks.
+    /// Set if the state is not sharded over all ranks.
     pub(crate) hybrid: Option<HybridShard>,
 }
 
-/// The state is sharded over some of the ranks, and replicated over the others.
+/// Groups for a state that is sharded over some of the ranks and replicated over the others.
 pub(crate) struct HybridShard {
-    /// Ranks that share the state.
+    /// The ranks over which the state is sharded.
     pub(crate) shard: Group,
-    /// Ranks that have the same part of the state as this one.
+    /// The ranks with the same part of the state as this one.
     pub(crate) replicate: Group,
 }
 
@@ -78,7 +78,7 @@ impl ParallelGroups {
 }
 
 impl From<Group> for Mesh {
-    /// [`ParallelDims::DATA_PARALLEL`].
+    /// The mesh of [`ParallelDims::DATA_PARALLEL`].
     fn from(world: Group) -> Self {
         let groups = ParallelGroups {
             sequence: Rc::new(Exchange::alone()),
@@ -89,7 +89,7 @@ impl From<Group> for Mesh {
 }
 
 impl Mesh {
-    /// Connects the groups; every rank calls it with the same dimensions, which [`check`] has let pass.
+    /// Connects the groups; every rank calls it with the same dimensions, which have passed [`check`].
     pub fn new(world: Group, dims: ParallelDims) -> Result<Self, CollectiveError> {
         let (rank, ranks) = (world.rank(), world.world());
         let neighbours = |size: u32| {

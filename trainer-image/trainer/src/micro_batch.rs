@@ -1,8 +1,8 @@
-//! Rows on their way into the model: what is computed together, as tensors.
+//! Micro-batches: rows that pass through the model together, as tensors.
 //!
-//! [`crate::packing`] says which rows go together and where their tokens stand; a [`MicroBatch`] is that as tensors.
-//! What the objective knows of a row's tokens stays in the [`TrainRow`]: a micro-batch says which row and token each of
-//! its logprobs belongs to.
+//! [`crate::packing`] decides which rows go together and places their tokens; a [`MicroBatch`] is a pack as tensors.
+//! The objective's data on a row's tokens stay in the [`TrainRow`]: a micro-batch maps each of its logprobs to a row
+//! and token.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use crate::train_row::TrainRow;
 pub struct MicroBatch {
     /// `[b, t]` int64: padded rows, or one packed tree.
     pub ids: Tensor,
-    /// Where those tokens stand, and what they see.
+    /// Positions of these tokens, and the keys that they see.
     pub layout: Rc<Layout>,
     /// `[n]` int64, as all below: flat places in `[b * t]` of the hidden states that predict trained tokens.
     pub positions: Tensor,
@@ -29,12 +29,12 @@ pub struct MicroBatch {
     pub temperatures: Tensor,
     /// Row and index in it of each trained token, by row, then by index.
     pub trained: Vec<(usize, usize)>,
-    /// Of every layer, the experts that each token of `ids` goes through, `[b, t, experts per token]` int64, -1 where
-    /// the layer's router decides. Empty, or none in a layer, where all is left to it.
+    /// For every layer, the experts of each token of `ids`, `[b, t, experts per token]` int64, -1 if the layer's router
+    /// decides. `None` in a layer, or an empty list: the routers decide for all tokens.
     pub experts: Vec<Option<Tensor>>,
 }
 
-/// What is known of trained tokens, one of each.
+/// Columns of facts on trained tokens.
 #[derive(Default)]
 struct Trained {
     positions: Vec<i64>,
@@ -44,7 +44,7 @@ struct Trained {
 }
 
 impl Trained {
-    /// `place`: of the hidden state that predicts `row`'s `token`.
+    /// `place`: place of the hidden state that predicts `row`'s `token`.
     fn push(&mut self, place: usize, number: usize, row: &TrainRow, token: usize) {
         self.positions.push(place as i64);
         self.targets.push(i64::from(row.tokens[token]));
@@ -66,7 +66,7 @@ impl Trained {
 }
 
 impl MicroBatch {
-    /// A pass through a layer, with the experts that are given for it.
+    /// A pass through a layer, with its given experts.
     pub fn pass(&self, layer: usize) -> Pass {
         let experts = self.experts.get(layer).and_then(Option::as_ref);
         Pass {
@@ -75,7 +75,7 @@ impl MicroBatch {
         }
     }
 
-    /// The same rows with their trained tokens in pieces of at most `most`.
+    /// The same rows, with pieces of at most `most` trained tokens.
     pub fn pieces(&self, most: i64) -> Vec<Self> {
         let n = self.trained.len() as i64;
         let most = most.max(1);
@@ -91,14 +91,14 @@ impl MicroBatch {
                     targets: part(&self.targets),
                     temperatures: part(&self.temperatures),
                     trained: self.trained[begin as usize..(begin + count) as usize].to_vec(),
-                    // The head has none.
+                    // The head has no experts.
                     experts: Vec::new(),
                 }
             })
             .collect()
     }
 
-    /// Where it is computed. The process does not wait for a GPU.
+    /// Moves it to the device. The process does not wait for a GPU.
     pub fn to_device(self, device: tch::Device) -> Result<Self, TrainError> {
         let experts = self.experts.into_iter();
         let experts = experts.map(|experts| experts.map(|experts| sent(&experts, device)).transpose());
@@ -113,7 +113,7 @@ impl MicroBatch {
         })
     }
 
-    /// Tokens that the model computes.
+    /// Number of tokens that the model computes.
     pub fn tokens(&self) -> usize {
         self.ids.numel()
     }
@@ -160,7 +160,7 @@ impl MicroBatch {
         Ok(trained.batch(Tensor::from_slice(&ids).unsqueeze(0), layout))
     }
 
-    /// Rows padded on the right, nothing shared: what packing is held against. They are numbered from `first`.
+    /// Rows padded on the right, nothing shared: the baseline for packing. Rows are numbered from `first`.
     pub fn padded(rows: &[TrainRow], first: usize) -> Self {
         let t = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(1).max(1);
         let mut ids = vec![0i64; rows.len() * t];

@@ -1,8 +1,8 @@
-//! Rows that one optimizer step is computed from: a batch's rows cut into mini-batches, weighed and packed.
+//! Mini-batches, the rows of one optimizer step: a batch's rows are cut, weighed and packed.
 //!
 //! A mini-batch holds whole sequences, in the batch's order, so that groups, whose prompts are computed once, stay
-//! together as far as the number of mini-batches lets them. Denominators are the mini-batch's own, as in verl. All
-//! ranks cut and pack alike; each makes tensors of its packs.
+//! together as far as the number of mini-batches permits. Denominators are the mini-batch's own, as in verl. All ranks
+//! cut and pack alike; each makes tensors from its own packs.
 
 use grpo_crds::algorithm::{Algorithm, Kl, KlPlacement};
 use grpo_objective::batch_weights;
@@ -15,19 +15,19 @@ use crate::packing::{Cost, Packing, pack};
 use crate::sharded::Sharded;
 use crate::train_row::TrainRow;
 
-/// Rows that step together.
+/// Rows of one optimizer step.
 pub struct MiniBatch {
     pub rows: Vec<TrainRow>,
-    /// Of all ranks.
+    /// Packs of all ranks.
     pub packing: Packing,
-    /// Of this rank.
+    /// Micro-batches of this rank.
     pub batches: Vec<MicroBatch>,
     /// Whether a pack's tokens are divided over ranks.
     in_parts: bool,
 }
 
-/// What this rank has read for a step, where every rank could read its own; else all refuse the batch at `path`: those
-/// that could would wait for the others in the step's first exchange. Every rank must call it.
+/// This rank's data for a step, if every rank could read its own; otherwise all ranks refuse the batch at `path`, so
+/// that no rank waits for another in the step's first exchange. Every rank must call it.
 pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Result<T, TrainError> {
     let refused = model.sum(&[f64::from(u8::from(own.is_err()))])?[0];
     match own {
@@ -39,7 +39,7 @@ pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Res
     }
 }
 
-/// Sequences are numbered anew in each part: by first appearance.
+/// Numbers a part's sequences from 0, by first appearance.
 fn renumber(rows: &mut [TrainRow]) -> usize {
     let mut seen: Vec<usize> = Vec::new();
     let mut known = std::collections::HashMap::new();
@@ -52,7 +52,7 @@ fn renumber(rows: &mut [TrainRow]) -> usize {
     seen.len()
 }
 
-/// Cuts rows into at most `parts` lists of whole sequences, of nearly as many each.
+/// Cuts rows into at most `parts` lists with nearly the same number of whole sequences.
 pub fn cut(mut rows: Vec<TrainRow>, parts: u32) -> Vec<Vec<TrainRow>> {
     let sequences = renumber(&mut rows);
     let parts = (parts as usize).clamp(1, sequences.max(1));
@@ -81,9 +81,9 @@ pub fn weigh(rows: &mut [TrainRow], algorithm: &Algorithm) {
     }
 }
 
-/// Leaves out the sequences whose loss is 0 in any case: those without an advantage, where neither
-/// a divergence nor the entropy is in the loss. They are in the others' weights already, and need not be computed.
-/// Answers how many trained tokens they have.
+/// Leaves out sequences whose loss is always 0: those without an advantage, if neither a divergence nor the entropy is
+/// in the loss. The other sequences' weights already count them, so they need not be computed. Returns the number of
+/// their trained tokens.
 pub fn leave_out_what_adds_nothing(rows: &mut Vec<TrainRow>, algorithm: &Algorithm) -> u64 {
     let in_loss = |kl: &Kl| kl.placement == KlPlacement::Loss;
     if algorithm.kl.as_ref().is_some_and(in_loss) || algorithm.entropy_coefficient != 0.0 {
@@ -108,7 +108,7 @@ impl MiniBatch {
         let mine = packing.ranks[own].iter();
         let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
         let batches = match model.replays {
-            // Each rank has read files of its own.
+            // Each rank has read its own files.
             Some(_) => agreed(model, batches, "of this step")?,
             None => batches?,
         };
@@ -121,7 +121,7 @@ impl MiniBatch {
         })
     }
 
-    /// Whether every row's logprobs are known under the weights that the batch's first step starts from.
+    /// Whether the old logprobs of every row are known.
     pub fn knows_old_logprobs(&self) -> bool {
         self.rows.iter().all(|row| !row.old_logprobs.is_empty())
     }
@@ -142,9 +142,9 @@ impl MiniBatch {
     }
 }
 
-/// What the model says of the trained tokens of all mini-batches: `put` is called for every row with one number a token
-/// of it, 0 where it is not trained on. Answers the operations that this took of the ranks together. Every rank must
-/// call it, and every rank hears of all rows.
+/// Computes logprobs of the trained tokens of all mini-batches: calls `put` for every row with one number per token, 0
+/// for tokens that are not trained on. Returns the operations of all ranks together. Every rank must call it, and every
+/// rank gets all rows.
 pub fn fill(
     model: &Sharded,
     which: Model,
@@ -159,7 +159,7 @@ pub fn fill(
         .iter()
         .map(|mini_batch| forward.looking(&mini_batch.packing.work()));
     let flops = flops.sum();
-    // Where each row's tokens begin among all.
+    // Offset of each row's tokens among all.
     let mut begins: Vec<Vec<usize>> = Vec::with_capacity(mini_batches.len());
     let mut total = 0;
     for mini_batch in mini_batches.iter() {

@@ -10,9 +10,9 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// Logprobs and entropies of this rank's trained tokens without gradients: `note` is called for every piece of
-    /// every micro-batch, in order. They pass in the waves in which they would for gradients, each block gathered once
-    /// in each, so that hidden states of no more than a wave are held. Every rank must call it.
+    /// Logprobs and entropies of this rank's trained tokens without gradients: calls `note` for every piece of every
+    /// micro-batch, in order. Micro-batches pass in the same waves as for gradients, and each block is gathered once
+    /// per wave, so hidden states of one wave at most are held. Every rank must call it.
     pub fn observe(&self, model: Model, batches: &[&MicroBatch], note: &mut NoteFn<'_>) -> Result<(), TrainError> {
         let _guard = tch::no_grad_guard();
         let mut first = 0;

@@ -20,13 +20,13 @@ pub struct AdamW {
     pub clip: f64,
 }
 
-/// Whether weight decay pulls this tensor towards zero: matrices of linear layers. A norm's scale and a bias at zero
-/// are no simpler than others, and rows of the embedding would shrink that no batch has touched.
+/// Whether weight decay applies: only to matrices of linear layers. Zero is no simpler value for a norm's scale or a
+/// bias, and decay would shrink the embedding's rows that no batch has used.
 fn decays(name: &str, shape: &[usize]) -> bool {
     shape.len() > 1 && name != "model.embed_tokens.weight"
 }
 
-/// Runs of a unit's values in `part`, padding included, and whether they decay; one run where nothing does.
+/// Runs of a unit's values in `part`, padding included, and whether they decay; one run if nothing decays.
 fn runs(unit: &Unit, part: Range<usize>, any: bool) -> Vec<(Range<usize>, bool)> {
     let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     let mut end = 0;
@@ -52,7 +52,7 @@ impl Sharded {
     /// Norm of the whole gradient.
     pub fn norm(&self, gradients: &[Tensor]) -> Result<f64, TrainError> {
         let squares: Vec<Tensor> = gradients.iter().map(square_sum).collect::<Result<_, _>>()?;
-        // One read from the device; they are added in order, as numbers of the host.
+        // One read from the device; the host adds the numbers in order.
         let squares: f64 = match squares.is_empty() {
             true => 0.0,
             false => numbers(&Tensor::cat(&squares, 0))?.iter().sum(),
@@ -62,7 +62,7 @@ impl Sharded {
         Ok(sum.double_value(&[0]).sqrt())
     }
 
-    /// As if no step had been taken, but for the values.
+    /// Resets the optimizer's state and keeps the values.
     pub fn forget_moments(&mut self) {
         for shard in &mut self.shards {
             shard.first_moment = shard.first_moment.zeros_like();
@@ -71,8 +71,8 @@ impl Sharded {
         self.updates = 0;
     }
 
-    /// One AdamW step; answers the norm of the gradient before clipping. A norm that is not finite changes nothing: one
-    /// such step would be in every parameter and moment for good.
+    /// One AdamW step; returns the norm of the gradient before clipping. A norm that is not finite changes nothing: one
+    /// such step would stay in every parameter and moment for good.
     pub fn update(&mut self, gradients: &[Tensor], rate: f64, adam: &AdamW) -> Result<f64, TrainError> {
         let norm = self.norm(gradients)?;
         if !norm.is_finite() {
@@ -94,7 +94,7 @@ impl Sharded {
         let rank = self.shard_group().rank() as usize;
         for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
             let scaled = (scale != 1.0).then(|| gradient * scale);
-            // What stays elsewhere comes here for its step: the same kernel, so the same bits.
+            // Offloaded state moves to the device for its step: the same kernel, so the same bits.
             let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
             let [values, first, second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
             let gradient = scaled.as_ref().unwrap_or(gradient);

@@ -1,22 +1,21 @@
-//! Rows that begin alike, computed once: a step's rows are merged into tries by their token ids and laid out flat.
+//! Computes common prefixes of rows once: a step's rows are merged into tries by their token ids and laid out flat.
 //!
-//! Rows of one group share the prompt; one-row-per-turn rows of an episode share the history. What a position's hidden
-//! state is depends on the tokens up to it alone, so equal prefixes are one run of tokens in the pack. A [`Pack`] is
-//! such a layout: unique tokens, the position of each, the attention's [`Piece`]s, and for each trained token of each
-//! row an [`Entry`]: where the hidden state is that predicts it.
+//! Rows of one group share the prompt; one-row-per-turn rows of an episode share the history. A position's hidden state
+//! depends only on the tokens up to it, so equal prefixes are one run of tokens in the pack. A [`Pack`] is such a
+//! layout: unique tokens, the position of each, the attention's [`Piece`]s, and for each trained token of each row an
+//! [`Entry`]: the place of the hidden state that predicts it.
 //!
-//! **Layout.** A trie's node is followed by its largest child and so on down: a *heavy path*, whose tokens are one
-//! behind the other, so that one causal call computes it as if it were one row. What branches off follows, nested; all
-//! that branches off at one place lies together, and is one call whose queries see the path up to there. A token is in
-//! at most 1 + log2(n) calls (heavy-light decomposition, Sleator and Tarjan 1983), however many turns an episode has.
-//! Sharing prefixes between rows of a trie is AReaL's tree training and verl's PrefixGrouper; packs, layout and merge
-//! here are our own.
+//! **Layout.** A node of the trie is followed by its largest child, and so on down: a *heavy path* of consecutive
+//! tokens, which one causal call computes like a single row. Branches follow, nested; all branches from one place lie
+//! together, and are one call whose queries see the path up to there. A token is in at most 1 + log2(n) calls
+//! (heavy-light decomposition, Sleator and Tarjan 1983), however many turns an episode has. Sharing prefixes between
+//! rows of a trie is AReaL's tree training and verl's PrefixGrouper; packs, layout and merge here are our own.
 //!
-//! **Cutting.** A pack holds at most `budget` unique tokens, but where one row alone is longer. A trie is cut where the
+//! **Cutting.** A pack holds at most `budget` unique tokens, unless a single row is longer. A trie is cut where the
 //! least is shared: a subtree that fits is never cut. Packs are dealt to ranks by cost (linear part, attention's pairs,
-//! vocabulary head); a trie is cut further only where that makes the slowest rank faster.
+//! vocabulary head); a trie is cut further only if that makes the slowest rank faster.
 //!
-//! Everything depends on the rows alone, never on a clock or a hash map's order, so a replayed batch is computed in the
+//! The result depends on the rows only, never on a clock or a hash map's order, so a replayed batch is computed in the
 //! same order.
 
 use std::ops::Range;
@@ -31,20 +30,20 @@ use crate::train_row::TrainRow;
 /// A trained token of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Place in the pack of the hidden state that predicts it.
+    /// Place in the pack of the hidden state that predicts the token.
     pub at: usize,
     pub row: usize,
     /// Its index in the row.
     pub token: usize,
 }
 
-/// Tokens of a row that are one behind the other in a pack.
+/// Tokens of a row that are consecutive in a pack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Place in the pack of the first of them.
+    /// Place of the first token in the pack.
     pub at: usize,
     pub row: usize,
-    /// Where they are in the row.
+    /// Place of the tokens in the row.
     pub tokens: Range<usize>,
 }
 
@@ -52,19 +51,20 @@ pub struct Run {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pack {
     pub tokens: Vec<u32>,
-    /// Of each token in its rows.
+    /// Position of each token in its rows.
     pub positions: Vec<usize>,
-    /// Of each token, a number for it and all before it in its row: the same wherever a row begins so, in any pack.
+    /// For each token, a hash of it and all tokens before it in its row: equal wherever a row begins with the same
+    /// tokens, in any pack.
     pub prefixes: Vec<u64>,
     pub pieces: Vec<Piece>,
-    /// Which row each token was taken from, of those that have it.
+    /// For each token, one of the rows that have it.
     pub runs: Vec<Run>,
     /// By row, then by token.
     pub entries: Vec<Entry>,
 }
 
 /// Forward work of one token in the linear layers, of one pair of the attention, and of one trained token in the
-/// vocabulary head, in any one unit.
+/// vocabulary head. The three share a unit; any unit will do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     pub token: f64,
@@ -105,7 +105,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// What all packs have to compute.
+    /// The work of all packs together.
     pub fn work(&self) -> Work {
         let mut work = Work::default();
         for pack in self.ranks.iter().flatten() {
@@ -119,8 +119,8 @@ impl Packing {
     }
 }
 
-/// Merges rows, cuts what comes of it into packs of at most `budget` tokens, and deals those to `ranks`. Rows without a
-/// trained token, and what follows a row's last trained token, are not computed.
+/// Merges rows, cuts the tries into packs of at most `budget` tokens, and deals the packs to `ranks`. Rows without a
+/// trained token, and tokens after a row's last trained token, are not computed.
 pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Packing {
     let rows: Vec<Used<'_>> = rows
         .iter()
@@ -130,8 +130,8 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
     let ranks = ranks.max(1);
     let whole = trie(&rows, (0..rows.len()).collect());
     let total: usize = whole.iter().map(|node| node.range.len()).sum();
-    // With more ranks than whole tries, a smaller budget may spread the work. What is shared is in several packs then,
-    // so together they are larger.
+    // With more ranks than whole tries, a smaller budget may spread the work. Shared tokens are then in several packs,
+    // so the packs are larger in total.
     let mut budgets = vec![budget.max(1)];
     if ranks > 1 {
         let sizes =
@@ -149,7 +149,7 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
             .iter()
             .map(|packs| packs.iter().map(|pack| pack.cost(cost)).sum::<f64>())
             .fold(0.0, f64::max);
-        // The largest budget comes first, and only what is clearly faster replaces it.
+        // The largest budget comes first; only a clearly faster packing replaces it.
         if best.as_ref().is_none_or(|(least, _)| most < least * 0.98) {
             best = Some((most, dealt));
         }
@@ -162,7 +162,7 @@ pub fn pack(rows: &[TrainRow], budget: usize, ranks: usize, cost: &Cost) -> Pack
     }
 }
 
-/// One pack per row, as if nothing were shared: what sharing is measured against.
+/// One pack per row, nothing shared: the baseline for prefix sharing.
 pub fn unshared(rows: &[TrainRow], ranks: usize, cost: &Cost) -> Packing {
     let rows: Vec<Used<'_>> = rows
         .iter()
@@ -178,11 +178,11 @@ pub fn unshared(rows: &[TrainRow], ranks: usize, cost: &Cost) -> Packing {
     }
 }
 
-/// What of a row is computed.
+/// The computed part of a row.
 struct Used<'a> {
     row: usize,
     source: &'a TrainRow,
-    /// Up to the last trained token, that one left out: nothing is predicted from it.
+    /// The tokens before the last trained token, which itself predicts nothing.
     tokens: &'a [u32],
     whole: usize,
 }
@@ -199,10 +199,10 @@ impl<'a> Used<'a> {
     }
 }
 
-/// A run of tokens at which no row branches off. Node 0 has none and is above the first tokens.
+/// A run of tokens in which no row branches off. Node 0 has no tokens and is the root.
 #[derive(Default)]
 struct Node {
-    /// A row that has these tokens, and where in it they are.
+    /// A row with these tokens; `range` is their place in it.
     from: usize,
     range: Range<usize>,
     children: Vec<usize>,
@@ -215,10 +215,10 @@ struct Node {
 fn trie(rows: &[Used<'_>], mut members: Vec<usize>) -> Vec<Node> {
     members.sort_by(|a, b| rows[*a].tokens.cmp(rows[*b].tokens).then(a.cmp(b)));
     let mut nodes: Vec<Node> = vec![Node::default()];
-    // Rows that share their first `depth` tokens and hang under `parent`.
+    // Rows that share their first `depth` tokens, below `parent`.
     let mut open = vec![(0..members.len(), 0usize, 0usize)];
     while let Some((range, depth, parent)) = open.pop() {
-        // Rows that go on after `depth`, by their next token: equal ones are neighbours.
+        // Rows longer than `depth`, by their next token: equal tokens are neighbours.
         let mut begin = range.start;
         while begin < range.end {
             let first = rows[members[begin]].tokens;
@@ -228,7 +228,7 @@ fn trie(rows: &[Used<'_>], mut members: Vec<usize>) -> Vec<Node> {
                 end += 1;
             }
             if next.is_some() {
-                // A run ends where its rows differ. A row that only ends does not cut it.
+                // A run ends where its rows differ. The end of a row does not cut it.
                 let last = rows[members[end - 1]].tokens;
                 let ended = members[begin..end]
                     .iter()
@@ -267,7 +267,7 @@ fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Tokens of each node and all below it.
+/// Tokens of each node and all nodes below it.
 fn sizes(nodes: &[Node]) -> Vec<usize> {
     let mut sizes: Vec<usize> = nodes.iter().map(|node| node.range.len()).collect();
     for at in (1..nodes.len()).rev() {
@@ -276,7 +276,7 @@ fn sizes(nodes: &[Node]) -> Vec<usize> {
     sizes
 }
 
-/// Rows that go together, and the tokens they need beyond what is above them.
+/// Rows for one pack, and the tokens that they add to those of the nodes above.
 struct Bin {
     rows: Vec<usize>,
     tokens: usize,
@@ -285,7 +285,7 @@ struct Bin {
 /// Members of each pack: whole subtrees where they fit.
 fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
     let sizes = sizes(nodes);
-    // Bins of each node that does not fit, bottom up: children come after their parents.
+    // Bins of each node, bottom up: children come after their parents in `nodes`.
     let mut bins: Vec<Vec<Bin>> = (0..nodes.len()).map(|_| Vec::new()).collect();
     for at in (0..nodes.len()).rev() {
         let node = &nodes[at];
@@ -310,7 +310,7 @@ fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
                 None => packed.push(item),
             }
         }
-        // Rows that end here are on the way to any bin.
+        // Every bin contains this node's tokens, so any bin can take the rows that end here.
         match packed.first_mut() {
             Some(bin) => bin.rows.extend(&node.ends),
             None if !node.ends.is_empty() => packed.push(Bin {
@@ -319,7 +319,7 @@ fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
             }),
             None => (),
         }
-        // Seen from above, every bin needs this node's tokens too.
+        // For the parent, every bin needs this node's tokens too.
         for bin in &mut packed {
             bin.tokens += node.range.len();
         }
@@ -328,7 +328,7 @@ fn cut(nodes: &[Node], budget: usize) -> Vec<Vec<usize>> {
     bins.swap_remove(0).into_iter().map(|bin| bin.rows).collect()
 }
 
-/// The packs of each rank: deals the most expensive pack first, always to the rank with the least work.
+/// Deals packs to ranks: the most expensive first, always to the rank with the least work.
 fn deal(packs: Vec<Pack>, ranks: usize, cost: &Cost) -> Vec<Vec<Pack>> {
     let mut order: Vec<(f64, usize, Pack)> = packs
         .into_iter()
@@ -382,7 +382,7 @@ fn lay_out(rows: &[Used<'_>], members: Vec<usize>) -> Pack {
     pack
 }
 
-/// Lays out the heavy path that begins at `top`, then what branches off it.
+/// Lays out the heavy path that begins at `top`, then its branches.
 fn path(nodes: &[Node], sizes: &[usize], rows: &[Used<'_>], top: usize, pack: &mut Pack, places: &mut [usize]) {
     let begin = pack.tokens.len();
     let mut hangs: Vec<(usize, Vec<usize>)> = Vec::new();

@@ -1,13 +1,13 @@
-//! Router replay (R3, arXiv 2510.11370): a mixture's tokens go through the experts that the engine has sent them
-//! through when they were sampled.
+//! Router replay (R3, arXiv 2510.11370): in the trainer, a mixture's tokens go through the experts that the engine
+//! chose when it sampled them.
 //!
-//! Engine and trainer round differently, and where two experts are nearly as good a rounding chooses: the trainer would
-//! differentiate by other experts than have computed the logprobs that were sampled with. What an engine has recorded
-//! is in files of the run's store; rows name them by spans ([`ExpertsSpan`]). A rank reads those of the packs that it
-//! computes, just before, so that a step's are never in memory at once.
+//! Engine and trainer round differently, and rounding decides between two experts that are nearly as good: the trainer
+//! would differentiate by other experts than those behind the rollout logprobs. An engine's recorded experts are in
+//! files of the run's store; rows name them by spans ([`ExpertsSpan`]). A rank reads the files of a pack just before it
+//! computes the pack, so a step's records are never in memory at once.
 //!
-//! A prefix that rows share is computed once, by the experts of one of these rows. Tokens without a record go where the
-//! trainer's router sends them, and so does the base model, which was never sampled from.
+//! A prefix that rows share is computed once, by the experts of one of these rows. The trainer's router decides for
+//! tokens without a record, and for the base model, from which nothing was sampled.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -27,8 +27,8 @@ use crate::train_row::TrainRow;
 /// Left to the router.
 const UNKNOWN: i64 = -1;
 
-/// Experts of `tokens` tokens, or why they cannot be used. `file`'s layout is [`ExpertsSpan`]'s; answers
-/// `[tokens, layers, per token]`.
+/// Experts of a span's tokens as `[tokens, layers, per token]`, or why they cannot be used. The file's layout is
+/// described at [`ExpertsSpan`].
 fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<Vec<u16>, TrainError> {
     let refuse = |message: String| TrainError::Batch {
         path: span.file.clone(),
@@ -42,7 +42,7 @@ fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<V
     let layers = experts.layers.iter().filter(|layer| **layer).count();
     let width = ExpertsSpan::number_bytes(experts.count);
     let wanted = tokens * layers * experts.per_token * width;
-    // Before it is read: a file of another kind may be of any size.
+    // Checked before reading: a file of another kind may have any size.
     let there = wait(store.length(&span.file)).map_err(|e| refuse(e.to_string()))?;
     if let Some(there) = there.filter(|bytes| *bytes != wanted as u64) {
         return Err(refuse(format!(
@@ -76,8 +76,8 @@ fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<V
     Ok(numbers)
 }
 
-/// Experts of a pack's tokens, `[1, tokens, experts per token]` int64 of every layer, -1 where they are not known; none
-/// in a layer without experts.
+/// Experts of a pack's tokens, per layer `[1, tokens, experts per token]` int64, -1 if not known; `None` for a layer
+/// without experts.
 pub(crate) fn experts_of(
     pack: &Pack,
     rows: &[TrainRow],

@@ -1,9 +1,9 @@
 //! A run's trainer: rank 0 answers the driver over HTTP, every rank follows rank 0's orders.
 //!
-//! At start every rank reads the store: newest complete checkpoint, then the stored batches up to the last published
-//! step are replayed. Where a replayed step comes out with other bits than were published, a new lineage begins. Orders
-//! go from rank 0 to the others as broadcasts; an idle order every few seconds lets every rank notice that another one
-//! is gone, and end. One that hangs is found by the [`watchdog`].
+//! At start every rank loads the newest complete checkpoint from the store and replays the stored batches up to the
+//! last published step. If a replayed step gives other bits than the published ones, a new lineage begins. Rank 0
+//! broadcasts orders to the other ranks; an idle order every few seconds lets every rank notice that another rank is
+//! gone, and end. The [`watchdog`] finds a rank that hangs.
 
 mod agreement;
 mod board;
@@ -50,13 +50,13 @@ use crate::state::{Epoch, TrainerStore, json};
 use crate::supervised;
 use crate::watchdog::{self, Limits};
 
-/// How often idle ranks hear from rank 0 at least; in any case more often than they would take it for hanging.
+/// Longest interval between rank 0's orders to idle ranks; shortened to a quarter of the collective's deadline.
 const IDLE: Duration = Duration::from_secs(5);
-/// The same while a checkpoint is being written: it counts when all ranks have found that it is.
+/// The interval while a checkpoint is being written: the checkpoint counts when all ranks know that all have written.
 const UNSEALED: Duration = Duration::from_millis(100);
-/// Room for one command's JSON: a path may be 512 bytes of which each is written as six.
+/// Room for one command's JSON: a path has up to 512 bytes, and JSON may write each as six.
 const COMMAND_BYTES: usize = 4096;
-/// What rank 0 tells the others to do.
+/// An order from rank 0 to the other ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum RankCommand {
     Idle,
@@ -69,7 +69,7 @@ struct Rank {
     store: TrainerStore,
     model: Sharded,
     model_dir: PathBuf,
-    /// Operations a second of a rank's device at most, where that is known.
+    /// Peak operations per second of a rank's device, if known.
     peak: Option<f64>,
     lineage: String,
     step: u32,
@@ -77,10 +77,10 @@ struct Rank {
     /// Checksum of the current weights, on rank 0.
     tensors_sha256: String,
     board: Board,
-    /// What the watchdog sees of this rank.
+    /// This rank's state for the watchdog.
     watch: Watch,
     pending: Option<checkpoints::Pending>,
-    /// Of rank 0, once it has something to show.
+    /// On rank 0, after the first metrics.
     curves: Option<tensorboard::Curves>,
 }
 
@@ -90,11 +90,11 @@ pub struct Process {
     pub rendezvous: Rendezvous,
     /// Attempt of the pod group.
     pub attempt: u32,
-    /// Among the ranks of its pod: the number of its GPU, where there are any.
+    /// Its number among the ranks of its pod: the number of its GPU, if there are GPUs.
     pub local_rank: u32,
-    /// Where the first rank of a pod listens; none for its others.
+    /// Address on which the first rank of a pod listens; `None` for the pod's other ranks.
     pub listen: Option<SocketAddr>,
-    /// Who else but the run's driver may order steps, and whose signature is believed.
+    /// Who, besides the run's driver, may order steps, and which signatures are trusted.
     pub auth: AuthFlags,
     pub limits: Limits,
 }
@@ -126,7 +126,7 @@ pub fn serve(config: RunConfig, process: &Process) -> Result<(), TrainError> {
     trained
 }
 
-/// Why a collective failed: where another rank has found out who hangs, that is the reason.
+/// The reason for a failed collective: another rank's verdict on a hang, if there is one.
 fn explained(error: grpo_native::CollectiveError, watch: &Watch, process: &Process) -> TrainError {
     match watchdog::verdict_of_others(watch) {
         Some(hang) => {
@@ -145,11 +145,11 @@ fn train(
     watch: &mut Option<Watch>,
 ) -> Result<(), TrainError> {
     let rendezvous = &process.rendezvous;
-    // Before anything is read, and before anybody waits for this rank.
+    // Before any file is read, and before any rank waits for this one.
     let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
     let model_dir = PathBuf::from(&config.model_path);
     let model_config = Config::read(&model_dir)?;
-    // A damaged model is refused before anybody waits for this rank.
+    // Refuses a damaged model before any rank waits for this one.
     let source = Source::open(&model_dir, &model_config)?;
     let dims = ParallelDims::of(config.spec.trainer.as_ref(), process.limits.per_pod);
     mesh::check(&dims, &model_config, rendezvous.world)?;
@@ -159,10 +159,10 @@ fn train(
         .longest_row()
         .map_or(context, |limit| context.min(limit.into()));
     let room = match compute.device {
-        // With the same memory after a restart, as many waves.
-        Device::Cuda(index) if compute.deterministic => {
-            device::gpu_total(index).ok().map(|total| total.saturating_sub(memory::GPU_LIBRARIES))
-        }
+        // Total instead of free memory: the number of waves must be the same after a restart.
+        Device::Cuda(index) if compute.deterministic => device::gpu_total(index)
+            .ok()
+            .map(|total| total.saturating_sub(memory::GPU_LIBRARIES)),
         Device::Cuda(index) => device::gpu_free(index).ok(),
         _ => memory::room(process.limits.per_pod),
     };
@@ -219,9 +219,9 @@ fn train(
         model_dir,
         peak,
     };
-    // Inputs that are aside are not in this memory.
+    // Inputs kept aside are not in this memory.
     if let Some(room) = room.filter(|_| !rank.model.computes().kept_aside().activations) {
-        // Beside a row of full length and this rank's part of the gradients.
+        // The memory that a row of full length and this rank's part of the gradients leave.
         let gradients: usize = rank.model.shards.iter().map(|shard| 4 * shard.values.numel()).sum();
         let left = room.saturating_sub(estimate.total() + gradients as u64) as usize;
         rank.model.input_bytes = rank.model.input_bytes.min(left);
@@ -248,7 +248,7 @@ impl Rank {
         self.board.with(|shared| shared.state.phase = TrainerPhase::Idle);
     }
 
-    /// Gives or takes orders until something ends it.
+    /// Gives orders (rank 0) or follows them, until an error.
     fn follow(&mut self, jobs: Option<Receiver<(u32, StepRequest)>>, limits: &Limits) -> Result<(), TrainError> {
         let usual = IDLE.min(limits.collective / 4);
         loop {
@@ -323,7 +323,7 @@ impl Rank {
                 "step done"
             );
         }
-        // Later than the metrics: a step that a checkpoint holds is never computed again.
+        // After the metrics: a step that a checkpoint holds is never computed again.
         if order.write {
             self.begin_checkpoint(step, order.keep as usize)?;
         }
@@ -340,20 +340,20 @@ impl Rank {
         self.config.spec.mode == Mode::Finetune
     }
 
-    /// Whether a step's weights are published: in mode Finetune nothing samples from them, and only those that are kept
-    /// are.
+    /// Whether a step's weights are published: in mode Finetune no engine samples from them, so only kept steps are
+    /// published.
     fn publishes(&self, order: &CheckpointOrder) -> bool {
         order.write || !self.is_supervised()
     }
 
-    /// Says that a step is done whose weights are not published.
+    /// Reports a step whose weights are not published as done.
     fn unpublished(&self) {
         if self.is_first() {
             self.board.with(|shared| shared.state.step = self.step);
         }
     }
 
-    /// What `run.json` says of the state after a step.
+    /// The checkpoint order that `run.json` implies for a step.
     fn usual_checkpoint(&self, step: u32) -> CheckpointOrder {
         let checkpoint = &self.config.spec.checkpoint;
         CheckpointOrder {
@@ -362,7 +362,7 @@ impl Rank {
         }
     }
 
-    /// One optimizer step, which has a deadline.
+    /// One step, which has a deadline.
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
         self.watch.set_step(Some(step));
         let read = grpo::read(&self.store, step, path, checksum);
@@ -395,7 +395,7 @@ impl Rank {
     fn tell(&self, step: u32, state: StepPhase, metrics: Option<StepMetrics>, error: Option<String>) {
         self.board.with(|shared| {
             let done = state == StepPhase::Done;
-            // In one look with the step's end: who sees the end may give the next order at once.
+            // Set together with the step's end: a caller that sees the end may give the next order at once.
             shared.state.phase = match state {
                 StepPhase::Queued | StepPhase::Running => TrainerPhase::Stepping,
                 StepPhase::Done | StepPhase::Failed => TrainerPhase::Idle,

@@ -1,4 +1,4 @@
-//! One rank's part of a unit, and where it is read from.
+//! One rank's part of a unit, and its sources.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::error::TrainError;
 /// One rank's part of one unit.
 pub struct Shard {
     pub unit: Unit,
-    /// `[padded / ranks]`, of the ranks that share the state.
+    /// `[padded / ranks]`, with the ranks that share the state.
     pub values: Tensor,
     pub first_moment: Tensor,
     pub second_moment: Tensor,
@@ -36,7 +36,7 @@ impl Shard {
     }
 }
 
-/// This rank's part of a unit, `[padded / world]`; `read` answers ranges of a tensor.
+/// This rank's part of a unit, `[padded / world]`; `read` returns ranges of a tensor.
 pub(crate) fn part(
     unit: &Unit,
     group: &Group,
@@ -59,8 +59,8 @@ pub(crate) fn part(
     Ok(Tensor::from_slice(&values))
 }
 
-/// This rank's parts of units that are not trained, where and in the kind in which they are held: of their fp32 values
-/// no more than a unit's part exists at a time, and there are no moments.
+/// This rank's parts of frozen units, on the device and in the kind in which they are held, without moments. At most
+/// one unit's part exists in fp32 at a time.
 pub(crate) fn frozen_parts(
     units: Vec<Unit>,
     group: &Group,

@@ -1,14 +1,14 @@
-//! Fully sharded training without autograd hooks: what a rank holds, and the optimizer's step.
+//! Fully sharded training without autograd hooks: one rank's shards of model and optimizer state.
 //!
 //! Parameters live in units (embedding with head and final norm; one unit per block). A rank keeps an equal flat fp32
 //! shard of every unit, and AdamW's two moments of it. `gradients.rs` streams the units through the model.
 //!
-//! Where blocks are computed in bf16, those shards stay the masters: a part is rounded before it is gathered, which
-//! halves the bytes on the way, and gradients are summed over micro-batches and ranks in fp32. What is published and
-//! stored is always the masters.
+//! If blocks are computed in bf16, these fp32 shards stay the masters. A shard is rounded before it is gathered, which
+//! halves the bytes sent; gradients are summed over micro-batches and ranks in fp32. Published and stored weights are
+//! always the masters.
 //!
-//! Where an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and
-//! are gathered with the adapter's. They are held in the precision that is computed in.
+//! If an adapter is trained, the model's own units are sharded in the same way, without moments or gradients, and are
+//! gathered with the adapter's. They are held in the compute precision.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -45,46 +45,46 @@ pub struct Sharded {
     /// All ranks.
     pub group: Group,
     pub(crate) groups: ParallelGroups,
-    /// What is trained: the model's units, or the adapter's.
+    /// The trained units: the model's, or the adapter's.
     pub shards: Vec<Shard>,
-    /// The model's own units where an adapter is trained, in the precision of [`Sharded::compute_in`]; else empty.
+    /// The model's own units if an adapter is trained, in the precision of [`Sharded::compute_in`]; else empty.
     pub(crate) frozen: Vec<(Unit, Tensor)>,
-    /// The model that training began with, where [`Sharded::hold_base`] was asked for it; else empty.
+    /// The model that training began with, if [`Sharded::hold_base`] was called; else empty.
     pub(crate) base: Vec<(Unit, Tensor)>,
-    /// Every unit whole, flat and padded, where nothing is to be sent: see [`Sharded::without_collectives`].
+    /// Every whole unit, flat and padded, if nothing may be sent: see [`Sharded::without_collectives`].
     pub(crate) replicated: Option<Vec<Tensor>>,
     /// Optimizer steps taken: the exponent of AdamW's bias correction.
     pub updates: u64,
-    /// Number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens. A GPU with
-    /// memory to spare has more.
+    /// Number of logits that exist at once: the vocabulary head is computed in pieces of trained tokens. Larger on a
+    /// GPU with memory to spare.
     pub head_logits: usize,
-    /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above, blocks are computed again in
-    /// backward. A GPU's free memory is a bound as well.
+    /// Largest estimate of [`Sharded::kept_bytes`] at which activations are kept; above it, backward computes blocks
+    /// again. A GPU's free memory is a second bound.
     pub activation_bytes: usize,
-    /// Most bytes of attention's outputs that are kept where blocks are computed again, from the last layer down: what
-    /// is kept is not computed again. A GPU's free memory is a bound as well.
+    /// Most bytes of attention outputs to keep if blocks are computed again, from the last layer down: a kept output is
+    /// not computed again. A GPU's free memory is a second bound.
     pub attention_bytes: usize,
-    /// Most bytes of blocks' inputs that are kept at once where blocks are computed again: micro-batches that have more
-    /// together pass in waves. On a GPU a half of what a step may have is a bound as well.
+    /// Most bytes of block inputs to keep at once if blocks are computed again: micro-batches with more in total pass
+    /// in waves. On a GPU, half of a step's memory is a second bound.
     pub input_bytes: usize,
-    /// Unique tokens of one micro-batch, but where one row alone is longer.
+    /// Most unique tokens of one micro-batch, unless a single row is longer.
     pub micro_batch_tokens: usize,
-    /// What one call of the loss function is given.
+    /// The tokens that one call of the loss function gets.
     pub loss_over: LossOver,
-    /// Where the experts are that engines have recorded, if a mixture's tokens are to go through them
+    /// The store with the experts that engines recorded, if a mixture's tokens are to go through them
     /// ([`crate::replay`]).
     pub replays: Option<RunStore>,
-    /// Of seed and step: which values an adapter's dropout drops.
+    /// Derived from seed and step: decides which values an adapter's dropout drops.
     pub(crate) drops_by: u64,
     pub(crate) compute: Compute,
     pub(crate) rope: Rope,
-    /// Tokens that each expert of each layer computed here since [`Sharded::begin_step`].
+    /// Tokens that each expert of each layer computed on this rank since [`Sharded::begin_step`].
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
 }
 
 const ACTIVATION_BYTES: usize = 2 << 30;
 
-/// A wave this large computes for much longer than its units are gathered.
+/// A wave of this size computes for much longer than the gathering of its units takes.
 const INPUT_BYTES: usize = 8 << 30;
 
 impl Sharded {
@@ -98,9 +98,8 @@ impl Sharded {
         Self::build(config, mesh.into(), |name, range| source.read_finite(name, range))
     }
 
-    /// Reads this rank's part of a model directory, which stays as it is, in the precision that is computed in, and
-    /// puts a new adapter beside it: [`Sharded::read`] and [`Sharded::with_adapter`], without the masters and moments
-    /// that nothing would ever step.
+    /// Reads this rank's part of a model directory in the compute precision, freezes it, and puts a new adapter beside
+    /// it: [`Sharded::read`] and [`Sharded::with_adapter`], without the masters and moments that no step would change.
     pub fn read_frozen(
         config: Config,
         mesh: impl Into<Mesh>,
@@ -119,7 +118,7 @@ impl Sharded {
         )
     }
 
-    /// The same of values that `read` answers: of a tensor, by its name, those of a range.
+    /// Like [`Sharded::read_frozen`], with values from `read`, which returns a range of the tensor of that name.
     pub fn frozen_of(
         config: Config,
         mesh: impl Into<Mesh>,
@@ -174,8 +173,8 @@ impl Sharded {
         }
     }
 
-    /// Blocks, and the head's operands, are computed in this precision from here on. A frozen model is held in it and
-    /// does not get back what bf16 has lost.
+    /// Sets the precision of blocks and of the head's operands. A frozen model is held in it and does not get back the
+    /// digits that bf16 lost.
     pub fn compute_in(self, precision: Precision) -> Self {
         let compute = Compute {
             precision,
@@ -184,8 +183,8 @@ impl Sharded {
         self.compute_as(compute)
     }
 
-    /// The same with everything else that a computation is: what is held goes to where it belongs. On a GPU
-    /// micro-batches and the head's chunks are larger, and activations may have all memory that is free.
+    /// Sets the precision and all other settings of the computation, and moves all state to its place. On a GPU
+    /// micro-batches and the head's chunks are larger, and activations may take all free memory.
     pub fn compute_as(mut self, compute: Compute) -> Self {
         if compute.device.is_cuda() {
             device::compute_deterministically(compute.deterministic);
@@ -212,19 +211,19 @@ impl Sharded {
         &self.compute
     }
 
-    /// What blocks are computed in.
+    /// The kind in which blocks are computed.
     pub(crate) fn kind(&self) -> Kind {
         self.compute.kind()
     }
 
-    /// Freezes the model and puts a new adapter beside it, which is trained from here on. It begins as PEFT's does: B
-    /// at zero, so that the model is at first what it was.
+    /// Freezes the model and puts a new adapter beside it, which is trained from now on. As in PEFT, B begins at zero,
+    /// so the model's outputs do not change at first.
     pub fn with_adapter(self, lora: Lora, seed: u64) -> Result<Self, TrainError> {
         let adapter = initial_adapter(&self.config, &lora, seed);
         self.with_adapter_of(lora, &adapter)
     }
 
-    /// The same with an adapter that has been trained before.
+    /// Like [`Sharded::with_adapter`], with an adapter that was trained before.
     pub fn with_adapter_of(self, lora: Lora, adapter: &Weights) -> Result<Self, TrainError> {
         let compute = self.compute.clone();
         let mut model = self;
@@ -249,7 +248,7 @@ impl Sharded {
         })
     }
 
-    /// In numbers of that kind from here on, parameters and all that is computed.
+    /// Converts parameters, and all later computation, to this kind.
     pub fn in_kind(mut self, kind: Kind) -> Self {
         for shard in &mut self.shards {
             for tensor in [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment] {
@@ -263,9 +262,9 @@ impl Sharded {
         self
     }
 
-    /// What sharding costs is measured against this: the same shards and steps, but units are gathered from a copy that
-    /// every rank has, and of a gradient each rank takes its part unsummed. The copy does not follow the steps, and an
-    /// adapter has none: this is for measuring.
+    /// The baseline for the cost of sharding: the same shards and steps, but each rank gathers units from its own full
+    /// copy, and takes its part of its own gradient without a sum. The copy does not follow the steps and has no
+    /// adapter: use it for measurements only.
     pub fn without_collectives(mut self) -> Result<Self, TrainError> {
         let whole = self
             .shards
@@ -280,7 +279,7 @@ impl Sharded {
         self.groups.shard(&self.group)
     }
 
-    /// What memory is estimated from.
+    /// The input of memory estimates.
     pub(crate) fn facts(&self) -> Facts {
         let dims = ParallelDims {
             sequence: self.groups.sequence.world() as u32,
@@ -294,13 +293,13 @@ impl Sharded {
         facts
     }
 
-    /// Which replica of the state this rank has a part of.
+    /// The replica of the state to which this rank's part belongs.
     pub fn replica(&self) -> u32 {
         self.groups.replicate().map_or(0, Group::rank)
     }
 
-    /// How many data-parallel groups micro-batches are dealt to, and which of them is this rank's: ranks that share
-    /// sequences are one group.
+    /// The number of data-parallel groups, to which micro-batches are dealt, and this rank's group among them. Ranks
+    /// that share sequences are one group.
     pub fn data_parallel(&self) -> (usize, usize) {
         let sequence = self.groups.sequence.world();
         (
@@ -314,7 +313,7 @@ impl Sharded {
         self.groups.sequence.world() > 1
     }
 
-    /// What this rank computes of a packed tree of some of `rows`.
+    /// This rank's part of a packed tree of some of `rows`.
     pub fn micro_batch(&self, pack: &Pack, rows: &[TrainRow]) -> Result<MicroBatch, TrainError> {
         let mut batch = match self.shares_sequences() {
             false => MicroBatch::packed(pack, rows)?,
@@ -322,7 +321,7 @@ impl Sharded {
         };
         let (ranks, rank) = (self.groups.sequence.world() as i64, self.groups.sequence.rank() as i64);
         let tokens = batch.ids.numel() as i64;
-        // Takes this rank's part of a tensor over all the pack's tokens, along their dimension. Padding after the
+        // Takes this rank's part of a tensor over all tokens of the pack, along their dimension. Padding after the
         // tokens makes their number divisible; no other token attends to it.
         let here = |all: Tensor, dim: usize| {
             let mut behind = vec![0; 2 * (all.dim() - 1 - dim)];
@@ -341,14 +340,14 @@ impl Sharded {
         batch.to_device(self.compute.device)
     }
 
-    /// What an adapter drops is this step's from here on, and loads are counted anew.
+    /// Sets the adapter's dropout for this step, and counts loads from zero.
     pub fn begin_step(&mut self, seed: u64, step: u32) {
         self.loads.borrow_mut().clear();
         self.drops_by = mixed(mixed(seed) ^ u64::from(step));
     }
 
-    /// Keeps this rank's part of the base model, to be asked for its logprobs. Beside an adapter the frozen model is
-    /// that already.
+    /// Keeps this rank's part of the base model for its logprobs. With an adapter, the frozen model is the base
+    /// already.
     pub fn hold_base(&mut self, source: &Source) -> Result<(), TrainError> {
         if self.frozen.is_empty() {
             let read = |name: &str, range: Range<usize>| source.read_finite(name, range);
@@ -357,18 +356,18 @@ impl Sharded {
         Ok(())
     }
 
-    /// Keeps what the model is now as the base.
+    /// Keeps a copy of the current model as the base.
     pub fn base_is_here(&mut self) {
         let copy = |shard: &Shard| (shard.unit.clone(), shard.values.copy());
         self.base = self.shards.iter().map(copy).collect();
     }
 
-    /// How many of a unit's tensors are frozen. They come first.
+    /// Number of frozen tensors in a unit. They come first.
     pub(crate) fn frozen_tensors(&self, index: usize) -> usize {
         self.frozen.get(index).map_or(0, |(unit, _)| unit.tensors.len())
     }
 
-    /// Gathered tensors as leaves of a graph, those that are trained.
+    /// Gathered tensors as leaves of a graph; only trained tensors require a gradient.
     pub(crate) fn leaves(&self, index: usize, tensors: &[Tensor]) -> Vec<Tensor> {
         let frozen = self.frozen_tensors(index);
         let leaf = |(at, tensor): (usize, &Tensor)| tensor.detach().set_requires_grad(at >= frozen);
@@ -390,7 +389,7 @@ impl Sharded {
         Ok(own.into_iter().map(layer).collect())
     }
 
-    /// `passes`: through each layer, `[layer][micro-batch]`.
+    /// `passes`: `[layer][micro-batch]`.
     pub(crate) fn note_loads(&self, passes: &[Vec<Pass>]) -> Result<(), TrainError> {
         let mut loads = self.loads.borrow_mut();
         loads.resize(passes.len(), Vec::new());
@@ -406,7 +405,7 @@ impl Sharded {
         if counts.is_empty() {
             return Ok(());
         }
-        // Of all layers at once: each copy waits for the GPU.
+        // One copy for all layers: each copy waits for the GPU.
         let counts = Tensor::cat(&counts, 0);
         let counts = wait_for(counts.device(), || Vec::<i64>::try_from(counts.to_device(Device::Cpu)))?;
         let each = layers
@@ -414,7 +413,10 @@ impl Sharded {
             .zip(counts.chunks_exact(counts.len() / layers.len().max(1)));
         for (layer, counts) in each {
             loads[*layer].resize(counts.len(), 0);
-            loads[*layer].iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            loads[*layer]
+                .iter_mut()
+                .zip(counts)
+                .for_each(|(sum, count)| *sum += count);
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! What survives: checkpoints to go on from, and weights versions that engines pull.
+//! The trainer's durable state: checkpoints to continue from, and weights versions that engines pull.
 //!
-//! Each file is there whole or not at all, and the manifest is written last: without it a folder does not count. A
-//! checkpoint's shards are flat, so they are read back at another world size by putting them behind each other.
+//! Each file appears atomically, and the manifest is written last: without it a folder does not count. A checkpoint's
+//! shards are flat, so another world size reads them by concatenation.
 //!
-//! An attempt begins by withdrawing the claims of those before it ([`grpo_records::claim`]): a rank of an earlier one
-//! that is still alive somewhere can name nothing any more, and ends.
+//! An attempt begins by withdrawing the claims of earlier ones ([`grpo_records::claim`]): a rank of an earlier attempt
+//! that still runs can name no more files, and ends.
 
 mod checkpoints;
 mod store;

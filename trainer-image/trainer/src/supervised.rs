@@ -1,8 +1,9 @@
-//! One supervised step on a stored batch of conversations, and the loss on those that are held out.
+//! One supervised step on a stored batch of conversations, and the loss on held-out conversations.
 //!
-//! The loss is the weighed mean of negative logprobs of what is learnt. The weights are those of
-//! `algorithm.aggregation`, a row being a sequence: `TokenMean` weighs all tokens alike, `SequenceMean` all rows, as
-//! verl's SFT trainer does at one row a micro-batch. The optimizer, its clip and mini-batches are those of a GRPO step.
+//! The loss is the weighted mean of the trained tokens' negative logprobs. The weights are those of
+//! `algorithm.aggregation`, with each row as a sequence: `TokenMean` weighs all tokens alike, `SequenceMean` all rows,
+//! as verl's SFT trainer does at one row per micro-batch. The optimizer, its clip and mini-batches are those of a GRPO
+//! step.
 
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use crate::train_row::TrainRow;
 /// Micro-batches of each rank that are measured together.
 const AT_ONCE: usize = 4;
 
-/// Steps on a batch, as often as the algorithm says. Every rank calls it with the same batch. `seed` is the run's.
+/// Takes all optimizer steps of a batch. Every rank calls it with the same batch. `seed` is the run's.
 pub fn step(
     model: &mut Sharded,
     batch: &Batch,
@@ -98,7 +99,7 @@ fn train_rows<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<TrainRow> {
     numbered.collect()
 }
 
-/// The negative logprobs of a call's tokens, by their weights.
+/// The weighted negative logprobs of a call's tokens.
 fn loss(rows: &[TrainRow], batch: &MicroBatch, logprobs: &[f64]) -> LossGrad {
     let weights = batch
         .trained
@@ -107,8 +108,7 @@ fn loss(rows: &[TrainRow], batch: &MicroBatch, logprobs: &[f64]) -> LossGrad {
     LossGrad::weighted(weights.collect(), logprobs)
 }
 
-/// The loss of rows that nothing is learnt from, and the operations that this took. An adapter drops nothing there.
-/// Every rank must call it.
+/// The loss of held-out rows, and the operations for it. An adapter's dropout is off. Every rank must call it.
 fn measured(model: &mut Sharded, rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
     let trained = model.config.lora.clone();
     model.config.lora = trained.clone().map(|lora| lora.with_dropout(0.0));
@@ -119,7 +119,7 @@ fn measured(model: &mut Sharded, rows: Vec<TrainRow>, algorithm: &Algorithm) -> 
 
 fn without_dropout(model: &Sharded, mut rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
     weigh(&mut rows, algorithm);
-    // Of all rows at once, the hidden states of a whole dataset would be on the devices.
+    // In parts: all rows at once would put the hidden states of a whole dataset on the devices.
     let most = model.micro_batch_tokens.max(1) * model.data_parallel().0 * AT_ONCE;
     let (mut sum, mut flops, mut rest) = (0.0, 0.0, rows.into_iter().peekable());
     while rest.peek().is_some() {

@@ -1,4 +1,4 @@
-//! A row that is trained on: its tokens, and what the objective knows of them.
+//! A row to train on: its tokens, and the objective's data on them.
 
 use grpo_records::ExpertsSpan;
 
@@ -6,25 +6,25 @@ use grpo_records::ExpertsSpan;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrainRow {
     pub tokens: Vec<u32>,
-    /// Weight of token i's loss, 0 where it is not trained on. Same length as `tokens`.
+    /// Weight of token i's loss, 0 if it is not trained on. Same length as `tokens`.
     pub weights: Vec<f32>,
     /// Logprob of token i when it was sampled.
     pub rollout_logprobs: Vec<f32>,
-    /// Logprobs of the trainer, under the weights that the batch's first step starts from. Empty where the trainer is
-    /// at those weights.
+    /// Logprobs of the trainer under the weights from which the batch's first optimizer step starts. Empty if the
+    /// trainer still has those weights.
     pub old_logprobs: Vec<f64>,
-    /// Logprobs under the base model. Empty where the algorithm does not need them.
+    /// Logprobs under the base model. Empty if the algorithm does not need them.
     pub reference: Vec<f64>,
     pub advantage: f64,
-    /// Of the rows that step together: whose ratio and denominator it shares.
+    /// Number of its sequence in its mini-batch: rows of a sequence share ratio and denominator.
     pub sequence: usize,
     pub temperature: f32,
-    /// Experts of a mixture that an engine has sent its tokens through.
+    /// A mixture's experts that the engine chose for its tokens.
     pub experts: Vec<ExpertsSpan>,
 }
 
 impl TrainRow {
-    /// Indices of the tokens that are trained on. The first of a row is predicted by nothing.
+    /// Indices of the trained tokens. Nothing predicts a row's first token.
     pub fn trained(&self) -> impl Iterator<Item = usize> + '_ {
         let weights = self.weights.iter().enumerate().skip(1);
         weights.filter(|(_, weight)| **weight != 0.0).map(|(at, _)| at)

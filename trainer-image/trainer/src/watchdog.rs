@@ -1,9 +1,9 @@
-//! Ends a rank that waits too long for others, and says for whom.
+//! Ends a rank that waits too long for others, and names the late ranks.
 //!
-//! A thread beside the training checks whether the current collective or step is past its deadline. It then compares
-//! the progress that the ranks report: a rank that is behind, and does not report that it is busy, hangs. The verdict
-//! goes to the other ranks and into the termination message. The operator reads it there, restarts all ranks, and
-//! avoids the node of the rank that hung.
+//! A separate thread checks whether the current collective or step is past its deadline. It then compares the progress
+//! that the ranks report: a rank that is behind, and does not report that it is busy, hangs. The verdict goes to the
+//! other ranks and into the termination message. The operator reads it there, restarts all ranks, and avoids the node
+//! of the rank that hung.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 use grpo_contracts::exit::{HUNG_CODE, Hang};
 use grpo_native::{Doing, Position, Unanswered, Watch, end_now};
 
-/// How often it is looked.
+/// Interval between checks.
 const LOOK: Duration = Duration::from_millis(200);
-/// How long rank 0's store is given to answer.
+/// Deadline for an answer of rank 0's store.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A rank that says it writes or reads is waited for as long as this, or as the deadline if that is longer.
+/// Longest wait for a rank that reports itself busy, unless the collective's deadline is longer.
 const BUSY: Duration = Duration::from_secs(1800);
-/// Rank 0 keeps the store in which the verdict is: it ends last.
+/// Delay before rank 0 ends: it keeps the store with the verdict, so it ends last.
 const LAST: Duration = Duration::from_secs(3);
 
-/// What may take how long, and where the last word goes.
+/// Deadlines, and the file for the termination message.
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub collective: Duration,
@@ -33,18 +33,18 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How long a collective of GPUs may take before NCCL ends the process: longer than the watchdog waits for anybody,
-    /// because NCCL cannot say who is late. It is for a rank whose watchdog sees no wait: its calls to the GPU do not
-    /// return.
+    /// Deadline after which NCCL ends the process in a collective of GPUs: longer than the watchdog's longest wait,
+    /// because NCCL cannot name the late rank. It is for a rank whose watchdog sees no wait: its calls to the GPU do
+    /// not return.
     pub fn gpu_collective(&self) -> Duration {
         self.collective.max(BUSY) + self.collective
     }
 }
 
-/// What is past its deadline.
+/// Work past its deadline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Overdue {
-    /// `all-gather`; none when it is the step as a whole.
+    /// Such as `all-gather`; `None` for the step as a whole.
     collective: Option<&'static str>,
     step: Option<u32>,
     waited: Duration,
@@ -68,7 +68,7 @@ fn look(watch: &Watch, limits: &Limits) -> Option<Hang> {
     let excused = overdue.waited < BUSY.max(limits.collective)
         && match &positions {
             Ok(all) => only_busy_ones_are_late(all),
-            // Rank 0 has ended: the collective itself is about to say so.
+            // Rank 0 has ended: the collective itself will fail.
             Err(Unanswered::Gone(_)) => true,
             Err(Unanswered::Silent(_)) => false,
         };
@@ -95,8 +95,8 @@ fn overdue(doing: &Doing, limits: &Limits, now: Instant) -> Option<Overdue> {
     })
 }
 
-/// Ranks that never came, and of the others those that are furthest behind. A rank somewhat behind the foremost may
-/// itself wait for the last one: the root of a broadcast waits for it while another receiver has long gone on.
+/// Ranks that never arrived, and among the others those furthest behind. A rank in between may itself wait for the last
+/// one: a broadcast's root waits for the last receiver while another receiver has long continued.
 fn late(positions: &[Option<Position>]) -> Vec<u32> {
     let numbers = || positions.iter().flatten().map(|at| (at.number, at.within));
     let (last, foremost) = (numbers().min(), numbers().max());
@@ -164,11 +164,11 @@ fn in_words(rank: u32, at: Option<&Position>) -> String {
     }
 }
 
-/// Leaves the verdict to all who have to know it, and ends the process.
+/// Writes the verdict for the operator and the other ranks, and ends the process.
 fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
     tracing::error!(ranks = ?hang.ranks, "{}", hang.message);
     write_last_word(&limits.termination_log, hang);
-    // A rank that is still alive and finds its connections closed reads there why.
+    // A living rank whose connections close reads the reason there.
     if let Ok(word) = serde_json::to_string(hang)
         && let Err(error) = watch.announce_termination(&word, PATIENCE)
     {
@@ -180,14 +180,14 @@ fn end(watch: &Watch, limits: &Limits, hang: &Hang) -> ! {
     end_now(HUNG_CODE)
 }
 
-/// The verdict another rank has left, for a rank whose connections closed.
+/// The verdict of another rank, for a rank whose connections closed.
 pub fn verdict_of_others(watch: &Watch) -> Option<Hang> {
     let word = watch.terminated(PATIENCE).ok()??;
     serde_json::from_str(&word).ok()
 }
 
-/// The kubelet takes it from there; at most 4 KiB. Of the ranks of a pod, whose file it is together, the first one's
-/// word stays.
+/// Writes the verdict for the kubelet, which takes at most 4 KiB. The ranks of a pod share the file: the first verdict
+/// stays.
 pub fn write_last_word(file: &Path, hang: &Hang) {
     let short = Hang {
         message: hang.message.chars().take(1000).collect(),
@@ -197,7 +197,7 @@ pub fn write_last_word(file: &Path, hang: &Hang) {
     let word = serde_json::to_vec(&short).unwrap_or_default();
     let written = || {
         let mut open = File::options().create(true).append(true).open(file)?;
-        // Until it is closed, by the end of the process at the latest.
+        // The lock holds until the file is closed, at the latest by the end of the process.
         open.lock()?;
         match open.metadata()?.len() {
             0 => open.write_all(&word),

@@ -1,6 +1,6 @@
-//! How much memory a rank's tensors take at moments at which it could take much more.
+//! Peak memory of a rank's tensors in operations that could easily need much more.
 //!
-//! A binary of its own: libtorch's allocator is counted for the process, so each test runs while no other does.
+//! A separate binary: the counter of libtorch's allocator is per process, so tests run one at a time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::{TrainerStore, Written};
 
-/// Only this test's tensors are counted.
+/// Counts only this test's tensors.
 fn counted() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,7 +32,7 @@ fn peak<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (memory::peak() - before, done)
 }
 
-/// Most bytes of the process during `work`, beyond those before it: what no tensor holds is counted too.
+/// Most bytes of the process during `work`, beyond those before it, memory outside of tensors included.
 fn resident_peak<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let bytes = |name: &str| -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -45,7 +45,7 @@ fn resident_peak<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (bytes("VmHWM:").saturating_sub(before), done)
 }
 
-/// Blocks are most of it, and there are many.
+/// Many blocks, which have most of the values.
 fn config() -> Config {
     sized(64)
 }
@@ -75,7 +75,7 @@ fn model() -> (tempfile::TempDir, u64, u64) {
     (folder, sizes.iter().sum(), sizes.iter().copied().max().unwrap())
 }
 
-/// Beside a frozen model of `n` values in bf16, `8 * n` bytes more of masters and moments would be made for nothing.
+/// Masters and moments for a frozen model of `n` values in bf16 would waste `8 * n` bytes.
 #[test]
 fn a_model_beside_an_adapter_is_read_in_the_precision_of_its_blocks_without_masters_and_moments() {
     let _guard = counted();
@@ -87,7 +87,7 @@ fn a_model_beside_an_adapter_is_read_in_the_precision_of_its_blocks_without_mast
     };
     let lora = Lora::new(2, 4.0, &["q_proj".to_owned()]).unwrap();
     let (most, read) = peak(|| Sharded::read_frozen(config(), alone(), &source, &compute, lora.clone(), 3).unwrap());
-    // A unit's part as it is read, and the adapter with tables of angles.
+    // A unit's part during the read, and the adapter with tables of angles.
     let others = 1 << 17;
     assert!(most < 2 * values + 4 * unit + others, "{most} of {values} values");
     let whole = Sharded::read(config(), alone(), &source).unwrap().compute_as(compute);

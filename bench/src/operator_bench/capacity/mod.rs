@@ -1,12 +1,12 @@
 //! Figure 4: runs that each fit alone but not together, in many random clusters. A run has all of its pods on nodes, or
 //! none.
 //!
-//! Several scenarios go on at a time on one control plane, each on nodes that only its runs may use. In each, all runs
-//! are applied at once; whenever one is placed it is ended, and the next has its turn, until every run has been placed.
-//! ScenarioOutcome from outside, by what pods are bound:
+//! Several scenarios run concurrently on one control plane, each on nodes that only its runs may use. In each, all runs
+//! are applied at once. A placed run is ended, so that the next one can be placed, until every run has been placed. The
+//! outcome is judged from outside, by the bound pods:
 //!
-//! * half-placed: some but not all pods of a run are bound for longer than the operator takes to put them back;
-//! * deadlock: a run that has capacity, by trying every placement, is not placed.
+//! * half-placed: some but not all pods of a run are bound for longer than the operator takes to requeue the run;
+//! * deadlock: a run is not placed, although a search of every placement finds capacity for it.
 
 mod scenario;
 
@@ -30,7 +30,7 @@ use super::{
 use grpo_bench_report::Row;
 use grpo_testing::cluster::api;
 
-/// How much is tried.
+/// The number of scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub scenarios: u64,
@@ -48,17 +48,16 @@ impl Scale {
     };
 }
 
-/// The operator's deadline for binding what it has let go is 30 s; what is half-placed for longer has not been put
-/// back.
+/// The operator waits 30 s for the binding of admitted pods. A run that is half-placed for longer was not requeued.
 const HALF_PLACED_FOR: Duration = Duration::from_secs(45);
-/// A run that has capacity for so long and is not placed never will be.
+/// A run that is not placed after this long, although it has capacity, never will be.
 const STUCK_AFTER: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(250);
 const BENCH: &str = "bench.grpo.dev/scenario";
 const SPECIAL: &str = "bench.grpo.dev/special";
 const ZONE: &str = "bench.grpo.dev/zone";
 
-/// What was seen of one scenario.
+/// The observations of one scenario.
 #[derive(Clone, Debug, Default)]
 struct ScenarioOutcome {
     deadlocks: usize,
@@ -79,7 +78,7 @@ impl ScenarioOutcome {
     }
 }
 
-/// Plays all scenarios.
+/// Runs all scenarios.
 pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     let rig = Rig::start().await?;
     rig.node("office", 0, &json!({}), &json!([])).await?;
@@ -112,7 +111,7 @@ pub async fn measure(scale: Scale) -> Result<Vec<Row>, RigError> {
     ])
 }
 
-/// Plays one scenario after the other until there are no more.
+/// Runs one scenario after another until none is left.
 async fn play(rig: &Rig, player: u64, next: &AtomicU64, scenarios: u64) -> Result<ScenarioOutcome, RigError> {
     let namespace = format!("player-{player}");
     rig.namespace(&namespace).await?;
@@ -136,7 +135,7 @@ async fn play(rig: &Rig, player: u64, next: &AtomicU64, scenarios: u64) -> Resul
     }
 }
 
-/// One scenario, being played.
+/// A running scenario.
 struct Game<'a> {
     rig: &'a Rig,
     namespace: &'a str,
@@ -144,7 +143,7 @@ struct Game<'a> {
     scenario: Scenario,
 }
 
-/// A run in a game.
+/// A run in a running scenario.
 struct Player {
     run: Run,
     name: String,
@@ -185,7 +184,7 @@ impl Game<'_> {
         Ok(seen)
     }
 
-    /// What has changed since the last look.
+    /// Notes the changes since the last look.
     async fn look(&self, players: &mut [Player], pods: &[Pod], seen: &mut ScenarioOutcome) -> Result<(), RigError> {
         let free = self.free(pods);
         for player in players.iter_mut().filter(|player| player.state == State::Waits) {
@@ -203,7 +202,7 @@ impl Game<'_> {
                 player.half_since = None;
             }
             if bound >= all {
-                // What KWOK has not seen running yet it would say runs after it has ended.
+                // KWOK would report a pod as running after its end if it has not seen it running before.
                 if runs(pods, &driver_of(player)) {
                     seen.placed += 1;
                     self.end(player).await?;
@@ -356,7 +355,7 @@ impl Game<'_> {
     }
 }
 
-/// Whether a pod is one of those that are admitted together with a run.
+/// Whether a pod is admitted together with a run.
 fn belongs(pod: &Pod, run: &str) -> bool {
     let labels = pod.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);

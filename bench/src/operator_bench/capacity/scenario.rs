@@ -1,7 +1,7 @@
-//! Random clusters and runs that compete for them: each run fits alone, all of them do not.
+//! Random clusters and runs that compete for them: each run fits alone, but not all of them together.
 //!
 //! Nodes have 1 to 8 GPUs and may be tainted or labelled; runs have trainers and engines of several sizes that may
-//! tolerate the taint or ask for the label. Whether something fits is found by trying everything, on purpose in another
+//! tolerate the taint or require the label. A search of every placement decides whether runs fit, on purpose in another
 //! way than the operator's.
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::IndexedRandom};
@@ -11,12 +11,12 @@ const SIZES: [u32; 4] = [1, 2, 4, 8];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub gpus: u32,
-    /// Only pods that tolerate it come here.
+    /// Only pods that tolerate its taint may run on it.
     pub special: bool,
     pub zone: char,
 }
 
-/// Pods that are alike.
+/// Pods with equal requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pods {
     pub count: u32,
@@ -28,7 +28,7 @@ pub struct Run {
     pub trainer: Pods,
     pub engines: Pods,
     pub tolerates: bool,
-    /// Its pods go to nodes of this zone only.
+    /// The run's pods may run only on nodes of this zone.
     pub zone: Option<char>,
 }
 
@@ -39,7 +39,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The scenario of a number: always the same.
+    /// The scenario with this number, always the same.
     pub fn of(number: u64) -> Self {
         let mut random = StdRng::seed_from_u64(number);
         loop {
@@ -78,14 +78,14 @@ impl Scenario {
         }
     }
 
-    /// Each run fits alone, and not all at once.
+    /// Whether each run fits alone, but not all together.
     fn is_a_contest(&self) -> bool {
         let free: Vec<u32> = self.nodes.iter().map(|node| node.gpus).collect();
         let all: Vec<&Run> = self.runs.iter().collect();
         self.runs.iter().all(|run| self.fits(&free, &[run])) && !self.fits(&free, &all)
     }
 
-    /// Whether these runs fit into what is free of each node.
+    /// Whether these runs fit into the free GPUs of each node.
     pub fn fits(&self, free: &[u32], runs: &[&Run]) -> bool {
         let mut pods: Vec<Pod> = Vec::new();
         for run in runs {
@@ -101,8 +101,8 @@ impl Scenario {
         self.place(&mut free.to_vec(), &pods, 0)
     }
 
-    /// Places the first pod on each node from this one on, and the others behind it. Of pods that are alike the later
-    /// never goes before the earlier.
+    /// Tries the first pod on each node from `from` on, and places the others after it. Of two equal pods the later
+    /// never gets an earlier node.
     fn place(&self, free: &mut [u32], pods: &[Pod], from: usize) -> bool {
         let Some((pod, rest)) = pods.split_first() else {
             return true;
@@ -128,7 +128,7 @@ fn may_use((_, tolerates, zone): Pod, node: &Node) -> bool {
 }
 
 impl Run {
-    /// Driver, trainers and engines: what is admitted together.
+    /// The number of pods that are admitted together: driver, trainers and engines.
     pub fn pods(&self) -> usize {
         1 + (self.trainer.count + self.engines.count) as usize
     }

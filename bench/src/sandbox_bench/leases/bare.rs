@@ -1,4 +1,4 @@
-//! The client that the gateway is measured beside: it writes the same leases into ConfigMaps and does nothing else.
+//! The client that the gateway is compared with: it only writes the same leases into ConfigMaps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -19,11 +19,11 @@ use crate::sandbox_bench::{
     rig::{Rig, shards},
 };
 
-/// Shards that the bare client writes at a time, as many as the gateway does at most.
+/// Concurrent shard writes of the bare client, as many as the gateway has at most.
 pub const WRITERS: usize = 4;
 
-/// Writes with so many new leases in each, in the place of the oldest, by a client that does nothing else, one write at
-/// a time as the gateway has it while fewer than 128 leases wait: leases a second.
+/// Leases per second of a client that only writes. Each write has `batch` new leases in place of the oldest. Writes do
+/// not overlap, as in the gateway while fewer than 128 leases wait.
 pub async fn bare_churn(
     rig: &Rig,
     batch: usize,
@@ -59,7 +59,7 @@ pub async fn bare_churn(
     Ok(rate)
 }
 
-/// The same leases into as many writes, by a client that does nothing else: leases a second.
+/// Leases per second of a client that only writes the same leases, in as many writes.
 pub async fn bare(rig: &Rig, leases: usize, writes: usize, round: usize) -> Result<f64, SandboxBenchError> {
     let names = shards(&format!("bare-{round}"), leases);
     rig.make_maps(&names).await?;
@@ -106,7 +106,7 @@ pub async fn bare(rig: &Rig, leases: usize, writes: usize, round: usize) -> Resu
     Ok(rate)
 }
 
-/// What the gateway writes for a lease.
+/// The gateway's entry for a lease.
 fn entry(number: usize) -> (String, String) {
     let lease = name("r0", number);
     let entry = LedgerEntry {

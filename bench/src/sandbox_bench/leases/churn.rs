@@ -1,4 +1,4 @@
-//! Leases that come and go.
+//! Leases that are taken and released without a pause.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::sandbox_bench::{
     rig::{Gateway, Rig},
 };
 
-/// What leases that come and go came to, window by window.
+/// The results of such leases, window by window.
 #[derive(Default)]
 pub struct Churned {
     rates: Vec<f64>,
@@ -28,7 +28,7 @@ pub struct Churned {
 }
 
 impl Churned {
-    /// Whether sandboxes were used again, and not another pod made for each lease.
+    /// Whether sandboxes were reused, instead of a new pod for each lease.
     fn is_used_again(&self) -> bool {
         self.pods_made * 4 < self.leases
     }
@@ -44,7 +44,7 @@ pub fn churn_rows(scale: Scale, new_pods: &Churned, used_again: &Churned) -> Vec
     ] {
         let what = format!("3: {callers}, {how}");
         let bar = |bar: &'static str| is_reset.then_some(bar);
-        // A gateway that cannot reset makes pods here too.
+        // A gateway that cannot reset creates pods here too.
         let is_it = churned.is_used_again() || !is_reset;
         let value = |value: Option<f64>| value.filter(|_| is_it);
         let mut waits = churned.waits.clone();
@@ -90,7 +90,7 @@ pub fn churn_rows(scale: Scale, new_pods: &Churned, used_again: &Churned) -> Vec
     rows
 }
 
-/// Leases that come and go, and in turns with them the bare client's writes.
+/// Takes and releases leases, alternating with the bare client's writes.
 pub async fn churned(
     rig: &Rig,
     gateway: &mut Gateway,
@@ -137,7 +137,7 @@ pub async fn churned(
     Ok(all)
 }
 
-/// Callers that take a lease, give it back, and take another: how long each waited.
+/// Callers that take a lease, release it and take another. Returns their waiting times.
 async fn churn(
     caller: &Caller,
     callers: usize,

@@ -1,7 +1,7 @@
-//! `grpo-learning`: runs the demo over several seeds and its two controls on a cluster, and says whether it learns.
+//! `grpo-learning`: runs the demo with several seeds and its two controls on a cluster, and reports whether it learns.
 //!
-//! Each run is applied, followed, copied out and deleted before the next one, because two runs on one machine would
-//! only slow each other down. A run whose store is in the output folder already, finished, is not run again.
+//! Each run is applied, followed, copied and deleted before the next one, because two runs on one machine would only
+//! slow each other down. A run with a finished store in the output folder is not repeated.
 
 mod rates;
 
@@ -114,7 +114,7 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
         let shuffled = seeded(&base, *first_seed, false)
             .named("learning-shuffled")
             .with("/algorithm/control", json!("ShuffledRewards"));
-        // What was measured before is worth writing down without this one, too.
+        // The earlier measurements are worth writing down even without this one.
         match run(&client, options, shuffled).await {
             Ok(folder) => {
                 measured.shuffled = Some(learning::outcome(&folder, "the shuffled control", &before, &tasks)?)
@@ -138,7 +138,7 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     Ok(controlled && measured.meets_the_bars())
 }
 
-/// The demo's manifest with the fixed sets as they are measured here.
+/// The demo's manifest with the fixed sets of this measurement.
 fn base(options: &Options) -> Result<RunManifest, Box<dyn Error>> {
     let (samples, limit) = (options.samples, options.limit);
     let mut base = RunManifest::read(&options.manifest)?.for_each_set(|set| {
@@ -168,7 +168,7 @@ fn seeded(base: &RunManifest, seed: u64, at_start: bool) -> RunManifest {
         .for_each_set(|set| set["atStart"] = json!(at_start))
 }
 
-/// Runs it unless its finished store is there, and opens the store.
+/// Runs the manifest unless its finished store exists, and opens the store.
 async fn run(client: &Client, options: &Options, manifest: RunManifest) -> Result<RunFolder, Box<dyn Error>> {
     let to = options.out.join(manifest.name());
     if let Some(folder) = finished(&to) {

@@ -1,5 +1,5 @@
-//! Chooses the learning rate on the validation split: one run a rate, seed 0, measured on tasks that neither training
-//! nor the held-out figures ever see. The held-out tasks must not have a say in it.
+//! Chooses the learning rate on the validation split: one run per rate, with seed 0, measured on tasks that neither
+//! training nor the held-out figures use. The held-out tasks must not influence the choice.
 
 use super::{Options, base, run};
 use grpo_bench_report::{Bench, Row};
@@ -10,7 +10,7 @@ use kube::Client;
 use serde_json::json;
 use std::error::Error;
 
-/// Rates, with what each gained; the best is marked. True when the manifest's own is the best.
+/// Prints each rate with its gain and marks the best. Returns whether the best is the manifest's own.
 pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result<bool, Box<dyn Error>> {
     let own = base(options)?.0["spec"]["algorithm"]["learningRate"].as_f64();
     let mut rows = Vec::new();
@@ -18,7 +18,7 @@ pub async fn choose(client: &Client, options: &Options, tasks: &Tasks) -> Result
     let mut before = None;
     for rate in &options.rates {
         let folder = run(client, options, manifest(options, *rate, before.is_none())?).await?;
-        // Made once: every rate starts from the same weights and uses the same sampling seeds.
+        // Measured once: every rate starts from the same weights and uses the same sampling seeds.
         let before = match &mut before {
             Some(before) => before,
             None => before.insert(learning::first_evaluations(&folder)?),

@@ -1,4 +1,4 @@
-//! Manifests of runs: read from YAML, changed where a bench or a test wants another count, and applied.
+//! Manifests of runs: read from YAML, changed where a bench or test needs other counts, and applied.
 
 use super::{ClusterError, FIELD_MANAGER, api};
 use grpo_crds::GrpoRun;
@@ -20,7 +20,7 @@ pub enum ManifestError {
     NotARun(serde_json::Error),
 }
 
-/// A GrpoRun's manifest as it would be typed, so that a wrong one can be applied too.
+/// A GrpoRun's manifest as a user writes it, so that a wrong one can be applied too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunManifest(pub Value);
 
@@ -42,7 +42,7 @@ impl RunManifest {
         self
     }
 
-    /// Sets a field below `spec`, given as a JSON pointer; objects on the way are made.
+    /// Sets a field below `spec`, given as a JSON pointer; creates missing objects on the way.
     pub fn with(mut self, pointer: &str, value: Value) -> Self {
         let mut at = &mut self.0["spec"];
         for part in pointer.split('/').filter(|p| !p.is_empty()) {
@@ -67,7 +67,7 @@ impl RunManifest {
         self.0["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Applies it; what comes back is what the API server made of it.
+    /// Applies it, and returns the object as the API server stored it.
     pub async fn apply(&self, client: &Client, namespace: &str) -> Result<GrpoRun, ClusterError> {
         let runs: Api<GrpoRun> = Api::namespaced(client.clone(), namespace);
         let object = format!("GrpoRun {namespace}/{}", self.name());

@@ -1,5 +1,4 @@
-//! Talking to a cluster: connecting, applying runs, waiting for states, copying a run's store out, tokens for
-//! services.
+//! The connection to a cluster: applying runs, waiting for states, copying a run's store, and tokens for services.
 
 pub mod manifest;
 pub mod store;
@@ -10,7 +9,7 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::PathBuf;
 
-/// Who applies objects, in server-side apply's sense.
+/// The field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "grpo-demo";
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +30,7 @@ pub enum ClusterError {
     Copy { run: String, to: PathBuf, what: String },
 }
 
-/// Says which request on which object failed.
+/// Adds the failed request and its object to an error.
 pub fn api(doing: &'static str, object: impl Into<String>) -> impl FnOnce(kube::Error) -> ClusterError {
     let object = object.into();
     move |source| ClusterError::Api {
@@ -41,7 +40,7 @@ pub fn api(doing: &'static str, object: impl Into<String>) -> impl FnOnce(kube::
     }
 }
 
-/// Where the kubeconfig is: `KUBECONFIG`, or what `make cluster` leaves in the cache.
+/// The path of the kubeconfig: `KUBECONFIG`, or the file that `make cluster` leaves in the cache.
 pub fn kubeconfig_path() -> PathBuf {
     match std::env::var_os("KUBECONFIG") {
         Some(path) => path.into(),
@@ -54,7 +53,7 @@ pub fn host_address() -> String {
     std::env::var("GRPO_HOST_IP").unwrap_or_else(|_| "10.111.0.1".to_owned())
 }
 
-/// The cache of everything that is set up and built.
+/// The cache of everything that setup and builds produce.
 pub fn cache() -> PathBuf {
     match (std::env::var_os("GRPO_CACHE"), std::env::var_os("HOME")) {
         (Some(path), _) => path.into(),
@@ -63,7 +62,7 @@ pub fn cache() -> PathBuf {
     }
 }
 
-/// A client for the cluster. Its requests have a deadline, its watches none.
+/// A client for the cluster. Its requests have a deadline, its watches do not.
 pub async fn connect() -> Result<Client, ClusterError> {
     let path = kubeconfig_path();
     let wrong = |what: String| ClusterError::Kubeconfig {

@@ -1,4 +1,4 @@
-//! Copies a run's store out of the cluster: a short-lived pod mounts the run's claim, and its `tar` streams through an
+//! Copies a run's store from the cluster: a short-lived pod mounts the run's claim, and its `tar` streams through an
 //! exec.
 
 use super::{ClusterError, api, wait};
@@ -12,12 +12,12 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
-/// Any image of ours that holds `tar` will do; it is in the cluster because the run's driver needed it.
+/// Any of our images with `tar` would do; this one is in the cluster because the run's driver needed it.
 const IMAGE: &str = "grpo.dev/driver:dev";
 const PATIENCE: Duration = Duration::from_secs(120);
 const ERROR_LINES: u64 = 4096;
 
-/// Copies everything of the run's store into `to`, which is emptied first.
+/// Copies the whole store of the run into `to`, which is emptied first.
 pub async fn copy(client: &Client, run: &GrpoRun, to: &Path) -> Result<(), ClusterError> {
     let namespace = run.namespace().unwrap_or_default();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -33,7 +33,7 @@ pub async fn copy(client: &Client, run: &GrpoRun, to: &Path) -> Result<(), Clust
     copied.and(removed)
 }
 
-/// The claim of the run, and the folder of the run inside it.
+/// The claim of the run, and the run's folder in it.
 fn place(run: &GrpoRun) -> (String, String) {
     let store = &run.spec.store;
     let own = format!("{}/{}", run.namespace().unwrap_or_default(), run.name_any());
@@ -120,7 +120,7 @@ async fn stream(pods: &Api<Pod>, run: &GrpoRun, name: &str, to: &Path) -> Result
         None => None,
     };
     let packed = ended.is_none_or(|s| s.status.as_deref() == Some("Success"));
-    // A file that grows while it is read is no fault here: records are put in place whole.
+    // A file that grows during the copy is not a fault: records are put in place whole.
     if unpacked.success() && (packed || said.lines().all(|l| l.contains("file changed as we read it"))) {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! Tokens for services, as people get them: from the API server, for a service account that may call.
+//! Tokens for services, as users get them: from the API server, for a service account with access.
 
 use grpo_contracts::access::Service;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -11,7 +11,7 @@ use super::{ClusterError, api};
 /// Longer than any test or bench.
 const SECONDS: i64 = 12 * 3600;
 
-/// What `kubectl create token ACCOUNT --audience …` prints.
+/// The output of `kubectl create token ACCOUNT --audience …`.
 pub async fn service_token(
     client: &Client,
     namespace: &str,

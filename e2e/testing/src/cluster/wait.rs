@@ -1,5 +1,4 @@
-//! Waiting for a state of some objects: on a watch, with a deadline, and with words about what was there when time ran
-//! out.
+//! Waits for a state of some objects: by a watch, with a deadline, and with the last observation in the error.
 
 use futures::TryStreamExt;
 use kube::api::Api;
@@ -25,7 +24,7 @@ pub enum WaitError {
 /// Objects by name.
 pub type Objects<K> = BTreeMap<String, K>;
 
-/// Watches until `found` finds what it looks for among all objects that the configuration selects.
+/// Watches until `found` returns a value for the objects that the configuration selects.
 pub async fn until<K, T>(
     api: Api<K>,
     config: watcher::Config,
@@ -77,7 +76,7 @@ where
             Some(watcher::Event::Delete(one)) => {
                 objects.remove(&one.name_any());
             }
-            // A watcher's stream begins again by itself and does not end.
+            // A watcher's stream restarts by itself and does not end.
             None => std::future::pending().await,
         }
         if whole && let Some(answer) = found(objects) {

@@ -1,5 +1,5 @@
-//! Requests as the API server recorded them: who, what, when to the microsecond. Everything a bench says about requests
-//! is counted here.
+//! Requests as the API server recorded them: client, request, and time to the microsecond. Every bench counts its
+//! requests here.
 
 use std::{
     fs::File,
@@ -10,19 +10,19 @@ use std::{
 use jiff::Timestamp;
 use serde::Deserialize;
 
-/// Verbs that change something.
+/// Verbs that change objects.
 const WRITES: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
 
-/// The audit log of one control plane, and how far it has been read.
+/// The audit log of one control plane, and the position up to which it was read.
 pub struct Audit {
     path: PathBuf,
     read: u64,
 }
 
-/// One finished request (or, for a watch, one that has begun).
+/// A finished request, or a watch that has begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Uid of who asked: see [`super::OPERATORS`].
+    /// Uid of the client: see [`super::OPERATORS`].
     pub by: String,
     pub verb: String,
     pub resource: String,
@@ -39,7 +39,7 @@ impl Request {
         WRITES.contains(&self.verb.as_str())
     }
 
-    /// The renewal of a leader's lease, which is what shows that it lives.
+    /// Whether it is the renewal of a leader's lease, by which the leader shows that it lives.
     pub fn is_heartbeat(&self) -> bool {
         self.resource == "leases"
     }
@@ -84,7 +84,7 @@ impl Audit {
         Self { path, read: 0 }
     }
 
-    /// What has been recorded since the last call. A line that is being written is left for the next.
+    /// The requests recorded since the last call. An incomplete line is left for the next call.
     pub fn fresh(&mut self) -> std::io::Result<Vec<Request>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -105,7 +105,7 @@ impl Audit {
     }
 }
 
-/// None for what is not counted: the end of a watch, whose beginning was.
+/// `None` for the end of a watch, whose beginning was counted.
 fn parse(line: &str) -> Option<Request> {
     let line: Line = serde_json::from_str(line).ok()?;
     let is_watch = line.verb == "watch";

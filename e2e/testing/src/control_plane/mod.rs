@@ -1,14 +1,13 @@
-//! A Kubernetes control plane without kubelets: etcd and the API server, and on wish scheduler, controllers and KWOK in
-//! place of nodes.
+//! A Kubernetes control plane without kubelets: etcd and the API server, and optionally scheduler, controllers, and
+//! KWOK in place of nodes.
 //!
 //! ```text
 //! etcd ◄── kube-apiserver ◄── kube-controller-manager, kube-scheduler, kwok, users ([`ControlPlane::user`])
 //!               └──► audit log ──► [`audit`]
 //! ```
 //!
-//! Everything listens on loopback on ports of its own and lives in a temporary folder; all of it ends with the value,
-//! or with the process. The binaries are those that `make setup` builds. Nothing runs in such a cluster: KWOK *says*
-//! that pods run.
+//! Everything listens on loopback on ports of its own and uses a temporary folder; all of it ends with the value, or
+//! with the process. `make setup` builds the binaries. Nothing runs in such a cluster: KWOK *reports* that pods run.
 
 pub mod audit;
 mod part;
@@ -36,9 +35,9 @@ const STAGES: &str = include_str!("config/stages.yaml");
 const AUDIT_POLICY: &str = include_str!("config/audit.yaml");
 /// The first start reads binaries of 100 MB from disk.
 const BOOT: Duration = Duration::from_secs(120);
-/// Second bytes of the addresses that pods may say they have.
+/// Second bytes of the addresses that pods may report.
 const SECOND_BYTES: Range<u8> = 64..128;
-/// The controllers that what we make depends on.
+/// The controllers that our objects depend on.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
      namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller,\
      resourcequota-controller,persistentvolumeclaim-protection-controller";
@@ -58,21 +57,21 @@ fn unprepared<E: std::fmt::Display>(doing: &'static str) -> impl FnOnce(E) -> Co
     }
 }
 
-/// What runs besides etcd and the API server.
+/// The programs and settings beyond etcd and the API server.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub controller_manager: bool,
     pub scheduler: bool,
-    /// Nodes and pods are taken for real ones.
+    /// KWOK reports nodes as ready and pods as running.
     pub kwok: bool,
-    /// Requests of all but Kubernetes' own controllers are recorded: see [`audit`].
+    /// The audit log records the requests of all clients except Kubernetes' own controllers: see [`audit`].
     pub audit: bool,
-    /// Pods have one of [`ControlPlane::pod_ips`] each, not all the same address.
+    /// Pods have different addresses ([`ControlPlane::pod_ips`]) instead of one.
     pub many_addresses: bool,
 }
 
 impl Options {
-    /// Everything there is.
+    /// Everything.
     pub const FULL: Self = Self {
         controller_manager: true,
         scheduler: true,
@@ -82,7 +81,7 @@ impl Options {
     };
 }
 
-/// Somebody who may ask the API server.
+/// A user of the API server.
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: String,
@@ -101,7 +100,7 @@ impl User {
 
 /// A running control plane.
 pub struct ControlPlane {
-    // Parts first: what runs ends before its folder goes.
+    // Parts first: processes end before their folder is deleted.
     parts: Vec<Part>,
     apiserver: Part,
     etcd: Part,
@@ -109,16 +108,16 @@ pub struct ControlPlane {
     options: Options,
     port: u16,
     pod_ip: Ipv4Addr,
-    /// Held for as long as the addresses are this control plane's.
+    /// Held while this control plane owns its addresses.
     _claim: TcpListener,
     http: Client,
 }
 
-/// Who exists: uid, name, groups. Tokens are as good as any inside a temporary folder of this process.
+/// The users: uid, name, groups. Simple tokens are enough inside a temporary folder of this process.
 const USERS: [(&str, &str, &str); 8] = [
     (ADMIN, ADMIN, "system:masters"),
     (UNRECORDED_ADMIN, UNRECORDED_ADMIN, "system:masters,grpo.dev:unrecorded"),
-    // As in a cluster: not exempt from the API server's fairness, and with the rights it is bound to.
+    // As in a cluster: subject to the API server's fairness, and with its bound rights.
     (
         OPERATORS[0],
         SERVICE_ACCOUNT,
@@ -136,18 +135,18 @@ const USERS: [(&str, &str, &str); 8] = [
 ];
 /// May do everything, and is recorded.
 pub const ADMIN: &str = "admin";
-/// Two replicas of the operator: one service account, which they are told apart in by the uid that the audit log shows.
+/// Two replicas of the operator: one service account, whose uid in the audit log tells them apart.
 pub const OPERATORS: [&str; 2] = ["operator-a", "operator-b"];
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:grpo-system:grpo-operator";
-/// A sandbox gateway, and a client that is measured beside it. Service accounts too.
+/// A sandbox gateway, and a client that it is compared with, both service accounts too.
 pub const GATEWAY: &str = "gateway";
 pub const BARE: &str = "bare";
 const SANDBOX_ACCOUNTS: &str = "system:serviceaccounts,system:serviceaccounts:sandboxes";
-/// Of whose group the audit log tells nothing.
+/// The audit log leaves out its group.
 const UNRECORDED_ADMIN: &str = "unrecorded-admin";
 
 impl ControlPlane {
-    /// Starts all that is wanted, and returns when it serves.
+    /// Starts the requested parts, and returns when they serve.
     pub async fn start(options: Options) -> Result<Self, ControlPlaneError> {
         let folder = tempfile::Builder::new()
             .prefix("grpo-control-plane-")
@@ -181,12 +180,12 @@ impl ControlPlane {
         Ok(started)
     }
 
-    /// Where pods say they are.
+    /// The address that pods report.
     pub fn pod_ip(&self) -> Ipv4Addr {
         self.pod_ip
     }
 
-    /// All addresses that pods may say they have, where there are many.
+    /// All addresses that pods may report, if there are many.
     pub fn pod_ips(&self) -> Vec<Ipv4Addr> {
         let digits = || (b'0'..=b'9').chain(b'a'..=b'f');
         let second = self.pod_ip.octets()[1];
@@ -194,8 +193,7 @@ impl ControlPlane {
         pairs.map(|(a, b)| Ipv4Addr::new(127, second, a, b)).collect()
     }
 
-    /// What KWOK is told about addresses. Of many, a pod has the one that the first two digits of its uid, as bytes,
-    /// make.
+    /// KWOK's template for addresses. With many addresses, the first two hex digits of a pod's uid select one.
     fn address(&self) -> String {
         match self.options.many_addresses {
             true => {
@@ -206,8 +204,8 @@ impl ControlPlane {
         }
     }
 
-    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], [`GATEWAY`], [`BARE`], alice or bob, who have no
-    /// rights but those they are given.
+    /// A kubeconfig for one of the users: [`ADMIN`], [`OPERATORS`], [`GATEWAY`], [`BARE`], or alice or bob, who have
+    /// only the rights that a test gives them.
     pub fn user(&self, name: &str) -> Result<User, ControlPlaneError> {
         user(self.folder.path(), self.port, name)
     }
@@ -217,12 +215,12 @@ impl ControlPlane {
         self.user(ADMIN)?.client().await
     }
 
-    /// A folder that goes with the control plane.
+    /// A folder that is deleted with the control plane.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What the API server was asked for.
+    /// The audit log of the API server.
     pub fn audit(&self) -> audit::Audit {
         audit::Audit::new(self.folder.path().join(AUDIT_LOG))
     }
@@ -231,7 +229,7 @@ impl ControlPlane {
         Ok(self.apiserver.stop().await?)
     }
 
-    /// Starts the API server again, on its old port, and waits until it serves.
+    /// Restarts the API server on its old port, and waits until it serves.
     pub async fn start_apiserver(&mut self) -> Result<(), ControlPlaneError> {
         self.apiserver.again()?;
         self.serves().await
@@ -308,7 +306,7 @@ fn token(name: &str) -> String {
 
 fn user(at: &Path, port: u16, name: &str) -> Result<User, ControlPlaneError> {
     let kubeconfig = at.join(format!("{}.kubeconfig", name.replace(':', "-")));
-    // The certificate is one that the API server signs itself as it starts, on this machine's loopback.
+    // At start the API server signs its certificate itself, on this machine's loopback.
     let content = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "it",
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": name}}],
@@ -417,10 +415,10 @@ fn apiserver_flags(at: &Path, etcd: u16, port: u16, audit: bool) -> Vec<String> 
         ("max-requests-inflight", "2000".into()),
         ("max-mutating-requests-inflight", "1000".into()),
         ("profiling", "false".into()),
-        // Disabled: it taints new nodes, and no controller runs here that removes the taint. That controller would
-        // also treat silent nodes as dead.
+        // Disabled: it taints new nodes, and no controller runs here that removes the taint. That controller would also
+        // treat silent nodes as dead.
         ("disable-admission-plugins", "TaintNodesByCondition".into()),
-        // Shutting down does not wait for watches, which never end by themselves.
+        // The shutdown does not wait for watches, which never end by themselves.
         ("shutdown-watch-termination-grace-period", "0s".into()),
     ]);
     if audit {

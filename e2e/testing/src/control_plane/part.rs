@@ -1,4 +1,4 @@
-//! One process of a control plane: started with its output in a file, ended with the value that stands for it.
+//! One process of a control plane: its output goes to a file, and dropping its value ends it.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use nix::{
 use tokio::process::{Child, Command};
 
 const LAST_LINES: usize = 15;
-/// What does not end when it is told to is killed after this long.
+/// A process that does not end when told to is killed after this time.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Part {
         self.child.id()
     }
 
-    /// What the kernel says of its memory, in MiB: `VmRSS:` is resident now, `VmHWM:` the most that ever was.
+    /// The kernel's figure for its memory, in MiB: `VmRSS:` is resident now, `VmHWM:` the peak.
     pub fn memory(&self, line: &str) -> Option<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()?)).ok()?;
         let kib = status.lines().find_map(|text| text.strip_prefix(line))?;
@@ -93,7 +93,7 @@ impl Part {
         Some((user + system) / 100.0)
     }
 
-    /// An error when it has ended.
+    /// An error if it has ended.
     pub fn runs(&mut self) -> Result<(), PartError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -112,7 +112,7 @@ impl Part {
         }
     }
 
-    /// Ends it without a word.
+    /// Kills it without notice.
     pub async fn kill(&mut self) -> Result<(), PartError> {
         self.child.kill().await.map_err(|error| self.unstopped(error))
     }
@@ -125,7 +125,7 @@ impl Part {
         kill(Pid::from_raw(pid), signal).map_err(|error| self.unstopped(error))
     }
 
-    /// The error of a process that runs and is of no use.
+    /// The error of a process that runs but does not work.
     pub fn useless(&self, why: String) -> PartError {
         PartError::Useless {
             name: self.name.clone(),
@@ -134,7 +134,7 @@ impl Part {
         }
     }
 
-    /// What it wrote.
+    /// Its output.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -161,7 +161,7 @@ impl Part {
     }
 }
 
-/// `setpriv` lets it end with this process, however this process ends.
+/// `setpriv` makes it end with this process, however this process ends.
 fn spawn(
     name: &str,
     program: &Path,

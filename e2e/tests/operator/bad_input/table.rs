@@ -1,11 +1,11 @@
-//! The table of wrong manifests, and what each entry means as requests.
+//! The table of wrong manifests, and the requests of each entry.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::manifests::{bases, merge, merged};
 
-/// Where all wrong manifests are put.
+/// The namespace of all wrong manifests.
 pub const NAMESPACE: &str = "bad";
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -33,15 +33,14 @@ pub struct Entry {
     #[serde(default)]
     pub beside: Vec<Value>,
     pub after: Option<After>,
-    /// Put there twice: what a writer says of other writers is kept only the second time.
+    /// Sent twice: the API server keeps a writer's text about other writers only the second time.
     #[serde(default)]
     pub twice: bool,
-    /// There, status and all, before the operator starts. What a status says of attempts is believed only by an
-    /// operator that has not counted any of this run itself: later, a writer races with its first look at the run, and
-    /// loses.
+    /// Exists, with its status, before the operator starts. The operator trusts the attempts in a status only if it has
+    /// not counted any of this run itself: a later writer would race with its first look at the run, and lose.
     #[serde(default)]
     pub before: bool,
-    /// Made while the CRDs take anything.
+    /// Created while the CRDs accept anything.
     #[serde(default)]
     pub stale: bool,
     pub refused_by: RefusedBy,
@@ -60,7 +59,7 @@ struct Repeat {
     of: String,
 }
 
-/// A field of another object that has to be there first.
+/// A field of another object that must exist first.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct After {
@@ -87,12 +86,12 @@ impl Entry {
         manifest
     }
 
-    /// What is there after the change, from what the API server holds.
+    /// The object after the change, from the API server's current one.
     pub fn changed(&self, there: &Value) -> Option<Value> {
         self.change.as_ref().map(|change| merged(there, change))
     }
 
-    /// Content type and bytes of a body that is no manifest.
+    /// Content type and bytes of a body that is not a manifest.
     pub fn body(&self) -> Option<(&str, Vec<u8>)> {
         let mut raw = self.raw.clone()?;
         for repeat in self.repeat.iter().filter(|repeat| repeat.at == "/raw") {
@@ -103,7 +102,7 @@ impl Entry {
 }
 
 impl Repeat {
-    /// A list of texts at the end of a pointer that says `inline`, a map at `labels`, otherwise a text.
+    /// Puts a list of texts at a pointer that ends in `inline`, a map at `labels`, otherwise a text.
     fn put(&self, manifest: &mut Value) {
         let one = |n: usize| self.of.replace("{n}", &n.to_string());
         let value = match self.at.rsplit('/').next() {

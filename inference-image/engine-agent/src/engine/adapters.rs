@@ -1,11 +1,11 @@
-//! LoRA adapters of vLLM and SGLang, which are loaded and unloaded alike.
+//! LoRA adapters of vLLM and SGLang, which load and unload them in the same way.
 //!
-//! An adapter's name and its folder are both its version, so neither is ever used twice: an engine that gets other
-//! files under a known name continues with its cache of the old ones. The previous adapter stays loaded, because
-//! running requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room
-//! for few. Unloading removes only the name: running rows of that adapter continue, and because the adapter has no room
-//! any more, the engine reads its files again and again. vLLM crashes if the files are gone, so they stay on disk until
-//! the last of these requests has ended.
+//! An adapter's name and its folder are both its version, so neither is ever reused: an engine that gets other files
+//! under a known name continues with its cache of the old ones. The previous adapter stays loaded, because running
+//! requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room for few.
+//! Unloading removes only the name: running rows of that adapter continue, and because the adapter has no room any
+//! more, the engine reads its files again and again. vLLM crashes if the files are gone, so they stay on disk until the
+//! last of these requests has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,20 +18,20 @@ use serde_json::json;
 use super::wire::Server;
 use super::{EngineFault, Page, Serving, Weights};
 
-/// Unloading forgets a name; it is quick.
+/// Deadline of an unload, which only removes a name.
 const UNLOAD_DEADLINE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Adapters {
     server: Server,
-    /// What the engine's routes for adapters begin with.
+    /// Prefix of the engine's routes for adapters.
     prefix: &'static str,
     current: Arc<Mutex<Option<Serving>>>,
-    /// Requests on their way, by the adapter they are sampled from.
+    /// Requests in flight, by adapter.
     running: Arc<Mutex<BTreeMap<String, u32>>>,
 }
 
-/// A request that is sampled from an adapter, until it is dropped.
+/// A running request to an adapter; ends when dropped.
 #[derive(Debug)]
 pub struct Sampling {
     adapters: Adapters,
@@ -56,8 +56,8 @@ struct Models {
 #[derive(Deserialize)]
 struct ModelName {
     id: String,
-    /// The model that an adapter is to. The model itself has none, and its name is no mark of it: SGLang gives it
-    /// another when its weights are replaced.
+    /// The base model of an adapter. The model itself has no parent, and its name does not identify it: SGLang renames
+    /// it when its weights are replaced.
     #[serde(default)]
     parent: Option<String>,
 }
@@ -72,7 +72,7 @@ impl Adapters {
         }
     }
 
-    /// The adapter that serves, if the engine still has it: one that restarted has none.
+    /// The adapter that serves, if the engine still has it: a restarted engine has none.
     pub async fn serving(&self) -> Result<Option<Serving>, EngineFault> {
         let Some(current) = self.current() else {
             return Ok(None);
@@ -91,15 +91,15 @@ impl Adapters {
 
     /// The adapter that serves, if it is `version`, marked as in use.
     pub fn sampling(&self, version: &str) -> Option<Sampling> {
-        // Counted before it is looked at: what is tidied away between the two is not what serves.
+        // Counted before the check: an adapter that is removed between the two is not the one that serves.
         let sampling = self.counted(version);
         self.current()
             .is_some_and(|serving| serving.version == version)
             .then_some(sampling)
     }
 
-    /// The adapter that serves, whichever it is, marked as in use. The one before it stays loaded, so it may serve no
-    /// more when this returns.
+    /// The adapter that serves, marked as in use. It may have been replaced when this returns; the previous adapter
+    /// stays loaded, so that is harmless.
     pub fn sampling_now(&self) -> Option<Sampling> {
         self.current().map(|serving| self.counted(&serving.version))
     }
@@ -158,7 +158,7 @@ impl Adapters {
         Ok(serving)
     }
 
-    /// Names of the adapters the engine has.
+    /// Names of the engine's adapters.
     async fn loaded(&self) -> Result<Vec<String>, EngineFault> {
         let models: Models = self.server.ask(Page::Models.path()).await?;
         let adapters = models.data.into_iter().filter(|model| model.parent.is_some());
@@ -168,6 +168,6 @@ impl Adapters {
 
 /// The version of weights that the engine calls `label`.
 pub fn version_of_label(label: &str) -> &str {
-    // vLLM's and SGLang's word for the weights they booted with.
+    // vLLM's and SGLang's label for the weights with which they booted.
     if label == "default" { BASE_VERSION } else { label }
 }

@@ -1,6 +1,6 @@
-//! Conversations in text: one route, which our own engines and all that speak OpenAI's API have alike.
+//! Conversations in text: one route for our own engines and all with OpenAI's API.
 //!
-//! The answer is read far enough to know that it is one, and is passed on as the engine wrote it.
+//! The answer is parsed only to check that it is valid, and is forwarded unchanged.
 
 use axum::http::StatusCode;
 use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody};
@@ -10,7 +10,7 @@ use super::wire::{Answered, Server, engine_seed, misbehaved, not_sampled, said};
 
 const PATH: &str = "/v1/chat/completions";
 
-/// Asks an engine that speaks our protocol. Its refusals are as ours.
+/// Asks an engine that speaks our protocol; its refusals have our format.
 pub async fn pass_on(server: &Server, request: &ChatRequest) -> Result<Answered, ErrorBody> {
     let body = serde_json::to_vec(request).map_err(|error| misbehaved(error.to_string()))?;
     let answer = server.pass_on(PATH, body.into(), None).await?;
@@ -20,8 +20,8 @@ pub async fn pass_on(server: &Server, request: &ChatRequest) -> Result<Answered,
     }
 }
 
-/// Asks an engine that serves the model under this name. `lora_path`: the adapter, for an engine that takes it apart
-/// from the model.
+/// Asks an engine that serves the model under this name. `lora_path`: the adapter, for an engine that takes it
+/// separately from the model.
 pub async fn ask(
     server: &Server,
     request: &ChatRequest,

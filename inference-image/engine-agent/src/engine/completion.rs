@@ -1,5 +1,5 @@
-//! Completions as vLLM speaks them, and other engines with OpenAI's API: the request that is sent, the answer that is
-//! read, and which weights each row was sampled from.
+//! Completions in the format of vLLM and of other engines with OpenAI's API: builds the request, reads the answer, and
+//! finds the weights version from which each row was sampled.
 
 use grpo_engine_protocol::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody, FinishReason, Usage,
@@ -11,7 +11,7 @@ use super::adapters::version_of_label;
 use super::experts::Asked;
 use super::wire::{Answered, engine_seed, misbehaved};
 
-/// The request in vLLM's words. Unlike OpenAI's, its completions take and return token ids.
+/// The request in vLLM's format. Unlike OpenAI's, its completions take and return token ids.
 pub fn completion(request: &CompletionRequest, prompts: &[Vec<u32>], model: &str) -> Value {
     let mut asked = json!({
         "model": model,
@@ -34,7 +34,7 @@ pub fn completion(request: &CompletionRequest, prompts: &[Vec<u32>], model: &str
     asked
 }
 
-/// An answer in vLLM's words.
+/// An answer in vLLM's format.
 #[derive(Debug, Deserialize)]
 pub struct Completion {
     pub id: String,
@@ -83,16 +83,16 @@ pub struct Span {
     pub version: String,
 }
 
-/// How it is known which version a row was sampled from.
+/// Evidence of the version from which a row was sampled.
 #[derive(Clone, Copy, Debug)]
 pub enum Proof<'a> {
-    /// By what was asked for: nothing else can answer to it.
+    /// The requested name: no other weights answer to it.
     Named(&'a str),
-    /// By what the row says.
+    /// The row's own labels.
     Labels,
 }
 
-/// The one version a row was sampled from. A row of two versions is of none.
+/// The version from which a row was sampled. A row from two versions is an error.
 pub fn sampled_from(spans: &[Span]) -> Result<String, ErrorBody> {
     let mut versions = spans.iter().map(|span| version_of_label(&span.version));
     let first = versions.next().ok_or_else(|| {
@@ -106,7 +106,7 @@ pub fn sampled_from(spans: &[Span]) -> Result<String, ErrorBody> {
     }
 }
 
-/// The answer in our protocol's words, if it holds what was asked for.
+/// The answer in our protocol, if it contains everything that was requested.
 pub fn answered(
     answer: Completion,
     request: &CompletionRequest,

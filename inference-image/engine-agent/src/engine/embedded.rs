@@ -45,7 +45,7 @@ impl Engine for Embedded {
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
         match page {
-            // Our processes all call it so.
+            // All our processes use this path.
             Page::Health => {
                 let url = self.0.at("/healthz");
                 self.0

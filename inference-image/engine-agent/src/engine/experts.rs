@@ -1,10 +1,10 @@
-//! Experts of tokens, from each engine's words into ours.
+//! Converts the experts of tokens from each engine's format to ours.
 //!
-//! vLLM answers with a NumPy file in base64: an array of tokens, layers and experts per token, of unsigned numbers of 8
-//! or 16 bits. SGLang answers with the numbers alone, 32 bits each; how many a token has follows from how many tokens
-//! there must be. Both have rows for every layer, dense ones included, and for every token but the last, from the
-//! position on that was asked for, what was found in the prefix cache too. Whether layers and numbers are those of the
-//! model the driver knows: it has the model, this agent has not.
+//! vLLM returns a NumPy file in base64: an array of tokens, layers and experts per token, of unsigned numbers of 8 or
+//! 16 bits. SGLang returns only the numbers, 32 bits each; the number per token follows from the known number of
+//! tokens. Both have rows for every layer, dense ones included, and for every token from the requested position to the
+//! last but one, prefix cache hits included. Only the driver checks layers and numbers against the model: this agent
+//! does not have it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,14 +14,14 @@ use super::wire::misbehaved;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The tokens of a row whose experts were asked for.
+/// The tokens of a row whose experts were requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     from: usize,
     tokens: usize,
 }
 
-/// What an array of NumPy's says of itself.
+/// A NumPy array with its header.
 #[derive(Debug, PartialEq, Eq)]
 struct Array<'a> {
     /// Bytes of a number.
@@ -31,16 +31,16 @@ struct Array<'a> {
 }
 
 impl Asked {
-    /// Of a row of `sampled` tokens behind this prompt, unless none were asked for.
+    /// The tokens of a row of `sampled` tokens after this prompt; `None` if experts were not requested.
     pub fn of(request: &CompletionRequest, prompt: usize, sampled: usize) -> Option<Self> {
         request.routed_experts_from.map(|from| Self {
             from,
-            // The last token was sampled and not computed.
+            // The last token was sampled but not computed.
             tokens: (prompt + sampled).saturating_sub(1 + from),
         })
     }
 
-    /// From vLLM's words.
+    /// Converts from vLLM's format.
     pub fn of_vllm(self, said: Option<&str>) -> Result<RoutedExperts, ErrorBody> {
         if self.tokens == 0 {
             return self.none();
@@ -67,7 +67,7 @@ impl Asked {
         Ok(experts)
     }
 
-    /// From SGLang's words.
+    /// Converts from SGLang's format.
     pub fn of_sglang(self, said: Option<&str>) -> Result<RoutedExperts, ErrorBody> {
         if self.tokens == 0 {
             return self.none();
@@ -84,7 +84,7 @@ impl Asked {
         RoutedExperts::of_numbers(self.from, self.tokens, &numbers).map_err(unusable)
     }
 
-    /// There is nothing between the position that was asked for and the last token.
+    /// The result if no token lies between the requested position and the last token.
     fn none(self) -> Result<RoutedExperts, ErrorBody> {
         RoutedExperts::of_numbers(self.from, 0, &[]).map_err(unusable)
     }
@@ -108,7 +108,7 @@ impl Asked {
     }
 }
 
-/// The refusal of an engine that cannot say what its tokens went through.
+/// The refusal of an engine that cannot report its tokens' experts.
 pub fn not_reported(why: &str) -> ErrorBody {
     ErrorBody::new(ErrorCode::ExpertsNotReported, why)
 }
@@ -117,7 +117,7 @@ fn unusable(fault: ExpertsFault) -> ErrorBody {
     misbehaved(fault.to_string())
 }
 
-/// Numbers of 32 bits each, which no model's experts need.
+/// Narrows numbers of 32 bits; no model's experts need more than 16.
 fn narrowed(bytes: &[u8]) -> Result<Vec<u16>, ErrorBody> {
     let mut numbers = Vec::with_capacity(bytes.len() / 4);
     for four in bytes.chunks(4) {
@@ -129,7 +129,7 @@ fn narrowed(bytes: &[u8]) -> Result<Vec<u16>, ErrorBody> {
 }
 
 impl<'a> Array<'a> {
-    /// Reads a file of NumPy's, version 1 to 3: a header in Python's words, then the numbers.
+    /// Reads a NumPy file, version 1 to 3: a header in Python syntax, then the numbers.
     fn read(file: &'a [u8]) -> Result<Self, String> {
         let short = || "they end too early".to_owned();
         let rest = file.strip_prefix(MAGIC).ok_or("they are no file of NumPy's")?;

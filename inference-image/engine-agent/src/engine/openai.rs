@@ -1,9 +1,8 @@
-//! Somebody else's server that speaks OpenAI's completions with vLLM's extensions. It keeps the weights it has, which
-//! are called `base`.
+//! An external engine: a server with OpenAI's completions API and vLLM's extensions. Its weights are fixed and called
+//! `base`.
 //!
-//! It serves as far as this agent is concerned when a probe was passed: one completion of token ids that comes back as
-//! token ids with a logprob each. The probe is asked again now and then, because such a server may be replaced by
-//! another behind the same URL.
+//! It counts as serving after a probe: one completion of token ids that returns token ids with a logprob each. The
+//! probe is repeated, because such a server may be replaced by another behind the same URL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +18,10 @@ use super::experts::not_reported;
 use super::wire::{Answered, Server, read_request};
 use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
-/// Tokens that the probe has sampled.
+/// Tokens that a probe samples.
 const PROBED_TOKENS: u32 = 4;
 
-/// How it is found out that a server is fit for training.
+/// The test whether a server is fit for training.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub tokens: Vec<u32>,
@@ -33,7 +32,7 @@ pub struct Probe {
 #[derive(Clone, Debug)]
 pub struct OpenAi {
     server: Server,
-    /// The name of its model, unless it is the first of those it lists.
+    /// The name of its model; default: the first in its list.
     model: Option<String>,
     probe: Probe,
     probed: Arc<Mutex<Probed>>,
@@ -80,7 +79,7 @@ impl OpenAi {
         })
     }
 
-    /// The name that requests to sample give: the one that passed the probe.
+    /// The model name in sampling requests: the one that passed the probe.
     async fn sampling_name(&self) -> Result<String, ErrorBody> {
         let probed = self.probed.lock().await.model.clone();
         match probed {
@@ -89,7 +88,7 @@ impl OpenAi {
         }
     }
 
-    /// One completion, and whether it is what a trainer can use.
+    /// Requests one completion and checks that a trainer can use it.
     async fn try_once(&self) -> Result<String, EngineFault> {
         let model = self.name().await?;
         let unfit = |why: String| EngineFault::Unfit {

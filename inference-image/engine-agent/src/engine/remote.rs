@@ -1,4 +1,4 @@
-//! Another engine agent, perhaps of another cluster: orders are passed on to it, and it pulls the versions itself.
+//! Another engine agent, perhaps in another cluster: it gets the orders and pulls the versions itself.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::wire::{Answered, STATE_DEADLINE, Server, successful};
 use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
-/// Between two looks at an agent that is at work on an order.
+/// Interval between two checks of an agent that works on an order.
 const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! SGLang 0.5.23, over its native server: `generate` takes and returns token ids, which its OpenAI-compatible
 //! completions do not.
 //!
-//! Full weights are read from a folder by `update_weights_from_disk`, which waits for running requests, and drops the
-//! prefix cache.
+//! `update_weights_from_disk` reads full weights from a folder; it waits for running requests and drops the prefix
+//! cache.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 pub struct Sglang {
     pub server: Server,
     pub adapters: Adapters,
-    /// Why folders cannot be loaded, if they cannot.
+    /// Why folders cannot be loaded, if so.
     pub no_folders: Option<String>,
 }
 
@@ -128,7 +128,7 @@ impl Engine for Sglang {
     }
 }
 
-/// The request in SGLang's words: a row for each sample, because each has a seed of its own.
+/// The request in SGLang's format: a row for each sample, because each has its own seed.
 fn generate(request: &CompletionRequest, prompts: &[Vec<u32>], adapter: Option<&str>) -> Value {
     let rows = prompts
         .iter()
@@ -183,9 +183,9 @@ struct MetaInfo {
     finish_reason: Finished,
     #[serde(default)]
     prompt_tokens: u64,
-    /// Logprob and id of each sampled token; what follows them is its text.
+    /// Logprob and id of each sampled token, then its text.
     output_token_logprobs: Vec<(f32, u32, Value)>,
-    /// Of the last token.
+    /// Version of the last token.
     weight_version: String,
     #[serde(default)]
     weight_versions: Option<Vec<Span>>,

@@ -24,30 +24,29 @@ use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, STATE_DEADLINE, Server, ask, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
-/// The label of weights until the agent has verified that they are loaded. No request asks for this name.
+/// The label of weights before the agent has verified their load. No request asks for this name.
 const UNVERIFIED: &str = "unverified";
 
-/// Hashing all weights, or dropping a cache.
+/// Deadline for hashing all weights, or dropping a cache.
 const CHECK_DEADLINE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug)]
 pub struct Vllm {
     pub server: Server,
     pub adapters: Adapters,
-    /// Why nothing can be loaded from this pod's disk, if it cannot.
+    /// Why this pod's disk cannot be read for weights, if so.
     pub no_folders: Option<String>,
-    /// It is the CPU build, which see in [`ties_layers`].
+    /// Whether this is the CPU build: see [`ties_layers`].
     pub cpu: bool,
-    /// The full weights that were loaded last.
+    /// The full weights of the last load.
     loaded: Arc<Mutex<Option<Loaded>>>,
-    /// One at a time.
+    /// Allows one replacement at a time.
     replacing: Arc<tokio::sync::Mutex<()>>,
-    /// In how many pauses full weights were replaced. Only this agent replaces them.
+    /// Number of pauses in which full weights were replaced. Only this agent replaces them.
     replacements: Arc<AtomicU64>,
 }
 
-/// Full weights that were loaded: their tensors by their manifest, as the engine holds them, and what it samples from
-/// them.
+/// Loaded full weights: the tensors' checksum from the manifest, the engine's own checksums, and its canary tokens.
 #[derive(Clone, Debug)]
 struct Loaded {
     sha256: String,
@@ -55,11 +54,11 @@ struct Loaded {
     canary: Canary,
 }
 
-/// Token ids that every vocabulary has.
+/// The canary prompt: token ids that every vocabulary has.
 const CANARY: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 const CANARY_TOKENS: u32 = 4;
 
-/// What was sampled from the canary prompt.
+/// Tokens sampled from the canary prompt.
 #[derive(Clone, Debug, PartialEq)]
 struct Canary {
     ids: Vec<u32>,
@@ -77,7 +76,7 @@ struct WeightInfo {
 }
 
 impl Loaded {
-    /// What is as it was although other tensors were to be loaded.
+    /// The part that did not change although other tensors were loaded.
     fn unchanged_since(&self, before: &Self) -> Option<&'static str> {
         if self.sha256 == before.sha256 {
             return None;
@@ -129,16 +128,16 @@ impl Vllm {
                 self.replacements.fetch_add(1, Ordering::SeqCst);
                 replaced
             }
-            // It may have been heard all the same.
+            // The engine may have paused in spite of the error, so it is resumed below.
             Err(fault) => Err(fault),
         };
         let resumed = self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await;
         replaced.and(resumed)
     }
 
-    /// Loads the first adapter when no row of the base model is on its way any more. vLLM 0.32's CPU build computes
-    /// rows without an adapter wrongly once they share a batch with rows of one: they would be of no version. To be run
-    /// to its end, as [`Vllm::replace`].
+    /// Loads the first adapter when no row of the base model is in flight. vLLM 0.32's CPU build computes rows without
+    /// an adapter wrongly when they share a batch with rows of an adapter: such rows would belong to no version. Must
+    /// run to its end, like [`Vllm::replace`].
     async fn first_adapter(
         self,
         order: WeightsOrder,
@@ -172,7 +171,7 @@ impl Vllm {
         self.name(UNVERIFIED).await
     }
 
-    /// Drops what was computed with the weights from before. vLLM answers 200 whether it did or not.
+    /// Drops the prefix cache of the previous weights. vLLM answers 200 whether it did or not.
     async fn forget_prefixes(&self) -> Result<(), EngineFault> {
         let url = self.server.at("/reset_prefix_cache");
         let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
@@ -185,7 +184,7 @@ impl Vllm {
         }
     }
 
-    /// What the engine samples greedily from a fixed prompt, with logprobs.
+    /// Samples greedily from the canary prompt, with logprobs.
     async fn canary(&self) -> Result<Canary, EngineFault> {
         let request = CompletionRequest {
             temperature: 0.0,
@@ -283,8 +282,8 @@ impl Engine for Vllm {
         // did not ask for experts, the report starts as late as possible, so that it is short.
         let shortest = prompts.iter().map(Vec::len).min();
         asked["routed_experts_prompt_start"] = json!(request.routed_experts_from.or(shortest));
-        // Rows of vLLM 0.32 do not say which full weights they were sampled from: it is those of now if their answer is
-        // there before a pause in which these are replaced has ended.
+        // Rows of vLLM 0.32 do not name the full weights from which they were sampled. They are the current weights if
+        // the answer arrives before the end of a pause in which the weights are replaced.
         let begun = self.replacements.load(Ordering::SeqCst);
         let label = match &adapter {
             Some(_) => None,
@@ -293,7 +292,7 @@ impl Engine for Vllm {
         let answer: Completion = self.server.sample("/v1/completions", &asked, version).await?;
         let replaced = self.replacements.load(Ordering::SeqCst) != begun;
         let says = answer.choices.iter().any(|row| row.weight_versions.is_some());
-        // An adapter is sampled from as long as it is named; full weights change under a running request.
+        // The name fixes an adapter for the whole request; full weights may change under a running request.
         let from = match &adapter {
             Some(adapter) if answer.model == adapter.version => Proof::Named(version),
             Some(_) => {
@@ -320,11 +319,10 @@ impl Engine for Vllm {
     }
 }
 
-/// Whether a model's output layer is its embedding, unless its config says that it is not.
+/// Whether a model's output layer is its embedding; true unless its config says no.
 ///
-/// vLLM's CPU build computes with repacked copies of the weights. `reload_weights` makes them anew for every layer that
-/// it finds in the files, and an output layer that is tied is in none: logits come from the old one after all other
-/// layers are new.
+/// vLLM's CPU build computes with repacked copies of the weights. `reload_weights` remakes them for every layer in the
+/// files. A tied output layer is in no file: logits then come from the old copy, while all other layers are new.
 async fn ties_layers(dir: &Path) -> bool {
     #[derive(Deserialize)]
     struct Config {

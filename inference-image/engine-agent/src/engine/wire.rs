@@ -1,4 +1,4 @@
-//! HTTP to engines: one place where an answer is read, bounded, and where what went wrong gets its words.
+//! HTTP to engines: the one place that reads answers, bounds them and words their errors.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::{EngineFault, Page};
 
-/// A state that takes longer than this to say is no state.
+/// Deadline for a state: a slower answer counts as none.
 pub const STATE_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What an engine answered, whole.
+/// An engine's whole answer.
 #[derive(Debug)]
 pub struct Answered {
     pub status: StatusCode,
@@ -47,16 +47,16 @@ impl IntoResponse for Answered {
     }
 }
 
-/// An engine's server: its address, and the client that goes there.
+/// An engine's server: its address and its client.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub client: Client,
     /// This pod's own token, for another agent of the cluster.
     pub token: Option<TokenFile>,
     pub url: Url,
-    /// For one completion, from first byte to last.
+    /// Deadline of one completion, from first byte to last.
     pub completion_deadline: Duration,
-    /// Beyond this an answer is refused.
+    /// Largest accepted answer.
     pub answer_bytes: usize,
 }
 
@@ -69,7 +69,7 @@ impl Server {
         TokenFile::authorize(self.token.as_ref(), call)
     }
 
-    /// A short question, with an answer in JSON.
+    /// Asks a short question with an answer in JSON.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T, EngineFault> {
         let url = self.at(path);
         ask(
@@ -79,14 +79,14 @@ impl Server {
         .await
     }
 
-    /// Tells it something; what it answers has to be a success and is not looked at.
+    /// Sends an order; the answer must be a success, and its body is ignored.
     pub async fn tell(&self, path: &str, body: &Value, deadline: Duration) -> Result<(), EngineFault> {
         let url = self.at(path);
         let call = self.client.post(url.clone()).timeout(deadline).json(body);
         successful(self.fetch(call, &url).await?, &url).map(|_| ())
     }
 
-    /// Sends a call and returns its answer, also if the status is an error.
+    /// Sends a call and returns its answer, even if the status is an error.
     pub async fn fetch(&self, call: RequestBuilder, url: &Url) -> Result<Answered, EngineFault> {
         let unreachable = |error: reqwest::Error| EngineFault::Unreachable {
             url: url.to_string(),
@@ -119,7 +119,7 @@ impl Server {
             .await
     }
 
-    /// A request to sample passed on as it is, to an engine that speaks our protocol.
+    /// Forwards a sampling request unchanged to an engine that speaks our protocol.
     pub async fn pass_on(&self, path: &str, body: Bytes, wanted: Option<&str>) -> Result<Answered, ErrorBody> {
         let url = self.at(path);
         let mut call = self
@@ -133,18 +133,18 @@ impl Server {
         self.fetch(call.body(body), &url).await.map_err(EngineFault::refusal)
     }
 
-    /// Puts a request for a completion, in whichever words, and reads the answer to it.
+    /// Sends a request for a completion, in any protocol, and reads its answer.
     pub async fn sample<T: DeserializeOwned>(&self, path: &str, body: &Value, version: &str) -> Result<T, ErrorBody> {
         let answer = self.put_question(path, body).await?;
         match answer.status {
-            // The name of an adapter that is not there (any more).
+            // The named adapter is not loaded (any more).
             StatusCode::NOT_FOUND => Err(ErrorBody::wrong_weights(None, version)),
             status if status.is_success() => self.read(path, &answer),
             _ => Err(not_sampled(&answer)),
         }
     }
 
-    /// The answer to a request to sample, a refusal as well.
+    /// The answer to a sampling request, or a refusal.
     pub async fn put_question(&self, path: &str, body: &Value) -> Result<Answered, ErrorBody> {
         let url = self.at(path);
         let call = self
@@ -155,7 +155,7 @@ impl Server {
         self.fetch(call, &url).await.map_err(EngineFault::refusal)
     }
 
-    /// What an answer says, if it is one.
+    /// Parses an answer.
     pub fn read<T: DeserializeOwned>(&self, path: &str, answer: &Answered) -> Result<T, ErrorBody> {
         serde_json::from_slice(&answer.body).map_err(|error| {
             misbehaved(format!(
@@ -166,11 +166,11 @@ impl Server {
     }
 }
 
-/// What an engine's refusal to sample means for the one who asked.
+/// Translates an engine's refusal to sample into our protocol.
 pub fn not_sampled(answer: &Answered) -> ErrorBody {
     let said = said(answer);
     match answer.status {
-        // vLLM has other words where max_tokens alone is too much.
+        // vLLM words the error differently if max_tokens alone is too large.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
             if said.contains("context length") || said.contains("greater than max_model_len") =>
         {
@@ -189,7 +189,7 @@ pub fn not_sampled(answer: &Answered) -> ErrorBody {
     }
 }
 
-/// What an engine says where it refuses.
+/// The text of an engine's refusal.
 pub fn said(answer: &Answered) -> String {
     words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status))
 }
@@ -198,7 +198,7 @@ pub fn misbehaved(message: impl Into<String>) -> ErrorBody {
     ErrorBody::new(ErrorCode::EngineMisbehaved, message)
 }
 
-/// A request to sample, as far as engines other than ours can be asked it: token ids only.
+/// Parses a sampling request for engines other than ours: token ids only.
 pub fn read_request(body: &[u8]) -> Result<(CompletionRequest, Vec<Vec<u32>>), ErrorBody> {
     let request: CompletionRequest =
         serde_json::from_slice(body).map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
@@ -226,7 +226,7 @@ pub fn engine_seed(seed: u64) -> i64 {
     i64::try_from(seed & (u64::MAX >> 1)).unwrap_or_default()
 }
 
-/// A path below a server's address, with the query that follows it.
+/// A path below a server's address, with its query.
 pub fn at(server: &Url, path: &str) -> Url {
     let (path, query) = match path.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -238,7 +238,7 @@ pub fn at(server: &Url, path: &str) -> Url {
     url
 }
 
-/// A success of an engine, or its refusal in its own words.
+/// An engine's success, or its refusal in its own words.
 pub fn successful(answer: Answered, url: &Url) -> Result<Answered, EngineFault> {
     if answer.status.is_success() {
         return Ok(answer);
@@ -269,7 +269,7 @@ pub async fn ask<T: DeserializeOwned>(call: RequestBuilder, url: &Url) -> Result
     })
 }
 
-/// What a refusal says, in each of the shapes that engines have for it.
+/// The text of a refusal, in any of the shapes that engines use.
 fn words(body: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -291,7 +291,7 @@ fn words(body: &[u8]) -> Option<String> {
     })
 }
 
-/// An error with what caused it: reqwest's own text stops at "error sending request".
+/// An error with its causes: reqwest's own text stops at "error sending request".
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

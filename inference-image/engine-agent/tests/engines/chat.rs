@@ -1,4 +1,4 @@
-//! Conversations in text, passed on to every kind of engine.
+//! Conversations in text, forwarded to every kind of engine.
 
 use super::{before, body_of, drain, openai, request, sglang, vllm};
 use crate::support::fake::Fake;

@@ -1,4 +1,4 @@
-//! The agent before engines that are not ours, over real sockets: servers that speak as vLLM and SGLang do.
+//! The agent with simulated vLLM and SGLang servers, over real sockets.
 
 mod chat;
 mod sglang;
@@ -46,7 +46,7 @@ async fn before(kind: Kind, fake: &Fake) -> Agent {
     Agent::guarding(kind, &fake.url, None, 16).await
 }
 
-/// A row of the base model that is on its way until the engine is let go.
+/// A row of the base model that stays in flight until the engine is released.
 async fn held_row(fake: &Fake, agent: &Agent) -> JoinHandle<Result<CompletionResponse, ErrorBody>> {
     fake.hold();
     let agent = agent.clone();

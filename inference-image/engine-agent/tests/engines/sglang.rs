@@ -1,4 +1,4 @@
-//! The agent before a server that speaks as SGLang does.
+//! The agent with a simulated SGLang server.
 
 use super::{before, body_of, request, sglang};
 use crate::support::Source;

@@ -1,4 +1,4 @@
-//! The agent before a server that speaks as vLLM does.
+//! The agent with a simulated vLLM server.
 
 use super::{before, body_of, held_row, request, vllm};
 use crate::support::Source;

@@ -1,8 +1,8 @@
-//! Servers that speak as vLLM 0.33 and SGLang 0.5.23 do, as far as an agent speaks with them, and write down what they
-//! were told.
+//! Simulated vLLM 0.33 and SGLang 0.5.23 servers, with the parts of their APIs that an agent uses. They record their
+//! orders.
 //!
 //! Shapes of requests and answers are those of the two projects' documentation and sources. Tokens are made up: token j
-//! of a row is `100 + j`, with the logprob `-0.5 - j`. Of a mixture, the token at position p goes through the experts
+//! of a row is `100 + j`, with the logprob `-0.5 - j`. In a mixture, the token at position p goes through the experts
 //! 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
 use axum::extract::{Request, State};
@@ -31,7 +31,7 @@ pub struct Fake {
 struct Told {
     calls: Vec<(String, Value)>,
     keys: Vec<String>,
-    /// The name of the model, where it is not the one it was started with.
+    /// The name of the model, if it differs from the one at start.
     model: Option<String>,
     adapters: Vec<String>,
     label: String,
@@ -108,7 +108,7 @@ impl Fake {
         self.told().calls.push((path.to_owned(), body.clone()));
     }
 
-    /// Paths it was called at since the last time this was asked, but for questions.
+    /// Calls since the last look, without reads.
     pub fn calls(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.told().calls)
     }
@@ -125,7 +125,7 @@ impl Fake {
         self.told().adapters.clone()
     }
 
-    /// As a process that begins anew: with the weights it booted with, and without adapters.
+    /// Simulates a restarted process, with the boot weights and without adapters.
     pub fn restart(&self, label: &str) {
         let mut told = self.told();
         told.adapters.clear();
@@ -144,27 +144,27 @@ impl Fake {
         told.samples_from = Some(told.weights);
     }
 
-    /// Answers that it did not drop its prefix cache, as a vLLM does in which requests hold blocks.
+    /// Answers that it did not drop its prefix cache, like a vLLM whose requests hold blocks.
     pub fn hold_blocks(&self) {
         self.told().blocks_held = true;
     }
 
-    /// Answers that it is paused when nothing runs any more, as vLLM does.
+    /// Answers a pause only after all rows have ended, like vLLM.
     pub fn end_rows_before_a_pause(&self) {
         self.told().waits_in_pause = true;
     }
 
-    /// Says of no row which weights it was sampled from, as vLLM 0.32 does.
+    /// Names the weights of no row, like vLLM 0.32.
     pub fn say_no_spans(&self) {
         self.told().no_spans = true;
     }
 
-    /// Says of every row that it was sampled from these.
+    /// Names these weights for every row.
     pub fn say_spans(&self, spans: Value) {
         self.told().spans = Some(spans);
     }
 
-    /// As an engine of a mixture that was started with `--enable-return-routed-experts`.
+    /// Simulates an engine of a mixture with `--enable-return-routed-experts`.
     pub fn report_experts(&self) {
         self.told().reports_experts = true;
     }
@@ -174,12 +174,12 @@ impl Fake {
         self.told().in_chat = Some(answer);
     }
 
-    /// As a server that does not know vLLM's `return_token_ids`.
+    /// Simulates a server that does not know vLLM's `return_token_ids`.
     pub fn keep_token_ids(&self, keep: bool) {
         self.told().no_token_ids = keep;
     }
 
-    /// Completions wait until they are let go.
+    /// Completions wait until they are released.
     pub fn hold(&self) {
         self.told().holds = true;
     }
@@ -193,7 +193,7 @@ impl Fake {
         self.told().running
     }
 
-    /// The answer to a request for a model that is not there.
+    /// The answer to a request for an unknown model.
     fn lacks(&self, model: &str) -> Option<Response> {
         if model == "policy" || self.adapters().iter().any(|name| name == model) {
             return None;
@@ -284,7 +284,7 @@ async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> 
     }
     let mut told = fake.told();
     told.label = body["weight_version"].as_str().unwrap().to_owned();
-    // From now on it calls its model by the folder the weights came from.
+    // From now on the model's name is the folder of its weights.
     told.model = Some(body["model_path"].as_str().unwrap().to_owned());
     Json(json!({"success": true, "message": "Succeeded to update model weights.", "num_paused_requests": 0}))
         .into_response()
@@ -313,7 +313,7 @@ async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/v1/completions", &body);
     let model = body["model"].as_str().unwrap();
-    // Names are looked up when a request comes; an adapter that is unloaded later is sampled from to the end.
+    // Names are resolved when a request arrives; rows of an adapter that is unloaded later run to their end.
     if let Some(missing) = fake.lacks(model) {
         return missing;
     }
@@ -381,12 +381,12 @@ fn length(ids: &Value) -> usize {
     ids.as_array().unwrap().len()
 }
 
-/// Of the tokens at these positions.
+/// Experts of the tokens at these positions.
 pub fn experts(positions: std::ops::Range<usize>) -> Vec<u8> {
     (4 * positions.start as u8..4 * positions.end as u8).collect()
 }
 
-/// A file as `numpy.save` writes it, of two layers with two experts a token.
+/// A file in the format of `numpy.save`, with two layers and two experts per token.
 fn by_numpy(numbers: &[u8]) -> Vec<u8> {
     let header = format!(
         "{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, 2, 2), }}\n",

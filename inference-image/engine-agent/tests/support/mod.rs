@@ -1,4 +1,4 @@
-//! An agent on a port of its own, and a source of weights that can be told to misbehave.
+//! An agent on its own port, and a source of weights that can be told to misbehave.
 
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine;
@@ -40,7 +40,7 @@ pub fn model_of(seed: u64) -> TempDir {
     dir
 }
 
-/// The account that agents of these tests let in.
+/// The account that these tests' agents accept.
 pub fn driver() -> ServiceAccount {
     ServiceAccount::new("team", "demo-driver")
 }
@@ -57,31 +57,31 @@ pub const DRAIN_KEY: &str = "key of these tests";
 #[derive(Clone)]
 pub struct Agent {
     pub url: String,
-    /// Bears a driver's token.
+    /// A client with a driver's token.
     pub client: Client,
     pub issuer: Arc<LocalIssuer>,
-    /// For one thing to come about.
+    /// Deadline of one wait.
     patience: Duration,
     cache: Arc<TempDir>,
 }
 
 impl Agent {
-    /// An agent that guards the engine at `engine`.
+    /// An agent of the engine at `engine`.
     pub async fn before(engine: &str) -> Self {
         Self::with_places(engine, 16).await
     }
 
-    /// An agent that lets `places` requests at a time through.
+    /// An agent with `places` concurrent requests.
     pub async fn with_places(engine: &str, places: u32) -> Self {
         Self::guarding(Kind::Embedded, engine, None, places).await
     }
 
-    /// An agent that guards an engine of this kind.
+    /// An agent of an engine of this kind.
     pub async fn guarding(kind: Kind, engine: &str, api_key: Option<&str>, places: u32) -> Self {
         Self::patient(kind, engine, api_key, places, Duration::from_secs(30)).await
     }
 
-    /// An agent that waits so long for an engine, and is waited for.
+    /// An agent with this deadline for its engine and for tests' waits.
     pub async fn patient(kind: Kind, engine: &str, api_key: Option<&str>, places: u32, patience: Duration) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -263,7 +263,7 @@ impl Source {
         self.publish_files(version, files, &sha256(version.as_bytes()), |_| {})
     }
 
-    /// Publishes these files as a version whose manifest says `tensors` of them.
+    /// Publishes these files as a version with the tensors' checksum `tensors` in its manifest.
     pub fn publish_files(
         &self,
         version: &str,
@@ -300,7 +300,7 @@ impl Source {
         }
     }
 
-    /// Serves the folder of a version as a trainer has published it, its manifest with it.
+    /// Serves the folder of a version that a trainer published, with its manifest.
     pub fn serve_version(&self, folder: &std::path::Path) -> WeightsOrder {
         let manifest = std::fs::read(folder.join("manifest.json")).unwrap();
         let manifest_sha256 = sha256(&manifest);
@@ -318,7 +318,7 @@ impl Source {
         }
     }
 
-    /// Turns one byte of a file over; a second time, back.
+    /// Inverts one byte of a file; a second call restores it.
     pub fn corrupt(&self, path: &str) {
         let mut content = self.content.lock().unwrap();
         let bytes = content.files.get_mut(path).unwrap();
@@ -331,7 +331,7 @@ impl Source {
         self.content.lock().unwrap().break_after.insert(path.to_owned(), bytes);
     }
 
-    /// What was asked for, with the range.
+    /// Requested paths, with ranges.
     pub fn fetched(&self) -> Vec<(String, Option<String>)> {
         self.content.lock().unwrap().fetched.clone()
     }
@@ -360,7 +360,7 @@ async fn serve_file(State(source): State<Source>, Path(path): Path<String>, head
         None => Body::from(rest),
         Some(cut) => {
             let start = futures::stream::iter([Ok(rest[..cut].to_vec())]);
-            // What was sent is flushed while the stream is pending.
+            // Sent data is flushed while the stream is pending.
             let end = futures::stream::once(async {
                 tokio::task::yield_now().await;
                 Err(std::io::Error::other("the line is cut"))

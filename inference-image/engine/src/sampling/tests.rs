@@ -103,7 +103,7 @@ fn logits_that_are_no_numbers_are_an_error_and_not_a_token() {
     assert_eq!(plain(0).sample(&[f32::NEG_INFINITY; 2], nothing(0)), Err(NonFinite));
 }
 
-/// The probability of each token, as often as it comes.
+/// The frequency of each token in many draws.
 fn shares(sampling: impl Fn(u64) -> Sampling, logits: &[f32], tokens: &[u32], prompt: usize) -> Vec<f64> {
     let draws = 40_000;
     let mut counts = vec![0.0; logits.len()];
@@ -122,7 +122,7 @@ fn soft(logits: &[f64]) -> Vec<f64> {
 #[test]
 fn penalties_change_the_distribution_as_their_names_say_and_logprobs_are_of_what_is_sampled_from() {
     let logits = [1.0, 0.5, -0.5, 0.0];
-    // Token 3 is in the prompt alone; token 0 was sampled twice, token 2 once.
+    // Token 3 is only in the prompt; token 0 was sampled twice, token 2 once.
     let (tokens, prompt) = ([3, 0, 2, 0], 1);
     for (penalties, changed) in [
         (Penalties::default(), [1.0, 0.5, -0.5, 0.0]),

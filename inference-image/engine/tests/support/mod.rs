@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 pub const VOCABULARY: usize = 96;
 pub const CONTEXT: usize = 512;
 
-/// Writes config.json and model.safetensors of a random two-layer model. The seed tells models apart.
+/// Writes config.json and model.safetensors of a random two-layer model, which depends on the seed.
 pub fn write_model(dir: &Path, seed: u64) {
     std::fs::create_dir_all(dir).unwrap();
     let (hidden, intermediate, layers, heads, kv_heads, head_dim) = (32, 48, 2, 4, 2, 16);
@@ -86,7 +86,7 @@ impl Random {
     }
 }
 
-/// An engine on a port of its own; it ends with this value.
+/// An engine on its own port; it ends when this is dropped.
 pub struct Running {
     pub url: String,
     pub client: Client,

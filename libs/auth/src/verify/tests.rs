@@ -20,7 +20,7 @@ fn verifier(issuer: &LocalIssuer) -> Verifier {
     Verifier::new(TRAINER, allowed, KeyStore::of(issuer.keys()))
 }
 
-/// Claims of a good token; `change` makes them others.
+/// Claims of a valid token, modified by `change`.
 fn claims(change: impl FnOnce(&mut Value)) -> Value {
     let mut claims = json!({
         "iss": LocalIssuer::ISSUER, "aud": [TRAINER.audience()], "sub": driver().subject(),
@@ -36,7 +36,7 @@ fn a_token_of_an_allowed_account_for_this_service_is_let_in_each_time() {
     let issuer = LocalIssuer::new().unwrap();
     let (verifier, token) = (verifier(&issuer), issuer.token(&driver(), TRAINER).unwrap());
     assert_eq!(verifier.verify(&token), Ok(driver()));
-    // From memory, too.
+    // This time from the cache.
     assert_eq!(verifier.verify(&token), Ok(driver()));
 }
 
@@ -163,7 +163,7 @@ fn rs256_is_checked_as_clusters_sign_it() {
         verifier.verify(&String::from_utf8(wrong).unwrap()),
         Err(Refusal::BadSignature)
     );
-    // The cluster's public key as the secret of another algorithm.
+    // The cluster's public key, used as the secret of another algorithm.
     let other = LocalIssuer::new().unwrap().token(&driver(), TRAINER).unwrap();
     let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"HS256","kid":"cluster"}"#);
     let (_, rest) = other.split_once('.').unwrap();

@@ -1,5 +1,5 @@
-//! Renders of real templates, byte by byte those of Jinja2. `e2e/templates/check.sh` records the cases, and checks more
-//! of them.
+//! Renders real templates and compares them byte by byte with Jinja2. `e2e/templates/check.sh` records the cases, and
+//! checks more of them.
 
 use super::*;
 use serde::Deserialize;
@@ -18,7 +18,7 @@ enum Line {
         set: String,
     },
     Case {
-        /// Which set.
+        /// The index of the set.
         tools: Option<usize>,
         thinking: bool,
         messages: Vec<Said>,

@@ -1,4 +1,4 @@
-//! Prompts and glue with tools, on templates that have them.
+//! Prompts and glue with tools, on templates that support them.
 
 use super::peers::{recorded_template, with};
 use super::*;
@@ -28,7 +28,7 @@ fn count(template: &ChatTemplate, ids: &[u32], special: &str) -> usize {
     ids.iter().filter(|i| **i == id).count()
 }
 
-/// A template that shows answers as they were (qwen3_instruct_2507) continues a conversation as it renders the whole.
+/// A template that shows answers unchanged (qwen3_instruct_2507) continues a conversation as it renders the whole.
 #[test]
 fn glue_continues_a_conversation_as_its_template_would() {
     let template = recorded_template("qwen3_instruct_2507");

@@ -54,7 +54,7 @@ fn a_card_may_have_one_pattern_or_several_configurations_and_folders() {
 
 #[test]
 fn without_a_card_names_of_files_or_folders_tell_the_split() {
-    /// Paths, configuration, split, and the files of it.
+    /// Paths, configuration, split, and the split's files.
     type Case = (
         &'static [&'static str],
         Option<&'static str>,
@@ -81,7 +81,7 @@ fn without_a_card_names_of_files_or_folders_tell_the_split() {
             "test",
             &["rl_test.parquet"],
         ),
-        // No name tells a split: all is train.
+        // No name contains a split: all files are train.
         (
             &["rows.jsonl", "dataset_infos.json", ".hidden/x.json"],
             None,
@@ -89,7 +89,7 @@ fn without_a_card_names_of_files_or_folders_tell_the_split() {
             &["rows.jsonl"],
         ),
         (&["constrained.jsonl"], None, "train", &["constrained.jsonl"]),
-        // A configuration without a card is a folder.
+        // Without a card, a configuration is a folder.
         (
             &["en/train.jsonl", "de/train.jsonl"],
             Some("de"),

@@ -1,4 +1,4 @@
-//! What a file of a played repository holds, and what the hub says of it.
+//! The contents of a file in a simulated repository, and the hub's listing of it.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha1::Digest as _;
 
-/// What a file holds.
+/// A file's contents.
 #[derive(Clone, Debug)]
 pub enum Content {
-    /// Git holds it itself.
+    /// Stored in Git itself.
     Small(Bytes),
-    /// It is held by its sha256, and served by another host.
+    /// Stored by its SHA-256, and served by another host.
     Large(Bytes),
-    /// The same, from a file of this machine.
+    /// The same, from a local file.
     OnDisk { path: PathBuf, size: u64, sha256: String },
 }
 

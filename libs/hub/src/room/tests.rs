@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A cache whose file system holds so many bytes: what is free follows from the files in it.
+/// A cache on a file system of fixed size: the free space follows from the files in it.
 struct Cache(tempfile::TempDir);
 
 impl Cache {
@@ -14,7 +14,7 @@ impl Cache {
         self.0.path().join(name)
     }
 
-    /// A snapshot of 100 bytes that was used so many days ago.
+    /// A snapshot of 100 bytes that was last used this many days ago.
     fn snapshot(&self, name: &str, commit: &str, days: u64) -> PathBuf {
         let (repository, ago) = (self.repository(name), Duration::from_secs(days * 24 * 3600));
         let folder = repository.join(SNAPSHOTS).join(commit);
@@ -33,7 +33,7 @@ impl Cache {
         folder.join(part)
     }
 
-    /// Needs so many bytes for `a`, on a file system of 500.
+    /// Frees space for `needed` bytes for `a`, on a file system of 500 bytes.
     fn make(&self, wanted: &[PathBuf], needed: u64) -> Result<(), HubError> {
         let free = |cache: &Path| Ok(500_u64.saturating_sub(size(cache)));
         make(self.0.path(), &self.repository("a"), wanted, needed, free)

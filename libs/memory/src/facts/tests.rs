@@ -80,13 +80,13 @@ fn what_keeping_takes_is_the_largest_micro_batch_beside_whole_units_and_gradient
         };
         facts(ParallelDims::DATA_PARALLEL, world).step_bytes(&load, Schedule::Kept)
     };
-    // Of a token: what autograd keeps in four layers, and what the last one's backward pass makes beside it.
+    // Per token: the values that autograd keeps in four layers, and the temporaries of the last layer's backward pass.
     let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));
     let facts = facts(ParallelDims::DATA_PARALLEL, 2);
     let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3);
     assert_eq!(two - one, 1000 * MASTER * token);
     assert_eq!(kept(&[3000, 3000, 10], 2), kept(&[3000, 10], 2));
-    // Units and gradients are whole however many ranks there are, but a rank alone computes with its own.
+    // Units and gradients are whole for any number of ranks, but a single rank computes with its own values.
     let whole: u64 = facts.trained.iter().map(|values| MASTER * values).sum();
     assert_eq!((kept(&[3000], 4), kept(&[3000], 2) - kept(&[3000], 1)), (two, whole));
 }
@@ -121,7 +121,7 @@ fn what_is_offloaded_is_not_counted() {
     assert_eq!(state(offload(true, false, false)), 4 * values);
     assert_eq!(state(offload(false, true, false)), 8 * values);
     assert_eq!(state(offload(true, true, false)), 0);
-    // Of the blocks' inputs, those that a block reads and those that it writes.
+    // The blocks' inputs that a block reads and writes.
     let inputs = |offload| {
         let at = of(offload).streamed(&load(1000));
         at.iter().map(|at| at.inputs).max()

@@ -36,7 +36,7 @@ fn h100() -> Gpu {
     named("NVIDIA H100 80GB HBM3")
 }
 
-/// Beside a frozen model, so many values in each block.
+/// A frozen model with an adapter of `values` values in each block.
 fn beside(geometry: Geometry, values: u64) -> Geometry {
     let adapter = AdapterGeometry {
         units: [vec![0], vec![values; geometry.mlps.len()]].concat(),
@@ -105,7 +105,7 @@ fn computing_again_and_slower_gpus_take_longer_and_frozen_weights_less() {
     assert!((seconds(&whole, Schedule::Kept, &slower) / kept - 2.0).abs() < 1e-9);
 }
 
-/// Twice the tokens are more than twice the pairs.
+/// Twice the tokens give more than twice the pairs.
 #[test]
 fn longer_rows_take_more_than_their_share() {
     let small = facts(geometry(28, 1024, 3072, 16, true));

@@ -79,7 +79,7 @@ fn other_kinds_of_adapters_are_refused_by_field() {
             "{message}"
         );
     }
-    // As it is, only the tensors are missing.
+    // The unchanged configuration passes; only the tensors are missing.
     assert!(refused("r", json!(2)).contains("adapter_model.safetensors"));
     let _ = std::fs::remove_dir_all(&dir);
 }

@@ -1,4 +1,4 @@
-//! The fields of a `config.json`, each of which a refusal names.
+//! Access to the fields of a `config.json`; an error names the field.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -32,12 +32,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether a field is not even written as null.
+    /// Whether a field is missing; a null is not missing.
     pub(super) fn absent(&self, field: &str) -> bool {
         !self.values.contains_key(field)
     }
 
-    /// What is written, unless it is null.
+    /// A field's value, unless it is null.
     pub(super) fn present(&self, field: &str) -> Option<&Value> {
         self.values.get(field).filter(|value| !value.is_null())
     }
@@ -74,7 +74,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses any value but one; a field that is not there is taken for that one.
+    /// Refuses any other value than this one; a missing field counts as this one.
     pub(super) fn only(
         &self,
         field: &'static str,
@@ -83,7 +83,7 @@ impl<'a> Fields<'a> {
     ) -> Result<(), ModelError> {
         let value = value.into();
         match self.present(field) {
-            // 0 and 0.0 are written for each other.
+            // 0 and 0.0 count as equal.
             Some(found) if *found != value && (found.as_f64().is_none() || found.as_f64() != value.as_f64()) => {
                 Err(self.refuse(field, found.to_string(), wanted))
             }
@@ -91,8 +91,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The rotary base and its scaling: beside each other (`rope_theta`, `rope_scaling`), or in one (`rope_parameters`,
-    /// transformers 5).
+    /// The rotary base and its scaling: in separate fields (`rope_theta`, `rope_scaling`), or in one
+    /// (`rope_parameters`, transformers 5).
     pub(super) fn rope(&self, positions: usize) -> Result<(f64, Option<Yarn>), ModelError> {
         let scaling: Option<Map<String, Value>> = self.optional("rope_scaling", "an object is")?;
         let parameters: Option<Map<String, Value>> = self.optional("rope_parameters", "an object is")?;

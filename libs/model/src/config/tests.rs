@@ -1,4 +1,4 @@
-//! What is read, what is filled in, and what is refused.
+//! Fields that are read, defaults, and refused values.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn read(value: &Value) -> Result<Config, ModelError> {
     Config::parse(value.to_string().as_bytes(), "/model/config.json")
 }
 
-/// The base with some fields replaced; null takes a field away.
+/// The base with some fields replaced; null removes a field.
 fn with(changes: Value) -> Value {
     let mut value = base();
     for (field, change) in changes.as_object().unwrap() {

@@ -1,7 +1,7 @@
-//! Keys and values of what a sequence has read, in blocks of [`LANES`] positions.
+//! Keys and values of a sequence's tokens, in blocks of [`LANES`] positions.
 //!
-//! A full block never changes again, so sequences with the same beginning may share it: the arithmetic gives each
-//! position the same bits in every sequence that computes it.
+//! A full block never changes, so sequences with the same beginning may share it: the arithmetic gives each position
+//! the same bits in every sequence that computes it.
 
 use super::kernel::LANES;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Block {
     pub(super) data: Vec<f32>,
 }
 
-/// What one sequence has read so far.
+/// The keys and values of one sequence so far.
 #[derive(Default)]
 pub struct Sequence {
     full: Vec<Arc<Block>>,
@@ -26,7 +26,7 @@ impl Sequence {
         Self::default()
     }
 
-    /// Positions read.
+    /// Number of positions read.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -35,13 +35,13 @@ impl Sequence {
         self.length == 0
     }
 
-    /// Whether the next position begins a block, so that a shared one may be adopted.
+    /// Whether the next position begins a block, so that a shared block can be adopted.
     pub fn at_block_boundary(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Takes over the next block of positions from a sequence that read the same tokens up to its end.
-    /// Says no in the middle of a block.
+    /// Adopts the next block of positions from a sequence that read the same tokens up to its end. Returns false within
+    /// a block.
     pub fn adopt(&mut self, block: Arc<Block>) -> bool {
         let possible = self.at_block_boundary();
         if possible {
@@ -51,8 +51,7 @@ impl Sequence {
         possible
     }
 
-    /// Closes the blocks that are full. `share` gets each with its number, and may answer with an equal one that exists
-    /// already.
+    /// Closes the full blocks. `share` receives each with its number, and may return an equal existing block.
     pub fn close_full_blocks(&mut self, mut share: impl FnMut(usize, Arc<Block>) -> Arc<Block>) {
         let complete = self.length / LANES - self.full.len();
         for block in self.open.drain(..complete) {
@@ -68,7 +67,7 @@ impl Sequence {
         }
     }
 
-    /// The block that `position` is in, which must not be closed.
+    /// The block that contains `position`; it must not be closed.
     pub(super) fn open_block(&mut self, position: usize) -> &mut [f32] {
         &mut self.open[position / LANES - self.full.len()].data
     }

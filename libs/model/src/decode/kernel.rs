@@ -1,16 +1,16 @@
-//! The arithmetic of decoding, with one property above all: the bits of a result never depend on what is computed
-//! beside it.
+//! The arithmetic of decoding. Its main property: the bits of a result never depend on other rows that are computed in
+//! the same pass.
 //!
-//! Every output element is its own chain of fused multiply-adds, in ascending order of the summed index, for any
-//! number of rows that share a pass. So a row gives the same bits alone and among a hundred others, in one chunk or
-//! token by token, on one thread or many. Library matrix products do not promise this: they pick their kernel, and with
-//! it the order of summation, by the shape of the whole batch. Vectors run across outputs, never along a sum, so it
-//! costs nothing.
+//! Every output element is a separate chain of fused multiply-adds, in ascending order of the summed index, for any
+//! number of rows that share a pass. So a row gives the same bits alone or among a hundred others, in one chunk or
+//! token by token, on one thread or many. Matrix products of libraries do not guarantee this: they choose their kernel,
+//! and so the order of summation, by the shape of the whole batch. Vectors run across outputs, never along a sum, so
+//! this costs nothing.
 //!
-//! The functions are inlined into one body that is compiled for the best instruction set found at run time (see
-//! [`super::Decoder::forward`]); fused multiply-add is exact, so the instruction set does not change the bits either.
+//! The functions are inlined into one body, which is compiled for the best instruction set found at run time (see
+//! [`super::Decoder::forward`]). Fused multiply-add is exact, so the instruction set does not change the bits either.
 
-/// Outputs computed side by side. One panel is this many columns wide, and one cache block this many positions long.
+/// Outputs computed side by side: the number of columns of a panel, and of positions of a cache block.
 pub const LANES: usize = 16;
 
 /// Rows that share one pass over a panel: 6 x 16 sums fill the registers.
@@ -24,7 +24,7 @@ pub struct Panels {
 }
 
 impl Panels {
-    /// Packs the rows of one or more matrices of the same width, one below the other.
+    /// Packs the rows of one or more matrices of the same width, one after the other.
     pub fn pack(matrices: &[&[f32]], inputs: usize) -> Self {
         let outputs = matrices.iter().map(|matrix| matrix.len() / inputs).sum::<usize>();
         let mut data = vec![0.0; outputs.div_ceil(LANES) * LANES * inputs];
@@ -89,7 +89,7 @@ pub fn accumulate<const M: usize>(rows: [&[f32]; M], panel: &[f32], sums: &mut [
     *sums = local;
 }
 
-/// The sum of `f(value)`, by lanes of the index and then across them: the order depends on the length alone.
+/// The sum of `f(value)`, first by lanes of the index, then across them: the order depends only on the length.
 #[inline(always)]
 pub fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -113,7 +113,8 @@ pub fn sum(values: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// `e^x` to about one unit in the last place, the same bits on every machine; clamped to what a normal number can hold.
+/// `e^x` to about one unit in the last place, with the same bits on every machine; clamped to the range of normal
+/// numbers.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::weights::{Array, units};
 
-/// Untied, an odd number of query heads per key-value head, and widths that are no multiple of a panel.
+/// Untied, an odd number of query heads per key-value head, and widths that are not multiples of a panel.
 fn config() -> Config {
     let value = serde_json::json!({
         "model_type": "qwen3", "vocab_size": 83, "hidden_size": 40, "intermediate_size": 56, "num_hidden_layers": 3,

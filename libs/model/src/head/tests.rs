@@ -1,7 +1,6 @@
 use super::*;
 
-/// Numbers between -1.7 and 1.7 of variance 1, the same every time: libtorch's generator is shared with tests that
-/// run beside this one.
+/// Reproducible numbers between -1.7 and 1.7 with variance 1: libtorch's generator is shared with concurrent tests.
 struct Drawn(u64);
 
 impl Drawn {
@@ -62,7 +61,7 @@ fn a_chunk_is_the_dense_head_and_its_gradient_in_either_precision() {
                 let wanted = dense(&x, &w, &targets, &t, &g, e);
                 let [x, w, t, g] = [&x, &w, &t, &g].map(|tensor| tensor.to_kind(kind));
                 let e = e.map(|e| e.to_kind(kind));
-                // Where a sum over the vocabulary cancels, the dense computation loses as many digits.
+                // If a sum over the vocabulary cancels, the dense computation loses as many digits.
                 let as_dense = dense(&x, &w, &targets, &t, &g, e.as_ref());
                 let mut dw = w.zeros_like();
                 let buffer = buffer(n + 1, v, &x);

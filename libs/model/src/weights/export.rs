@@ -1,8 +1,7 @@
-//! Directories that others read: a model as Hugging Face has it, an adapter as PEFT has it.
+//! Writes directories for other programs: a model in Hugging Face's format, an adapter in PEFT's.
 //!
-//! Tensors come one after the other and are written at once; what a file's header says of them is known beforehand,
-//! from the units alone. A directory is written beside its name and gets it last, so that the name holds everything or
-//! does not exist.
+//! Tensors arrive one after the other and are written at once; a file's header is known beforehand from the units. A
+//! directory is written beside its final name and renamed last, so the name has all content or does not exist.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ use crate::lora::Lora;
 /// A tensor's name and shape.
 pub type Named = (String, Vec<usize>);
 
-/// Type of the values that are written.
+/// The type of the written values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     #[default]
@@ -37,7 +36,7 @@ impl Precision {
         }
     }
 
-    /// The values as a file of this precision has them, which is what its reader gets.
+    /// The values after rounding to this precision, as a reader of the file gets them.
     pub fn rounded(self, values: &[f32]) -> Cow<'_, [f32]> {
         match self {
             Self::F32 => Cow::Borrowed(values),
@@ -59,7 +58,7 @@ impl Precision {
         }
     }
 
-    /// As a safetensors header calls it, and as `config.json` does.
+    /// Its name in a safetensors header, and in `config.json`.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::F32 => ("F32", "float32"),
@@ -68,7 +67,7 @@ impl Precision {
     }
 }
 
-/// The files of a model directory that are not its weights, as far as it has them.
+/// The files of a model directory other than its weights, if present.
 pub const COMPANIONS: [&str; 9] = [
     "generation_config.json",
     "tokenizer.json",
@@ -81,22 +80,22 @@ pub const COMPANIONS: [&str; 9] = [
     "README.md",
 ];
 
-/// A directory that is being written.
+/// A directory being written.
 pub struct Export {
     target: PathBuf,
     staged: PathBuf,
     precision: Precision,
     /// Files in order, each with its tensors in order.
     plan: Vec<(String, Vec<Named>)>,
-    /// The file that is open, and how many of its tensors are written.
+    /// The open file, and the number of its tensors that are written.
     open: Option<(BufWriter<File>, usize)>,
     file: usize,
 }
 
 impl Export {
     /// A Hugging Face directory at `target`, which must not exist: config, tokenizer and so on from `model_dir`, then
-    /// `units`' tensors in files of `file_bytes` at most (a larger tensor has one of its own), with an index where
-    /// there are several.
+    /// `units`' tensors in files of at most `file_bytes` (a larger tensor has its own file), with an index if there are
+    /// several files.
     pub fn model(
         target: &Path,
         model_dir: &Path,
@@ -145,7 +144,7 @@ impl Export {
         Ok(export)
     }
 
-    /// PEFT's directory of an adapter. `base` is what it calls the model the adapter belongs to.
+    /// PEFT's directory of an adapter. `base` is the name of the adapter's model in it.
     pub fn adapter(
         target: &Path,
         config: &Config,
@@ -244,7 +243,7 @@ impl Export {
         let synced = File::open(&self.staged).and_then(|folder| folder.sync_all());
         synced.map_err(failed(&self.staged))?;
         std::fs::rename(&self.staged, &self.target).map_err(failed(&self.target))?;
-        // Nothing is left to be removed.
+        // Nothing is left to remove.
         self.staged = PathBuf::new();
         Ok(())
     }
@@ -255,12 +254,12 @@ impl Drop for Export {
         if self.staged.as_os_str().is_empty() {
             return;
         }
-        // Room for the next try; the error that ended this one is the one to report.
+        // Frees space for the next try; the original error is the one to report.
         let _ = std::fs::remove_dir_all(&self.staged);
     }
 }
 
-/// The units' tensors in groups of `most` bytes, in order.
+/// Splits the units' tensors into groups of at most `most` bytes, in order; a larger tensor has its own group.
 fn grouped(units: &[Unit], precision: Precision, most: u64) -> Vec<Vec<(String, Vec<usize>)>> {
     let mut groups: Vec<(u64, Vec<Named>)> = Vec::new();
     for (name, shape) in units.iter().flat_map(|unit| &unit.tensors) {
@@ -277,8 +276,8 @@ fn grouped(units: &[Unit], precision: Precision, most: u64) -> Vec<Vec<(String, 
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// The first bytes of a safetensors file of these tensors in this order, padded so that the values begin at a multiple
-/// of eight.
+/// The header of a safetensors file with these tensors in this order, padded so that the values begin at a multiple of
+/// eight.
 pub fn header(tensors: &[Named], precision: Precision) -> Vec<u8> {
     let mut entries = serde_json::Map::from_iter([("__metadata__".to_owned(), json!({"format": "pt"}))]);
     let mut begin = 0;

@@ -1,9 +1,9 @@
-//! A directory's safetensors files, of which only headers are read until somebody asks for values.
+//! A directory's safetensors files. At first only headers are read; values are read on request.
 //!
-//! One file `model.safetensors`, or several with `model.safetensors.index.json` saying which tensor lies in which. A
-//! header is eight bytes with its length, JSON that gives each tensor a type, a shape and a range, then the bytes
-//! (<https://huggingface.co/docs/safetensors>). Everything a file says of itself is checked when the directory is
-//! opened, so that a damaged one is refused before a rank has joined anything.
+//! One file `model.safetensors`, or several with `model.safetensors.index.json`, which names the file of each tensor. A
+//! file has eight bytes with the header's length, a JSON header with each tensor's type, shape and range, then the
+//! values (<https://huggingface.co/docs/safetensors>). The header is checked fully when the directory is opened, so
+//! that a damaged file is refused before a rank has joined anything.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,19 +20,19 @@ use super::units;
 use crate::config::Config;
 use crate::error::ModelError;
 
-/// The longest header that is believed, bytes.
+/// Maximum accepted header length, bytes.
 const HEADER_BYTES: u64 = 100_000_000;
 
 /// Values that are read at once, so that a large tensor needs no second copy.
 const PIECE: usize = 1 << 20;
 
-/// The tensors of a model directory, to be read in ranges.
+/// The tensors of a model directory, readable in ranges.
 pub struct Source {
     tensors: BTreeMap<String, Place>,
     files: Vec<(PathBuf, File)>,
 }
 
-/// Where a tensor lies.
+/// The location of a tensor.
 struct Place {
     file: usize,
     dtype: Dtype,
@@ -48,7 +48,7 @@ struct Index {
 }
 
 impl Source {
-    /// Reads the headers of `dir` and checks that its files hold exactly the tensors that the config asks for.
+    /// Reads the headers of `dir` and checks that its files hold exactly the tensors that the config requires.
     pub fn open(dir: &Path, config: &Config) -> Result<Self, ModelError> {
         Self::of_tensors(
             dir,
@@ -58,8 +58,7 @@ impl Source {
         )
     }
 
-    /// `stem` is `model`, or `adapter_model` in a directory of PEFT's. `tied`: a copy of the embedding as head is of no
-    /// account.
+    /// `stem` is `model`, or `adapter_model` in a PEFT directory. `tied`: a copy of the embedding as head is ignored.
     pub(crate) fn of_tensors(
         dir: &Path,
         stem: &str,
@@ -185,7 +184,7 @@ impl Source {
         Ok(())
     }
 
-    /// Whether every tensor lies where the index says.
+    /// Checks that every tensor is in the file that the index names.
     fn check_index(&self, index: &[(String, String)], path: &Path) -> Result<(), ModelError> {
         for (at, (name, file)) in index.iter().enumerate() {
             let found = self.tensors.get(name).map(|place| &self.files[place.file].0);
@@ -237,7 +236,7 @@ impl Source {
             }
             known.insert(name);
         }
-        // Tensors that older writers store with a model and that the model does not use.
+        // Tensors that older writers store with a model and the model does not use.
         let idle = |name: &str| (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq");
         match self
             .tensors
@@ -252,7 +251,7 @@ impl Source {
         }
     }
 
-    /// Some of a tensor's values, counted row by row, as fp32.
+    /// A range of a tensor's values in row-major order, as fp32.
     pub fn read(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>, ModelError> {
         let Some(place) = self.tensors.get(name) else {
             let path = self.files.first().map(|(path, _)| path.display().to_string());
@@ -276,7 +275,7 @@ impl Source {
         let mut at = range.start;
         while at < range.end {
             let piece = &mut bytes[..PIECE.min(range.end - at) * width];
-            // The file was long enough when it was opened; it may have been cut since.
+            // The file was long enough when it was opened; it may have been truncated since.
             file.read_exact_at(piece, place.begin + (at * width) as u64)
                 .map_err(|e| damaged(format!("reading values from {at}: {e}")))?;
             at += piece.len() / width;
@@ -303,7 +302,7 @@ impl Source {
         Ok(values)
     }
 
-    /// As [`Source::read`]; refuses a value that is infinite or none, which would be in every parameter after one step.
+    /// Like [`Source::read`]; refuses infinite values and NaN, which would spread to every parameter in one step.
     pub fn read_finite(&self, name: &str, range: Range<usize>) -> Result<Vec<f32>, ModelError> {
         let first = range.start;
         let values = self.read(name, range)?;
@@ -322,7 +321,7 @@ impl Source {
     }
 }
 
-/// Bytes of one value, of types that can be read.
+/// Bytes per value, for types that can be read.
 fn bytes_of(dtype: Dtype) -> Option<usize> {
     match dtype {
         Dtype::F32 => Some(4),
@@ -343,7 +342,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, ModelError> {
     })?;
     let mut entries = index.weight_map.0;
     entries.sort();
-    // A name with a folder in it would lead out of the directory.
+    // A name with a folder in it would leave the directory.
     let outside = |(_, file): &&(String, String)| Path::new(file).file_name().is_none_or(|name| name != file.as_str());
     match entries.iter().find(outside) {
         Some((name, file)) => Err(ModelError::DamagedTensor {
@@ -355,7 +354,7 @@ fn read_index(path: &Path) -> Result<Vec<(String, String)>, ModelError> {
     }
 }
 
-/// An object's entries as they are written, doubles included; `__metadata__` is passed over.
+/// An object's entries as written, duplicates included; `__metadata__` is skipped.
 struct Entries<T>(Vec<(String, T)>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {

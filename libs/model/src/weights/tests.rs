@@ -1,4 +1,4 @@
-//! Checksums, and files that are cut off, damaged or of another model.
+//! Checksums, and files that are truncated, damaged or from another model.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn config() -> Config {
     Config::parse(value.to_string().as_bytes(), "config.json").unwrap()
 }
 
-/// A model whose values tell where they are from; small whole numbers, so that 16 bits hold them.
+/// A model whose values identify their tensors; small integers, which 16 bits hold exactly.
 fn model() -> Weights {
     let tensors = units(&config()).into_iter().flat_map(|unit| unit.tensors);
     tensors
@@ -76,7 +76,7 @@ fn written(folder: &Folder, precision: Precision, file_bytes: u64) -> PathBuf {
     target
 }
 
-/// A file of tensors, given its header.
+/// Writes a file of tensors with this header.
 fn file(path: &Path, header: &str, bytes: usize) {
     let head = (header.len() as u64).to_le_bytes();
     fs::write(path, [&head, header.as_bytes(), &vec![0; bytes]].concat()).unwrap();
@@ -311,7 +311,7 @@ fn tensors_of_another_model_are_refused_by_file_and_name() {
     for error in [missing, shape, unexpected] {
         assert!(error.to_string().contains("model.safetensors"), "{error}");
     }
-    // A copy of the tied embedding is what some writers leave.
+    // Some writers leave a copy of the tied embedding.
     changed(&|w| drop(w.insert("lm_head.weight".to_owned(), w["model.embed_tokens.weight"].clone()))).unwrap();
 }
 
@@ -354,7 +354,7 @@ fn an_index_that_does_not_fit_its_files_is_refused_by_name() {
         .replacen(&format!("\"{other}\""), &format!("\"{norm}\""), 1);
     assert!(refused(twice).contains(norm));
 
-    // The same tensor in two files, of which the index names one.
+    // The same tensor in two files; the index names one of them.
     fs::write(&path, good.to_string()).unwrap();
     let names = |at: usize| dir.join(format!("model-{at:05}-of-00005.safetensors"));
     fs::copy(names(1), names(2)).unwrap();

@@ -10,7 +10,7 @@ fn ranks_meet(port: u16) -> Rendezvous {
     }
 }
 
-/// A rank that joins a group waits there for the other ranks' addresses, and locks its connection meanwhile.
+/// A rank that joins a group waits at the store for the other ranks' addresses, and locks its connection meanwhile.
 #[test]
 fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -29,7 +29,7 @@ fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
         waiting.wait_for_all(&meets)
     });
     begun.recv().unwrap();
-    // Whether it waits already or not yet: as long as rank 1 is not there, every answer comes.
+    // Every answer comes while rank 1 is missing, whether the wait has begun or not.
     for _ in 0..20 {
         let positions = watch.positions(Duration::from_secs(5)).unwrap();
         assert_eq!(positions, [Some(Position::default()), None]);

@@ -1,4 +1,4 @@
-//! Tree attention, rotation and the fused optimizer against dense double precision, forward and gradients.
+//! Compares tree attention, rotation and the fused optimizer with dense double precision, forward and gradients.
 
 use std::cell::RefCell;
 
@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 
 use crate::tested;
 
-/// Relative to the wanted, but where that is next to nothing: what cancels in exact arithmetic is rounding alone, as
-/// one token's gradient is.
+/// Distance relative to the expected value, unless that is nearly 0: values that cancel exactly, such as one token's
+/// gradient, are rounding errors only.
 pub(crate) fn apart(a: &Tensor, b: &Tensor) -> f64 {
     let (a, b) = (a.to_kind(Kind::Double), b.to_kind(Kind::Double));
     (a - &b).norm().double_value(&[]) / b.norm().double_value(&[]).max(1.0)
@@ -21,20 +21,19 @@ pub(crate) fn apart(a: &Tensor, b: &Tensor) -> f64 {
 /// of rounded outputs: where they cancel, a few times as much.
 const BF16: f64 = 3e-2;
 
-/// Values that bf16 has.
+/// Rounds to values of bf16.
 fn rounded(x: &Tensor) -> Tensor {
     x.to_kind(Kind::BFloat16).to_kind(Kind::Double)
 }
 
-/// Tokens in the order of a walk over a random tree, each with its parent's chain: which tokens it sees, itself among
-/// them.
+/// Tokens in the order of a walk over a random tree, each with the tokens that it sees: itself and its ancestors.
 pub(crate) struct Tree {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) sees: Vec<Vec<usize>>,
 }
 
-/// A tree of paths: each path hangs on a place of an earlier one, and what hangs there is contiguous. `shape`: for each
-/// path its length, and of each path that hangs on it the place.
+/// A tree of paths: each path hangs on a place of an earlier path, and all paths at one place are contiguous.
+/// `lengths`: the length of each path; `hangs`: the place on which it hangs.
 fn tree(lengths: &[usize], hangs: &[usize]) -> Tree {
     fn path(at: usize, above: &[usize], lengths: &[usize], hangs: &[usize], tree: &mut Tree) {
         let begin = tree.sees.len();
@@ -82,7 +81,7 @@ fn tree(lengths: &[usize], hangs: &[usize]) -> Tree {
     tree
 }
 
-/// By a mask and a softmax.
+/// Attention by a mask and a softmax.
 fn dense(q: &Tensor, k: &Tensor, v: &Tensor, tree: &Tree) -> Tensor {
     let n = tree.sees.len() as i64;
     let mut mask = vec![f64::NEG_INFINITY; (n * n) as usize];
@@ -115,11 +114,11 @@ pub(crate) fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) 
     tch::manual_seed(seed);
     let n = tree.sees.len() as i64;
     let normal = |heads: i64| Tensor::randn([n, heads, d], (Kind::Double, tested()));
-    // Rounded first: bf16 is held to what it can say of its own inputs.
+    // Rounded first: bf16 is compared on inputs that it can represent.
     let [q, k, v, above] = [groups * in_group, groups, groups, groups * in_group].map(|heads| rounded(&normal(heads)));
     attention::check(&tree.pieces, n as usize).unwrap();
     let wanted = with_gradients([&q, &k, &v], &above, |q, k, v| dense(q, k, v, tree));
-    // bf16 keeps 8 bits: of the output's and the gradients' own rounding, and of probabilities' in between.
+    // bf16 keeps 8 bits: the output and the gradients are rounded, and so are the probabilities in between.
     for (kind, bound) in [(Kind::Double, 1e-12), (Kind::Float, 1e-5), (Kind::BFloat16, BF16)] {
         let [q, k, v, above] = [&q, &k, &v, &above].map(|x| x.to_kind(kind));
         let compute = || {
@@ -127,7 +126,7 @@ pub(crate) fn holds(tree: &Tree, groups: i64, in_group: i64, d: i64, seed: i64) 
                 attention::tree(q, k, v, &tree.pieces).unwrap()
             })
         };
-        // Of a first pass without a graph, as one whose block is computed again.
+        // A first pass without a graph, as for a block that is computed again.
         let saving = || {
             let mut saving = Saving::Next;
             let _ = tch::no_grad(|| attention::tree_saving(&q, &k, &v, &tree.pieces, &mut saving)).unwrap();
@@ -219,7 +218,7 @@ fn rotation_and_its_gradient_are_those_of_complex_numbers() {
     for got in [compute(), grpo_native::generic(compute)] {
         assert!(apart(&got.0, &wanted.0) < 1e-14 && apart(&got.1, &wanted.1) < 1e-14);
     }
-    // Angles stay in fp32 beside states in bf16.
+    // Angles stay in fp32 with states in bf16.
     let [cos32, sin32] = [&cos, &sin].map(|x| x.to_kind(Kind::Float));
     let compute = || gradient(&|x| attention::rotate(&x.to_kind(Kind::BFloat16), &cos32, &sin32).unwrap());
     for got in [compute(), grpo_native::generic(compute)] {
@@ -265,7 +264,7 @@ fn a_fused_step_is_the_papers() {
 
 #[test]
 fn squares_are_summed_in_double_precision() {
-    // In fp32 the ones would be lost beside the first.
+    // In fp32 the first value would swallow the ones.
     let values = Tensor::cat(
         &[
             Tensor::from_slice(&[4096f32]),
@@ -305,7 +304,7 @@ fn a_norm_and_a_gated_unit_and_their_gradients_are_those_of_single_operations() 
                 let compute = || gradients([&x, &second], &above, one);
                 for got in [compute(), grpo_native::generic(compute)] {
                     for (got, wanted) in got.iter().zip(&wanted) {
-                        // At width one the norm's gradient is next to nothing, and rounding is large beside it.
+                        // At width one the norm's gradient is nearly 0, and rounding is large in comparison.
                         let apart = (got.to_kind(Kind::Double) - wanted).norm().double_value(&[]);
                         let size = wanted.norm().double_value(&[]).max(1.0);
                         assert!(apart < bound * size, "{n} x {h} in {kind:?}: {apart:e} of {size}");
@@ -331,7 +330,11 @@ fn an_output_that_was_saved_is_taken_and_not_computed_again() {
         keys: 0..6,
         causal: true,
     }];
-    let kind = if tested().is_cuda() { Kind::BFloat16 } else { Kind::Float };
+    let kind = if tested().is_cuda() {
+        Kind::BFloat16
+    } else {
+        Kind::Float
+    };
     let random = || Tensor::randn([6, 2, 16], (kind, tested()));
     let (x, y) = (random(), random());
     let mut saving = Saving::Next;

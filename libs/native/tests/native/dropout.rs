@@ -1,4 +1,4 @@
-//! What is dropped is decided by keys alone, and gradients flow where values have.
+//! Keys alone decide which values are dropped, and the gradient has the same mask.
 
 use grpo_native::dropout::dropout;
 use grpo_native::generic;
@@ -32,7 +32,7 @@ fn a_value_is_dropped_by_its_row_s_key_its_column_and_the_salt_alone() {
         dropped.narrow(1, 0, 9)
     );
     assert_ne!(dropout(&x, &keys, 8, 0.3).unwrap(), dropped);
-    // By operations, as other devices do it.
+    // By operations, as on other devices.
     assert_eq!(generic(|| dropout(&x, &keys, 7, 0.3)).unwrap(), dropped);
     assert_eq!(dropout(&x, &keys, 7, 0.0).unwrap(), x);
 }

@@ -1,4 +1,4 @@
-//! Groups of some ranks, the exchange and what is in flight, over processes that meet on the loopback.
+//! Groups of some ranks, the exchange and pending collectives, over processes with a rendezvous on the loopback.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use grpo_native::{Exchange, Group, Rendezvous};
 use tch::{Kind, Tensor};
 
-/// Runs a test of this file once more as every rank of a world, and there `work`.
+/// Runs a test of this file again as every rank of a world, where it runs `work`.
 fn ranks(test: &str, world: u32, work: impl Fn(Group)) {
     if let Ok(rank) = std::env::var("TEST_RANK") {
         let local = "127.0.0.1".to_owned();
@@ -36,7 +36,7 @@ fn ranks(test: &str, world: u32, work: impl Fn(Group)) {
     }
 }
 
-/// Numbers that no two ranks, or uses, have alike.
+/// Numbers that differ between ranks and uses.
 fn numbers(rank: usize, use_: usize, size: &[i64]) -> Tensor {
     let n: i64 = size.iter().product();
     let first = (1000 * rank + 100 * use_) as f64;
@@ -57,7 +57,7 @@ fn an_exchange_and_its_gradient_are_those_of_all_ranks_in_one_place() {
             let size = [3i64, 4, 2];
             let x = numbers(own, 0, &size).set_requires_grad(true);
             let y = exchange.all_to_all(&(&x * 2.0));
-            // What rank r is interested in: y of r, weighed by its own numbers.
+            // The loss of rank r: its y, weighted by its own numbers.
             (&y * numbers(own, 1, &size)).sum(Kind::Double).backward();
             for other in 0..3 {
                 let block = |of: usize, at: usize, use_: usize| numbers(of, use_, &size).get(at as i64);

@@ -1,5 +1,5 @@
-//! What only a GPU computes, against double precision: `make test-gpu`. The kernels of norms, SwiGLU, rotation and
-//! short pieces of attention are held to it by the tests that every device runs.
+//! Compares GPU-only operations with double precision: `make test-gpu`. Tests for every device cover the kernels of
+//! norms, SwiGLU, rotation and short pieces of attention.
 
 use grpo_native::attention::Piece;
 use grpo_native::device;
@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 use crate::attention::{Tree, apart, holds};
 use crate::tested;
 
-/// A prompt of so many tokens with rows behind it, each of which sees the prompt and itself.
+/// A prompt of `tokens` tokens followed by rows, each of which sees the prompt and itself.
 fn prompt(tokens: usize, rows: &[usize]) -> Tree {
     let own = |begin: usize, count: usize| Piece {
         queries: begin..begin + count,
@@ -36,7 +36,7 @@ fn prompt(tokens: usize, rows: &[usize]) -> Tree {
     Tree { pieces, sees }
 }
 
-/// Long enough for cuDNN, alone and among others, with and without a length that it is padded to.
+/// Pieces long enough for cuDNN, alone and among others, with and without padding.
 #[test]
 #[ignore = "needs a GPU: make test-gpu"]
 fn long_causal_pieces_are_those_of_a_dense_mask_whether_bits_repeat_or_not() {
@@ -60,7 +60,7 @@ fn the_heads_kernels_are_a_dense_head_and_its_gradients() {
     tch::manual_seed(5);
     let device = tested();
     let rounded = |size: &[i64]| Tensor::randn(size, (Kind::Double, device)).to_kind(Kind::BFloat16);
-    // One row of threads is 2,048 logits.
+    // One iteration of a block covers 2,048 logits.
     for (n, v, h) in [(3, 64, 8), (700, 5_000, 64), (40, 151_936, 128)] {
         let (x, w) = (rounded(&[n, h]), rounded(&[v, h]));
         let temperatures = Tensor::rand([n], (Kind::Double, device)) + 0.5;
@@ -94,7 +94,7 @@ fn the_heads_kernels_are_a_dense_head_and_its_gradients() {
     }
 }
 
-/// A buffer of more than 2^31 logits, as a GPU with memory to spare has for a micro-batch: places in it have more than 32
+/// A buffer of more than 2^31 logits, as on a GPU with memory to spare for a micro-batch: indices need more than 32
 /// bits.
 #[test]
 #[ignore = "needs a GPU: make test-gpu"]
@@ -127,7 +127,7 @@ fn a_heads_chunk_of_all_tokens_of_a_micro_batch_is_its_chunks_of_some() {
     }
 }
 
-/// What is copied beside the computation is what was there when the copy was asked for, and waits for no one else.
+/// A copy beside the computation has the values at the time of the request, and waits only for their computation.
 #[test]
 #[ignore = "needs a GPU: make test-gpu"]
 fn copies_beside_the_computation_see_what_was_computed_before_them() {
@@ -155,8 +155,7 @@ fn copies_beside_the_computation_see_what_was_computed_before_them() {
     assert_eq!(Vec::<f32>::try_from(sent).unwrap(), [1.0, 2.0]);
 }
 
-/// Experts without tokens first, in the middle and last; weights that lie equally far from each other, and weights that
-/// do not.
+/// Experts without tokens first, in the middle and last; weights with and without equal spacing in memory.
 #[test]
 #[ignore = "needs a GPU: make test-gpu"]
 fn experts_together_are_each_of_them_alone() {

@@ -1,11 +1,12 @@
-//! Linear layers and the SwiGLU with one behind it against libtorch's single operations, forward and gradients.
+//! Compares linear layers and a SwiGLU with a linear layer after it with libtorch's single operations, forward and
+//! gradients.
 
 use grpo_native::linear::{gated, linear};
 use tch::{Kind, Tensor};
 
 use crate::tested;
 
-/// Output and gradients of `f` at `inputs`, where `above` flows into the output.
+/// Output of `f` at `inputs`, and gradients for the output's gradient `above`.
 fn gradients(inputs: &[Tensor], above: &Tensor, f: &dyn Fn(&[Tensor]) -> Tensor) -> Vec<Tensor> {
     let leaves: Vec<Tensor> = inputs
         .iter()

@@ -1,7 +1,7 @@
 //! The crate's operations against libtorch's single ones, and collectives over processes.
 //!
-//! libtorch's generator is one for the process, and tests draw from it side by side: none may depend on which numbers
-//! it draws. Ranks of [`exchange`] are processes of their own, each running one test of this binary.
+//! libtorch's generator is shared by the process, and tests draw from it in parallel: no test may depend on the drawn
+//! numbers. Ranks of [`exchange`] are separate processes, each running one test of this binary.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ mod linear;
 use grpo_native::device;
 use tch::Device;
 
-/// Where tensors are: on the CPU, or on the GPU that `GRPO_TEST_DEVICE` names, such as `cuda:0` (`make test-gpu`).
+/// The tested device: the CPU, or the GPU that `GRPO_TEST_DEVICE` names, such as `cuda:0` (`make test-gpu`).
 fn tested() -> Device {
     let Ok(named) = std::env::var("GRPO_TEST_DEVICE") else {
         return Device::Cpu;

@@ -18,17 +18,17 @@ fn weights(seed: u8) -> Vec<u8> {
     (0..LARGE).map(|at| seed.wrapping_add((at % 251) as u8)).collect()
 }
 
-/// A server that cuts answers, and whose objects others replace.
+/// A server that cuts answers, and whose objects change.
 #[derive(Debug, Default)]
 struct Bucket {
     objects: InMemory,
-    /// After how many bytes each of the next answers with weights ends.
+    /// The lengths, in bytes, after which the next answers with weights end.
     cuts: Mutex<Vec<usize>>,
     /// The weights after the next cut.
     replaced_by: Mutex<Option<Vec<u8>>>,
     /// Ignores conditions, as some servers do.
     is_careless: bool,
-    /// First bytes that were asked for of the weights.
+    /// First requested bytes of the weights.
     asked: Mutex<Vec<u64>>,
 }
 
@@ -40,7 +40,7 @@ impl Bucket {
             .unwrap();
     }
 
-    /// Of a model, with what a folder may have beside it.
+    /// A bucket with a model, and with extra objects that a folder may have.
     async fn with_model() -> Self {
         let bucket = Self::default();
         for (path, text) in [

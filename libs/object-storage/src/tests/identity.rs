@@ -1,5 +1,5 @@
-//! The identity that a cluster gives a pod: variables and a token file that a cloud's webhook puts there, and a service
-//! that gives keys for the token. The service and the bucket are played.
+//! The identity that a cluster gives a pod: variables and a token file from a cloud's webhook, and a service that
+//! exchanges the token for keys. The service and the bucket are simulated.
 
 use super::{open, source};
 use crate::Credentials;
@@ -19,7 +19,7 @@ const TOKEN: &str = "the pod's token";
 /// Method and path, `Authorization`, body.
 type Asked = (String, String, String);
 
-/// A service that gives the same answer to every request, and what it was asked.
+/// A service that gives the same answer to every request, and the requests that it received.
 async fn service(answer: impl Fn() -> Response + Clone + Send + Sync + 'static) -> (String, Arc<Mutex<Vec<Asked>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let heard = |State(asked): State<Arc<Mutex<Vec<Asked>>>>, request: Request| async move {
@@ -71,7 +71,7 @@ async fn a_pods_identity_of_eks_reads_a_bucket() {
     );
 }
 
-/// Azure's webhook sets the authority with a slash at its end.
+/// Azure's webhook sets the authority with a final slash.
 #[tokio::test]
 async fn a_workloads_identity_of_azure_reads_a_bucket() {
     let given = r#"{"access_token": "for blobs", "expires_in": 3600, "token_type": "Bearer"}"#;

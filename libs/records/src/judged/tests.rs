@@ -62,7 +62,7 @@ fn an_episode_has_the_mean_of_its_scores_and_a_turn_its_own() {
     assert_eq!(unscored.reward(0.5), -1.0);
 }
 
-/// Recorded with `make check-judge`, which makes new ones and names their folder.
+/// Recorded with `make check-judge`, which makes new cases and names their folder.
 fn openclaw_cases() -> String {
     match std::env::var("GRPO_JUDGE_CASES") {
         Ok(folder) => std::fs::read_to_string(format!("{folder}/votes.jsonl")).unwrap(),
@@ -76,10 +76,10 @@ fn a_vote_is_what_openclaws_own_function_reads_unless_a_text_has_several_boxes()
     for line in openclaw_cases().lines() {
         let case: serde_json::Value = serde_json::from_str(line).unwrap();
         let text = case["text"].as_str().unwrap();
-        // Without a verdict the original says 0, which is no vote in its mean either.
+        // Without a verdict the original returns 0, which its mean does not count as a vote either.
         let theirs = case["sign"].as_i64().filter(|sign| *sign != 0);
         if case["boxes"].as_u64().unwrap() > 1 {
-            // It reads the first box, and a judge that quotes its instructions is misread.
+            // It reads the first box, so a judge that quotes its instructions is misread.
             several += 1;
             continue;
         }

@@ -1,7 +1,7 @@
-//! Files of a run's store as they are, for copies of it: their paths with sizes, and their bytes piece by piece.
+//! Files of a run's store for copies of it: their paths and sizes, and their bytes in pieces.
 //!
-//! Only what is finished when it has a name and is of use outside of the cluster can be had: no checkpoints, no
-//! downloads, nothing that is being written.
+//! Only files that are complete once they have a name, and useful outside the cluster, are available: no checkpoints,
+//! no downloads, no files that are being written.
 
 use super::{Records, Refusal, RefusalCode};
 use crate::paths;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
 
-/// Folders whose files can be had.
+/// Folders whose files are available.
 pub const FOLDERS: [&str; 12] = [
     paths::JOURNAL,
     paths::TASKS,
@@ -25,16 +25,16 @@ pub const FOLDERS: [&str; 12] = [
     paths::TENSORBOARD,
     paths::WEIGHTS,
 ];
-/// Most files of a page.
+/// Maximum files per page.
 pub const FILES_A_PAGE: usize = 10_000;
 
-/// Which files: all below a folder, at any depth.
+/// Selects all files below a folder, at any depth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FilesOf {
     /// One of [`FOLDERS`], or a folder in it.
     pub folder: String,
-    /// Only those behind this path.
+    /// Only files after this path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -48,17 +48,17 @@ pub struct StoredFile {
     pub bytes: u64,
 }
 
-/// A page of files in order of their paths.
+/// A page of files, ordered by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FilePage {
     pub files: Vec<StoredFile>,
-    /// What to put into `after` for the next page.
+    /// The value of `after` for the next page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// Which bytes of a file.
+/// Selects bytes of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileAt {
@@ -66,7 +66,7 @@ pub struct FileAt {
     /// The first byte.
     #[serde(default)]
     pub from: u64,
-    /// The byte behind the last one. Default: the end of the file.
+    /// The end, exclusive. Default: the end of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<u64>,
 }
@@ -81,7 +81,7 @@ impl FileAt {
     }
 }
 
-/// Whether files with this path, or below it, can be had.
+/// Whether files with this path, or below it, are available.
 fn is_shown(path: &str) -> bool {
     let mut parts = path.split('/');
     FOLDERS.contains(&parts.next().unwrap_or_default()) && parts.all(paths::is_plain_name)
@@ -103,7 +103,7 @@ impl Records {
         }
         let listed = wait(self.store.list(&wanted.folder))?;
         let is_behind = |path: &str| wanted.after.as_deref().is_none_or(|after| path > after);
-        // What a writer has not finished has a name of another form.
+        // The name of an unfinished file has another form, so it is not shown.
         let mut files: Vec<StoredFile> = listed
             .into_iter()
             .filter(|file| is_shown(&file.path) && is_behind(&file.path))
@@ -118,7 +118,7 @@ impl Records {
         Ok(FilePage { files, next })
     }
 
-    /// How many bytes come, and the bytes.
+    /// The number of bytes that follow, and the bytes.
     pub fn file(
         &self,
         wanted: &FileAt,

@@ -131,7 +131,7 @@ fn votes_come_with_their_turns_and_bound_the_page() {
         (page.turns.len(), votes, page.next)
     };
     assert_eq!(turns(&page(0)), (2, vec![0, 1], None));
-    // A judge that says much: each turn's votes fill a page.
+    // A judge with long texts: each turn's votes fill a page.
     for turn in 0..2 {
         let file = dir.path().join(paths::judged(fixture::RESOLVED, turn));
         let mut judged: JudgedTurn = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! How the reward of one episode comes about: its run's rule, what that counts, and what a service said.
+//! The parts of one episode's reward: its run's rule, the counts, and the answer of a reward service.
 
 use crate::event::{Event, JournalEntry};
 use crate::reward::RewardParts;
@@ -7,25 +7,25 @@ use crate::{ProcessRule, RewardAnswer, RewardRule, paths};
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
 
-/// The parts of a reward. The scores of a judge are in the episode's own record.
+/// The parts of a reward. The judge's scores are in the episode's own record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Worth {
     pub parts: RewardParts,
-    /// Of a run that asks a service: what it said.
+    /// In a run that asks a reward service: its answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<RewardAnswer>,
-    /// Of a run that has a judge: how scores count.
+    /// In a run that has a judge: how scores count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessRule>,
 }
 
-/// What the journal says of a run's rewards.
+/// A run's reward rules from the journal.
 pub(super) type Rules = (Option<RewardRule>, Option<ProcessRule>);
 
-/// The rules with which a run began. Its entry is the first of a journal, unless another run has the store since.
+/// The rules with which a run began. Its entry is the first of the journal, unless another run resumed the store.
 pub(super) async fn rules(store: &RunStore, run: &str) -> Result<Rules, StoreError> {
-    // Almost always: then a journal of thousands of entries is not listed for a look at one episode.
+    // The usual case. It avoids listing a journal of thousands of entries to show one episode.
     if let Ok(Some(first)) = store.read_if_there::<JournalEntry>(&paths::journal_entry(1)).await
         && let Some(rules) = begun_with(first, run)
     {
@@ -38,7 +38,7 @@ pub(super) async fn rules(store: &RunStore, run: &str) -> Result<Rules, StoreErr
     while let Some(entry) = entries.next().await {
         let entry = match entry {
             Ok(entry) => entry,
-            // Cut off in the middle: it was never acknowledged.
+            // Truncated: it was never acknowledged.
             Err(StoreError::Unreadable { source, .. }) if source.is_eof() => continue,
             Err(error) => return Err(error),
         };

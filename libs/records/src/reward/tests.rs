@@ -4,8 +4,8 @@ use crate::fixture;
 use crate::outcome::VoidReason;
 use crate::turn::{CalledTool, TurnAction};
 
-/// The shaped reward of SWE-PDB's tree: pass ratio - 0.1 for each rewrite (0.5 at most) - 0.01 for each step (0.3 at
-/// most) + 0.5 on success, within -1 and 2, and 0.001 for each line of the patch (0.2 at most).
+/// The shaped reward of SWE-PDB's tree: pass ratio - 0.1 for each rewrite (at most 0.5) - 0.01 for each step (at most
+/// 0.3) + 0.5 on success, clamped to -1 and 2, and - 0.001 for each line of the patch (at most 0.2).
 fn swe_pdb() -> RewardRule {
     RewardRule {
         resolved: 0.5,
@@ -58,7 +58,7 @@ fn a_shaped_reward_has_the_pass_ratio_and_is_charged_for_what_the_episode_took()
             0.5 + 1.0 - 0.2 - 0.1 - 0.003,
         ),
         (Outcome::Unresolved, Some(grade(0, 2)), 10, 0, diff, 0.5 - 0.1 - 0.003),
-        // Each cost has its most.
+        // Each cost is capped.
         (
             Outcome::Unresolved,
             Some(grade(0, 2)),

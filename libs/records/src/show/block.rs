@@ -1,4 +1,4 @@
-//! A titled part of the text, its lines indented.
+//! A titled part of the text, with its lines indented.
 
 use std::fmt::Write;
 

@@ -1,10 +1,10 @@
-//! The judge's score of a turn, and its votes, in words.
+//! The judge's score and votes for a turn, as text.
 
 use super::block::block;
 use crate::{JudgedTurn, Vote, VoteEnd};
 use std::fmt::Write;
 
-/// One line; with `words` all that the judge said, too.
+/// One line; with `words` also the judge's whole text.
 pub(super) fn votes(out: &mut String, judged: &JudgedTurn, words: bool) {
     let score = match judged.score {
         Some(score) => format!("score {score:.3}"),

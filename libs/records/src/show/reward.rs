@@ -1,4 +1,4 @@
-//! How an episode's reward comes about, part by part.
+//! An episode's reward, part by part.
 
 use super::block::block;
 use crate::look::EpisodeView;
@@ -6,7 +6,7 @@ use crate::look::worth::Worth;
 use crate::reward::{Charge, ShapedParts};
 use crate::{EpisodeMeta, GradeRecord, ProcessRule, ProcessScores};
 
-/// Nothing for an episode without a reward.
+/// Writes nothing for an episode without a reward.
 pub(super) fn lines(out: &mut String, view: &EpisodeView) {
     let Some((meta, reward)) = view.episode.meta.as_ref().and_then(|meta| Some((meta, meta.reward?))) else {
         return;
@@ -91,7 +91,7 @@ fn process(rule: &ProcessRule, scores: &ProcessScores) -> Vec<String> {
     lines
 }
 
-/// With four decimals, without zeros at the end.
+/// Up to four decimals, without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     match text.trim_end_matches('0').trim_end_matches('.') {

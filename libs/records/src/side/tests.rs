@@ -3,7 +3,7 @@ use crate::RequestRecord;
 use crate::fixture;
 use Branch::{ChangedAnswer, ChangedHistory, Conversation, First, SecondContinuation};
 
-/// The row of each turn, and why it opened that row if it did.
+/// For each turn its row, and why it opened that row, if it did.
 fn turns(rows: &[(u32, Option<Branch>)]) -> Vec<TurnRecord> {
     let turn = |(number, (row, branch)): (u32, &(u32, Option<Branch>))| TurnRecord {
         row: *row,

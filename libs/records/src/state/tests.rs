@@ -93,7 +93,7 @@ fn the_pass_rate_of_a_task_is_that_of_its_last_iteration_that_counted() {
     let (yes, no) = (Outcome::Resolved, Outcome::Unresolved);
     let state = folded(vec![
         begun(1, &[7]),
-        // The instance's name looks like a group of its own.
+        // The instance's name looks like it has its own group number.
         verdict(1, "a__g3", 0, 0, no.clone()),
         verdict(1, "a__g3", 0, 1, no.clone()),
         Event::GroupsAdded {

@@ -1,11 +1,11 @@
-//! What a [`Store`] guarantees, as tests that take an empty one each.
-//! [`store_guarantees`](crate::store_guarantees) names all of them, so that a test of a backend forgets none.
+//! The guarantees of a [`Store`] as tests; each takes an empty store. [`store_guarantees`](crate::store_guarantees)
+//! names all of them, so that a backend's tests run every one.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use super::*;
 use crate::claim::{Claim, ClaimError};
 
-/// Gives the names of all guarantees to a macro.
+/// Passes the names of all guarantees to a macro.
 #[macro_export]
 macro_rules! store_guarantees {
     ($each:ident) => {
@@ -76,7 +76,7 @@ pub async fn a_replaced_file_is_the_old_or_the_new_one_to_every_reader(store: Ru
 }
 
 pub async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dropped(store: RunStore) {
-    // More than two parts, in pieces that fit none.
+    // More than two parts, in pieces that do not fill a part evenly.
     let bytes: Vec<u8> = (0..20_000_003_u32).map(|n| n as u8).collect();
     let mut upload = store.upload("big").await.unwrap();
     for piece in bytes.chunks(3_000_001) {
@@ -95,7 +95,7 @@ pub async fn an_upload_is_there_when_it_is_finished_and_never_was_when_it_is_dro
     drop(dropped);
     assert_eq!(store.bytes("big").await.unwrap(), bytes);
     assert_eq!(store.files_below("").await.unwrap(), ["big"]);
-    // In the place of what had the name.
+    // A second upload replaces the file of that name.
     let mut other = store.upload("big").await.unwrap();
     other.write(b"other").await.unwrap();
     other.finish().await.unwrap();
@@ -200,7 +200,7 @@ pub async fn a_stream_has_the_bytes_of_its_range(store: RunStore) {
 
 pub async fn of_many_names_every_one_is_listed(store: RunStore) {
     use futures::StreamExt;
-    // More than a server lists at a time; GRPO_STORE_OBJECTS says how many for a long test.
+    // More files than a server lists at a time; GRPO_STORE_OBJECTS sets the number for a long test.
     let count = std::env::var("GRPO_STORE_OBJECTS").map_or(1_050, |count| count.parse().unwrap());
     let all: Vec<String> = (0..count).map(|n| format!("many/{n:06}")).collect();
     let written = futures::stream::iter(&all).map(|path| store.create_bytes(path, "x"));
@@ -218,13 +218,13 @@ pub async fn a_withdrawn_claim_writes_nothing_wherever_it_was(store: RunStore) {
     let begun = old.upload("begun").await.unwrap();
     let mut staged = old.upload("there").await.unwrap();
     staged.write(b"late").await.unwrap();
-    // Between its last look and the name.
+    // Withdrawn between the writer's last check and the naming.
     let named = store.stage(".staging/uid_1_0/x", "there").await;
     let mut named = named.unwrap();
     named.write(b"late").await.unwrap();
     named.arrive().await.unwrap();
 
-    // The next attempt knows no more than the name.
+    // The next attempt knows only the name.
     Claim::new(store.clone(), "uid_1_0".to_owned())
         .withdraw()
         .await
@@ -244,12 +244,12 @@ pub async fn a_withdrawn_claim_writes_nothing_wherever_it_was(store: RunStore) {
     assert!(!store.exists("begun").await.unwrap());
     new.replace("there", "new".into()).await.unwrap();
     assert_eq!(store.bytes("there").await.unwrap(), "new");
-    // Nothing staged stays.
+    // No staged file remains.
     let left = store.files_below(crate::paths::STAGING).await.unwrap();
     assert_eq!(left, [".staging/uid_2_0/claim"]);
 }
 
-/// The writer's bytes are there when the withdrawal returns, or they never come.
+/// The writer's file exists when the withdrawal returns, or never.
 pub async fn of_a_writer_and_a_withdrawal_at_once_one_wins(store: RunStore) {
     for round in 0..24_u32 {
         let claim = held(&store, &format!("uid_{round}_0")).await;
@@ -257,7 +257,7 @@ pub async fn of_a_writer_and_a_withdrawal_at_once_one_wins(store: RunStore) {
         let mut upload = claim.upload(&path).await.unwrap();
         upload.write(b"bytes").await.unwrap();
         let writer = tokio::spawn(upload.finish());
-        // At another moment of the writer's each time.
+        // Withdraw at a different moment of the write in each round.
         for _ in 0..round {
             tokio::task::yield_now().await;
         }

@@ -1,4 +1,4 @@
-//! A store for tests that counts the reads which are under way at one time.
+//! A store for tests that counts concurrent reads.
 
 use super::{RunStore, Store, StoreError};
 use async_trait::async_trait;
@@ -7,7 +7,7 @@ use object_store::ObjectStore;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Default)]
 pub struct Reads {
     under_way: AtomicUsize,
@@ -16,7 +16,7 @@ pub struct Reads {
 }
 
 impl Reads {
-    /// The most at one time.
+    /// The maximum of concurrent reads.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }
@@ -32,7 +32,7 @@ struct CountedStore {
     reads: Arc<Reads>,
 }
 
-/// The same store, and what it counts from now on.
+/// The same store, and its counts from now on.
 pub fn counted(inner: &RunStore) -> (RunStore, Arc<Reads>) {
     let reads = Arc::new(Reads::default());
     let store: Arc<dyn Store> = Arc::new(CountedStore {
@@ -52,7 +52,7 @@ impl Store for CountedStore {
         self.inner.location()
     }
 
-    /// A read takes a turn of the runtime at least: every other that may begin beside it has begun by then.
+    /// A read takes at least one turn of the runtime, so all reads that may run beside it have begun by then.
     async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
         let now = self.reads.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.reads.most.fetch_max(now, Ordering::SeqCst);

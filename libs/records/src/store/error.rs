@@ -1,4 +1,4 @@
-//! Why a store has no answer.
+//! Errors of a store.
 
 use crate::record::SCHEMA;
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ pub(super) fn missing_or(doing: &'static str, path: &str, error: object_store::E
     }
 }
 
-/// What to do where there is no room: the end of a message, empty for any other error.
+/// Advice for an error because of lack of space: the end of a message; empty for any other error.
 pub fn advice(error: &(dyn std::error::Error + 'static)) -> &'static str {
     let mut causes = std::iter::successors(Some(error), |cause| cause.source());
     let no_room = |cause: &std::io::Error| {

@@ -1,7 +1,7 @@
-//! Waiting for a store's answer on a thread that has no runtime.
+//! Waits for a store's answer on a thread without a runtime.
 //!
-//! A folder's answers need none. A bucket's do: connections and pauses live in a runtime. It has threads of its own and
-//! exists as soon as a bucket was opened, so that a process with a folder has none.
+//! A folder's answers need no runtime. A bucket's do, for connections and pauses. The runtime has its own threads and
+//! is created when a bucket is opened, so a process that opens only folders has none.
 
 use super::error::StoreError;
 use std::sync::OnceLock;
@@ -9,17 +9,17 @@ use tokio::runtime::{Builder, Runtime};
 
 static IO: OnceLock<Runtime> = OnceLock::new();
 
-/// Waits on this thread for a store's answer: for threads that have no runtime, or may wait within one.
+/// Waits on this thread for a store's answer: for threads without a runtime, or threads that may block within one.
 ///
-/// Within a runtime the answer has no budget of polls: tokio would hold it back when the budget is used up, until this
-/// thread returns to the runtime, which it does not while it waits.
+/// Within a runtime the answer runs without tokio's poll budget. Once the budget is used up, tokio would hold the
+/// answer back until this thread returns to the runtime, which it does not do while it waits.
 pub fn wait<T>(answer: impl Future<Output = T>) -> T {
-    // The threads of the caller's runtime may all be waiting here.
+    // All threads of the caller's runtime may be waiting here.
     let _within = IO.get().map(Runtime::enter);
     futures::executor::block_on(tokio::task::unconstrained(answer))
 }
 
-/// From here on [`wait`] has threads for connections.
+/// After this call [`wait`] has threads for connections.
 pub(super) fn needs_io_threads() -> Result<(), StoreError> {
     if IO.get().is_none() {
         let made = Builder::new_multi_thread()
@@ -28,7 +28,7 @@ pub(super) fn needs_io_threads() -> Result<(), StoreError> {
             .enable_all()
             .build();
         let made = made.map_err(|source| StoreError::Threads { source })?;
-        // Of two that make one, the second goes away unused, but not within a runtime.
+        // If two threads create one, the second runtime is dropped unused, but not within a runtime.
         if let Err(unused) = IO.set(made) {
             unused.shutdown_background();
         }

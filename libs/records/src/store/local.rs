@@ -1,7 +1,7 @@
 //! A store in a folder of a volume.
 //!
-//! A file is written beside its name, synced, and put in place by a rename, or by a hard link where the name must be
-//! new; then its folder is synced. So two writers of one name cannot both believe that they created it.
+//! A file is written beside its name, synced, and put in place by a rename, or by a hard link if the name must be new;
+//! then its folder is synced. So two writers of one name cannot both believe that they created it.
 
 use super::error::{StoreError, access};
 use super::{LocalCopy, Store, at};
@@ -21,7 +21,7 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
+    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; created if missing.
     pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
         let plain = !root.is_empty() && root.split('/').all(crate::paths::is_plain_name);
         if !plain {
@@ -30,7 +30,7 @@ impl LocalStore {
         Self::make(&mount.join(root))
     }
 
-    /// A folder, made if it is not there.
+    /// A folder, created if missing.
     pub fn make(dir: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(dir).map_err(|source| StoreError::Open {
             dir: dir.to_owned(),
@@ -39,7 +39,7 @@ impl LocalStore {
         Self::existing(dir)
     }
 
-    /// A folder that is there.
+    /// An existing folder.
     pub fn existing(dir: &Path) -> Result<Self, StoreError> {
         let files = LocalFileSystem::new_with_prefix(dir).map_err(|source| StoreError::Open {
             dir: dir.to_owned(),
@@ -56,7 +56,7 @@ impl LocalStore {
         file.map_err(|source| access(doing, path, source))
     }
 
-    /// Does something to a file on a thread that may wait for a disk.
+    /// Runs a file operation on a thread that may block on a disk.
     async fn on_disk(
         &self,
         doing: &'static str,
@@ -88,7 +88,7 @@ impl Store for LocalStore {
         format!("file://{}", self.dir.display())
     }
 
-    /// In one write, without a copy of what is there.
+    /// One write, without a copy of the existing bytes.
     async fn append(&self, path: &str, bytes: Bytes) -> Result<(), StoreError> {
         let append = move |file: PathBuf| {
             if let Some(folder) = file.parent() {
@@ -100,7 +100,7 @@ impl Store for LocalStore {
         self.on_disk("adding to", path, append).await
     }
 
-    /// Syncs the folder, which the object store leaves to others.
+    /// Also syncs the folder, which the object store does not do.
     async fn delete(&self, path: &str) -> Result<(), StoreError> {
         match self.files.delete(&at(path)).await {
             Ok(()) => self.on_disk("deleting", path, |file| sync_above(&file)).await,
@@ -109,7 +109,7 @@ impl Store for LocalStore {
         }
     }
 
-    /// Removes the folder itself too.
+    /// Also removes the folder itself.
     async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
         let remove = |folder: PathBuf| match fs::remove_dir_all(&folder) {
             Ok(()) => sync_above(&folder),
@@ -132,7 +132,7 @@ fn sync_above(path: &Path) -> io::Result<()> {
     let Some(folder) = path.parent() else { return Ok(()) };
     match fs::File::open(folder) {
         Ok(folder) => folder.sync_all(),
-        // Removed with what was in it.
+        // Its folder was removed too.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     }

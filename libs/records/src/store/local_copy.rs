@@ -1,11 +1,11 @@
-//! A store's file as a path of this machine.
+//! A store's file as a local path.
 
 use super::error::StoreError;
 use super::{Store, pieces};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// See [`Store::local_copy`]; a copy is removed with the value.
+/// See [`Store::local_copy`]. A copy is removed with the value.
 #[derive(Debug)]
 pub struct LocalCopy(Place);
 
@@ -16,7 +16,7 @@ enum Place {
 }
 
 impl LocalCopy {
-    /// The file itself, where the store is a volume.
+    /// The file itself, if the store is a volume.
     pub(super) fn of_volume(path: PathBuf) -> Self {
         Self(Place::Volume(path))
     }

@@ -1,18 +1,18 @@
 //! A store in a bucket.
 //!
-//! A name is created by a conditional put (`If-None-Match: *`), of which a server answers one. The answer may be lost:
-//! every file therefore carries a token of the call that wrote it, and a call whose answer is lost, or is refused on
-//! its second try, looks whose token is there.
+//! A name is created by a conditional put (`If-None-Match: *`), which a server accepts once. The answer may be lost.
+//! Every file therefore carries a token of the call that wrote it. If a call's answer is lost, or its second try is
+//! refused, the call reads the token of the file.
 //!
-//! What is written under a claim is an upload in parts to its final name, which is invisible until it is completed.
-//! Discarding aborts the upload: a server completes or aborts one upload, never both. So nothing is copied, and files
-//! may be larger than the 5 GiB that S3 copies. A small file in the claim's folder says which upload it is. Servers
-//! acknowledge the completion of an upload that they do not know, if the name exists, and abort none that they are just
-//! putting together: the token says what happened.
+//! A file under a claim is a multipart upload to its final name, invisible until it is completed. Discarding aborts the
+//! upload: a server completes or aborts one upload, never both. So nothing is copied, and files may be larger than the
+//! 5 GiB that S3 copies. A small file in the claim's folder names the upload. Two server behaviours need care: servers
+//! acknowledge the completion of an unknown upload if the name exists, and they do not abort an upload that they are
+//! just assembling. The token shows what happened.
 //!
-//! Azure has no upload that could be aborted: blocks belong to the name of a file, and a process that knows their ids
-//! can commit them at any time. A condition refuses a late commit only by something that lies at that name, where
-//! readers would see it. So nothing is written under a claim there.
+//! Azure has no uploads that can be aborted: blocks belong to the name of a file, and a process that knows their ids
+//! can commit them at any time. A condition can refuse a late commit only if something exists at that name, where
+//! readers would see it. So on Azure nothing is written under a claim.
 
 use super::error::{StoreError, access, missing_or};
 use super::io::needs_io_threads;
@@ -34,15 +34,15 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The attribute with the token of the call that wrote a file. Azure takes names of C# identifiers only, and proxies
+/// The attribute with the token of the call that wrote a file. Azure accepts only C# identifiers as names, and proxies
 /// drop headers with an underscore.
 pub(super) const WRITTEN_BY: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("writtenby"));
-/// How often a write whose answer is lost is tried; the client tries each request for minutes besides.
+/// Tries of a write whose answer is lost; in addition, the client retries each request for minutes.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
-/// Files that a listing's users read or delete at a time.
+/// Listed files that are read or deleted concurrently.
 const AT_A_TIME: usize = 16;
-/// How long a server may take to put an upload together, and how often it is looked at.
+/// How long a server may take to assemble an upload, and how often this is checked.
 const ASSEMBLY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(250);
 /// The folder of [`RemoteStore::probe`].
@@ -56,7 +56,7 @@ pub struct RemoteStore {
     location: String,
 }
 
-/// An upload under a claim, in the claim's folder.
+/// Names an upload under a claim; stored in the claim's folder.
 #[derive(Serialize, Deserialize)]
 struct UploadNote {
     path: String,
@@ -65,9 +65,9 @@ struct UploadNote {
 }
 
 impl RemoteStore {
-    /// The folder `root` (such as `namespace/name`) below `prefix` of a bucket. `parts` are the bucket's uploads by
-    /// name, where one that was aborted cannot be completed; without them nothing is written under a claim.
-    /// `location` names the folder in messages.
+    /// The folder `root` (such as `namespace/name`) below `prefix` of a bucket. `parts` are the bucket's multipart
+    /// uploads, if an aborted one cannot be completed; without `parts` nothing is written under a claim. `location`
+    /// names the folder in messages.
     pub fn new(
         objects: Arc<dyn ObjectStore>,
         parts: Option<Arc<dyn MultipartStore>>,
@@ -91,13 +91,13 @@ impl RemoteStore {
         })
     }
 
-    /// Has [`wait`](super::wait) wait for buckets too, on threads without a runtime. Opening one does it as well.
+    /// Lets [`wait`](super::wait) wait for buckets too, on threads without a runtime. Opening a bucket also does this.
     pub fn prepare() -> Result<(), StoreError> {
         needs_io_threads()
     }
 
-    /// Tries whether the server keeps what this store relies on: a name is created once, and an upload that was aborted
-    /// is never completed. Servers that speak S3 have ignored either without a word.
+    /// Checks that the server keeps this store's assumptions: a name is created once, and an aborted upload is never
+    /// completed. Some servers that speak S3 silently ignore one or the other.
     pub async fn probe(&self) -> Result<(), StoreError> {
         let path = format!("{PROBES}/{}", token());
         let lacks = |what: &'static str| StoreError::Guarantee {
@@ -125,7 +125,7 @@ impl RemoteStore {
         self.delete(&path).await
     }
 
-    /// Whose bytes lie under a name; nothing where it does not exist.
+    /// The token of the file's writer; `None` if the file does not exist.
     async fn writer_of(&self, path: &str) -> Result<Option<String>, StoreError> {
         writer_of(&self.objects, &at(path))
             .await
@@ -149,7 +149,7 @@ impl RemoteStore {
             Err(StoreError::Missing { .. }) => return Ok(()),
             note => note?,
         };
-        // The file that says a claim holds is no upload.
+        // The file that marks a claim as held names no upload.
         if let Ok(note) = serde_json::from_slice::<UploadNote>(&note) {
             let aborted = self
                 .uploads()?
@@ -164,7 +164,7 @@ impl RemoteStore {
         self.delete(staged).await
     }
 
-    /// Waits until an upload that a server knows no more has its name, or had the time to get it.
+    /// Waits until an upload that the server no longer knows has its name, or has had time to get it.
     async fn settled(&self, note: &UploadNote) -> Result<(), StoreError> {
         let since = tokio::time::Instant::now();
         while self.writer_of(&note.path).await?.as_ref() != Some(&note.token) && since.elapsed() < ASSEMBLY {
@@ -200,14 +200,15 @@ impl Store for RemoteStore {
                 Ok(_) => return Ok(Created::Written { sha256 }),
                 Err(refused) => refused,
             };
-            // Refused may be the second try of a request whose first was done, and lost may be a request that was done.
+            // A refused request may be the second try of one that succeeded; a lost answer may be of a request that
+            // succeeded.
             let Ok(writer) = self.writer_of(path).await else {
                 return Err(access("creating", path, refused));
             };
             match writer {
                 Some(writer) if writer == token => return Ok(Created::Written { sha256 }),
                 Some(_) => return Ok(Created::Existed),
-                // A server refuses with a conflict what it did beside something else that came to nothing.
+                // A server may answer with a conflict although the concurrent request failed too.
                 None if tries < TRIES && may_pass(&refused) => tokio::time::sleep(PAUSE * tries).await,
                 None => return Err(access("creating", path, refused)),
             }
@@ -237,7 +238,7 @@ impl Store for RemoteStore {
         aborted.buffer_unordered(AT_A_TIME).try_collect().await
     }
 
-    /// In one request: rank 0 checks a whole checkpoint when it seals it.
+    /// One request: rank 0 checks a whole checkpoint when it seals it.
     async fn checksum(&self, path: &str) -> Result<String, StoreError> {
         let got = self.objects.get_opts(&at(path), GetOptions::default()).await;
         let mut bytes = got.map_err(|e| missing_or("reading", path, e))?.into_stream();
@@ -263,8 +264,8 @@ impl Store for RemoteStore {
     }
 }
 
-/// Whether a file that was to be deleted is gone already. Where many are deleted in one request, S3's words for it are
-/// in an error of no kind of its own.
+/// Whether a file to delete does not exist. For a delete of many files in one request, S3's answer is in a generic
+/// error.
 fn is_gone(error: &object_store::Error) -> bool {
     match error {
         object_store::Error::NotFound { .. } => true,
@@ -309,7 +310,7 @@ impl fmt::Debug for RemoteStore {
     }
 }
 
-/// An upload that others can abort by its id.
+/// An upload that other processes can abort by its id.
 struct NamedUpload {
     objects: PrefixStore<Arc<dyn ObjectStore>>,
     uploads: Arc<dyn MultipartStore>,
@@ -352,7 +353,7 @@ impl MultipartUpload for NamedUpload {
         let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
         let parts = parts.into_iter().flatten().collect();
         let completed = self.uploads.complete_multipart(&self.full, &self.id, parts).await;
-        // Of a request that was done and whose answer is lost the second try finds no upload.
+        // If the first request succeeded and its answer was lost, the second finds no upload.
         let writer = writer_of(&self.objects, &self.path).await;
         match (completed, writer) {
             (completed, Ok(Some(writer))) if writer == self.token => completed.or_else(|_| {
@@ -375,7 +376,7 @@ impl MultipartUpload for NamedUpload {
     }
 }
 
-/// The token of a file; empty where a file has none, nothing where there is no file.
+/// The token of a file; empty if the file has no token, `None` if there is no file.
 async fn writer_of(objects: &dyn ObjectStore, path: &StorePath) -> object_store::Result<Option<String>> {
     let options = GetOptions {
         head: true,
@@ -397,12 +398,12 @@ fn written_by(token: &str) -> Attributes {
     Attributes::from_iter([(WRITTEN_BY, token.to_owned())])
 }
 
-/// A name that no other call has.
+/// A name that is unique to one call.
 fn token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// What another try may cure: everything but a refusal of who asks.
+/// Whether a retry may help: for generic errors and conflicts, not for refused permissions.
 fn may_pass(error: &object_store::Error) -> bool {
     use object_store::Error;
     matches!(

@@ -1,4 +1,4 @@
-//! One run's store with its records: JSON of a schema, created once.
+//! One run's store with its records: JSON with a schema, created once.
 
 use super::error::StoreError;
 use super::{Created, LocalStore, Names, Store, pieces};
@@ -11,13 +11,13 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Pieces of a stream that are asked for at once: a bucket answers each after the time of a round trip.
+/// Pieces of a stream that are requested at once: a bucket answers each after a round trip.
 const PIECES_AHEAD: usize = 4;
 
-/// Records of a list that are read at once: a volume over the network and a bucket answer each after a round trip.
+/// Records of a list that are read concurrently: a network volume and a bucket answer each after a round trip.
 pub const READ_AT_ONCE: usize = 64;
 
-/// One run's part of a store. Cloning is cheap. Everything that a [`Store`] does is here too.
+/// One run's part of a store. Cloning is cheap. It also has all methods of [`Store`].
 #[derive(Clone, Debug)]
 pub struct RunStore(Arc<dyn Store>);
 
@@ -36,17 +36,17 @@ impl Deref for RunStore {
 }
 
 impl RunStore {
-    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; made if it is not there.
+    /// The folder `root` (such as `namespace/name`) of the volume mounted at `mount`; created if missing.
     pub fn open(mount: &Path, root: &str) -> Result<Self, StoreError> {
         Ok(Self(Arc::new(LocalStore::open(mount, root)?)))
     }
 
-    /// A folder, made if it is not there.
+    /// A folder, created if missing.
     pub fn make(dir: &Path) -> Result<Self, StoreError> {
         Ok(Self(Arc::new(LocalStore::make(dir)?)))
     }
 
-    /// A folder that is there: a copied store, or a mounted one that another process writes.
+    /// An existing folder: a copied store, or a mounted one that another process writes.
     pub fn existing(dir: &Path) -> Result<Self, StoreError> {
         Ok(Self(Arc::new(LocalStore::existing(dir)?)))
     }
@@ -70,7 +70,7 @@ impl RunStore {
         Ok(self.0.length(path).await?.is_some())
     }
 
-    /// Reads a record and refuses one of another schema.
+    /// Reads a record; refuses another schema.
     pub async fn read<T: Record>(&self, path: &str) -> Result<T, StoreError> {
         let path = path.to_owned();
         decode(&self.bytes(&path).await?).map_err(|error| match error {
@@ -88,7 +88,7 @@ impl RunStore {
         })
     }
 
-    /// Reads a record, or nothing if it does not exist.
+    /// Reads a record; `None` if it does not exist.
     pub async fn read_if_there<T: Record>(&self, path: &str) -> Result<Option<T>, StoreError> {
         match self.read(path).await {
             Ok(record) => Ok(Some(record)),
@@ -97,8 +97,8 @@ impl RunStore {
         }
     }
 
-    /// Reads the records at these paths: in their order, [`READ_AT_ONCE`] of them at one time. A hundred thousand take
-    /// neither a round trip each nor memory for all.
+    /// Reads the records at these paths in their order, [`READ_AT_ONCE`] concurrently. So a hundred thousand records
+    /// need neither one round trip each nor memory for all.
     pub fn read_each<T, I>(&self, paths: I) -> impl Stream<Item = Result<T, StoreError>> + Send + use<T, I>
     where
         T: Record + Send,

@@ -1,15 +1,15 @@
-//! A file that is written under a claim: all its bytes arrive first, then it gets its name, unless it was discarded.
+//! A file written under a claim: first all its bytes are stored, then it gets its name unless it was discarded.
 
 use super::error::StoreError;
 use super::{Store, Upload, Uploaded};
 
-/// A file under way. See [`Store::stage`].
+/// A file in progress. See [`Store::stage`].
 pub struct Staged {
     upload: Option<Upload>,
     uploaded: Option<Uploaded>,
     staged: String,
     path: String,
-    /// The upload is to the staged name and moves; otherwise it is to the final one.
+    /// True: the upload goes to the staged name and is then moved. False: it goes to the final name.
     moves: bool,
 }
 
@@ -25,7 +25,7 @@ impl Staged {
         }
     }
 
-    /// An upload to the final name, of which something at the staged name tells.
+    /// An upload to the final name; a file at the staged name describes it.
     pub(super) fn in_place(upload: Upload, staged: &str, path: &str) -> Self {
         Self {
             moves: false,
@@ -33,7 +33,7 @@ impl Staged {
         }
     }
 
-    /// Adds bytes. After an error it is of no use.
+    /// Adds bytes. After an error the value is unusable.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         match &mut self.upload {
             Some(upload) => upload.write(bytes).await,
@@ -41,7 +41,7 @@ impl Staged {
         }
     }
 
-    /// Every byte is durable when this returns, under no name.
+    /// When this returns, every byte is durable, but the file has no name yet.
     pub async fn arrive(&mut self) -> Result<(), StoreError> {
         match &mut self.upload {
             Some(upload) if !self.moves => upload.arrive().await,
@@ -53,7 +53,7 @@ impl Staged {
         }
     }
 
-    /// Gives the file its name. An error where it was discarded.
+    /// Gives the file its name; an error if it was discarded.
     pub async fn name<S: Store + ?Sized>(mut self, store: &S) -> Result<Uploaded, StoreError> {
         match (self.uploaded.take(), self.upload.take()) {
             (Some(uploaded), _) => {

@@ -1,4 +1,4 @@
-//! What every backend guarantees, on a volume and on a bucket in memory; what only a volume has, and errors.
+//! The guarantees of every backend, on a volume and on a bucket in memory; behaviour specific to a volume, and errors.
 
 use super::*;
 use futures::stream::BoxStream;
@@ -10,7 +10,7 @@ use object_store::{
 };
 use std::sync::Arc;
 
-/// A bucket in memory; one whose server `forgets` aborts no upload.
+/// A bucket in memory. If the second field is true, its server ignores aborts of uploads.
 #[derive(Debug, Default)]
 struct Memory(InMemory, bool);
 
@@ -47,7 +47,7 @@ impl MultipartStore for Memory {
         self.0.complete_multipart(path, id, parts).await
     }
 
-    /// As servers say that there is no such upload.
+    /// Returns the error of servers that do not know the upload.
     async fn abort_multipart(&self, path: &StorePath, id: &MultipartId) -> object_store::Result<()> {
         let missing = |source: object_store::Error| object_store::Error::NotFound {
             path: path.to_string(),
@@ -102,7 +102,7 @@ async fn a_server_that_creates_a_name_again_is_found_out_by_the_probe() {
     assert!(found.contains("If-None-Match"), "{found}");
 }
 
-/// A bucket whose server takes every create for a replacement.
+/// A bucket whose server treats every create as a replacement.
 #[derive(Debug)]
 struct Careless(InMemory);
 

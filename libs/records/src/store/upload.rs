@@ -1,4 +1,4 @@
-//! A file that is written piece by piece and is there when it is finished.
+//! A file that is written piece by piece and exists once it is finished.
 
 use super::at;
 use super::error::{StoreError, access};
@@ -7,12 +7,12 @@ use futures::stream::FuturesUnordered;
 use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt, UploadPart};
 use sha2::{Digest, Sha256};
 
-/// Bytes of a part; object storage takes no smaller ones than 5 MiB.
+/// Bytes of a part; object storage requires at least 5 MiB.
 const PART: usize = 8 << 20;
-/// Parts on their way at once.
+/// Parts that are sent concurrently.
 const AT_A_TIME: usize = 4;
 
-/// A file under way. Dropped unfinished, it never was; on a volume its bytes are removed then.
+/// A file in progress. If dropped unfinished, it does not exist; on a volume its bytes are then removed.
 pub struct Upload {
     path: String,
     parts: Box<dyn MultipartUpload>,
@@ -23,7 +23,7 @@ pub struct Upload {
     bytes: u64,
 }
 
-/// What was written.
+/// The size and the checksum of the written bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uploaded {
     pub bytes: u64,
@@ -48,7 +48,7 @@ impl Upload {
         }
     }
 
-    /// Adds bytes. After an error the upload is of no use.
+    /// Adds bytes. After an error the upload is unusable.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         self.digest.update(bytes);
         self.bytes += bytes.len() as u64;
@@ -64,15 +64,15 @@ impl Upload {
         Ok(())
     }
 
-    /// The file has its name and is durable when this returns.
+    /// When this returns, the file has its name and is durable.
     pub async fn finish(mut self) -> Result<Uploaded, StoreError> {
         self.arrive().await?;
         self.complete().await
     }
 
-    /// Every byte is where the file will be when this returns; nothing is written after it.
+    /// When this returns, every byte is stored at its final place; nothing is written afterwards.
     pub(super) async fn arrive(&mut self) -> Result<(), StoreError> {
-        // Storage wants one part, even of nothing.
+        // Storage requires one part, even an empty one.
         if !self.pending.is_empty() || self.bytes == 0 {
             self.put_part().await?;
         }
@@ -103,7 +103,7 @@ impl Upload {
 
     async fn one_arrives(&mut self) -> Result<(), StoreError> {
         if let Some(Err(error)) = self.under_way.next().await {
-            // Room for the next try; the error is the one to report.
+            // Frees space for the next try; report the first error.
             let _ = self.parts.abort().await;
             return Err(access("writing", &self.path, error));
         }
@@ -111,7 +111,7 @@ impl Upload {
     }
 }
 
-/// The size of a part. An upload has at most 10,000: larger ones behind the first thousand make room for 570 GiB.
+/// The size of a part. An upload has at most 10,000 parts; larger ones after the first thousand allow 570 GiB.
 fn part(number: usize) -> usize {
     if number < 1000 { PART } else { 8 * PART }
 }

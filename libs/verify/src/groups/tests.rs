@@ -18,7 +18,7 @@ fn a_group_that_agrees_teaches_nothing() {
     }
 }
 
-/// Rows of two episodes of one group; a limit cut the second one.
+/// Rows of two episodes of one group; a limit ended the second one.
 fn batch() -> Batch {
     let mut batch = Batch::new(grpo_records::Writer::driver(1), "uid", 1, 1);
     for sample in 0..2 {
@@ -56,7 +56,7 @@ fn what_a_limit_cut_is_trained_on_or_counted_as_left_out() {
     for (claim, agrees) in [
         (claim(0, sampled, whole), true),
         (claim(1, sampled / 2, whole / 2), true),
-        // Left out without a word, counted and not left out, counted too often.
+        // Left out but not counted; counted but not left out; counted too often.
         (claim(0, sampled / 2, whole / 2), false),
         (claim(1, sampled, whole), false),
         (claim(2, sampled / 2, whole / 2), false),

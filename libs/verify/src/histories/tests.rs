@@ -2,7 +2,7 @@ use super::*;
 use grpo_records::Omitted;
 use grpo_records::fixture::turn;
 
-/// Three turns of one row, and a fourth whose history is without the first.
+/// Three turns of one row, and a fourth whose history lacks the first.
 fn episode() -> Vec<TurnRecord> {
     let ids = |number: u32, of: u32| vec![10 * number + of, 10 * number + of + 1];
     let mut turns: Vec<TurnRecord> = (0..4)
@@ -40,14 +40,14 @@ fn a_history_of_whole_turns_agrees() {
 #[test]
 fn a_history_that_its_turns_were_not_is_found() {
     let changes: [fn(&mut Vec<TurnRecord>); 6] = [
-        // Another opening, answer, observation.
+        // A changed opening, answer, observation.
         |turns| turns[3].prompt[0] = 7,
         |turns| turns[3].prompt[4] = 7,
         |turns| turns[3].prompt[6] = 7,
-        // A turn is missing that was kept, the newest one among them.
+        // A missing turn, although it was kept; also the newest one.
         |turns| drop(turns[3].prompt.drain(4..9)),
         |turns| turns[3].omitted = Some(Omitted { from: 1, to: 3 }),
-        // In another order.
+        // Turns in another order.
         |turns| {
             let prompt = &mut turns[3].prompt;
             let newest = prompt.split_off(9);

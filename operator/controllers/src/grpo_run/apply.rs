@@ -1,4 +1,4 @@
-//! Does what was decided about a run: objects first, then pods, so that a pod finds what it mounts.
+//! Executes the decision about a run: objects first, then pods, so that a pod finds what it mounts.
 
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_operator_core::{
@@ -60,8 +60,8 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     Ok(())
 }
 
-/// The uid of a pod of the run or of its own engines: another pod that took its name meanwhile is not deleted. None: no
-/// watch has shown it yet, and it was made a moment ago.
+/// The uid of a pod of the run or of its own engines, so that a pod that took its name meanwhile is not deleted.
+/// `None`: the pod was created a moment ago, and no watch has shown it.
 fn uid_of(seen: &RunObservation, pod: &str, context: &Context) -> Option<String> {
     let run = Parent::run(&seen.owner);
     let own = context.pods.uid(&run, &seen.owner.uid, pod);
@@ -72,8 +72,8 @@ fn uid_of(seen: &RunObservation, pod: &str, context: &Context) -> Option<String>
     own.or_else(of_engines)
 }
 
-/// A pool that was deleted by hand, or has another owner now: no watch has told, because pools are read anew every
-/// time.
+/// Whether this reconcile found the run's own pool deleted, or with another owner: then it is written again, even if
+/// the children's watch has not reported that yet.
 fn is_missed(seen: &RunObservation, desired: &DesiredObject) -> bool {
     let is = |kind: &str| desired.kind() == kind;
     let ours = |metadata: &kube::core::ObjectMeta| is_owned_by(metadata, &seen.owner.uid);
@@ -81,7 +81,7 @@ fn is_missed(seen: &RunObservation, desired: &DesiredObject) -> bool {
         || (is(&SandboxPool::kind(&())) && !seen.sandboxes.as_ref().is_some_and(|pool| ours(&pool.metadata)))
 }
 
-/// A claim is taken against the version of the pool that was seen free: of two runs that see it free, one gets it.
+/// Takes the claim against the observed version of the pool: of two runs that see it free, one gets it.
 async fn step_claim(seen: &RunObservation, step: ClaimStep, context: &Context) -> Result<(), Error> {
     let Some(pool) = &seen.inference else { return Ok(()) };
     let status: Value = match step {
@@ -95,7 +95,7 @@ async fn step_claim(seen: &RunObservation, step: ClaimStep, context: &Context) -
         .await
 }
 
-/// Deletes the pools that were made for the run; theirs go with them.
+/// Deletes the pools that were made for the run; owner references delete their objects.
 async fn delete_own_pools(seen: &RunObservation, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
     if let Some(pool) = seen

@@ -1,5 +1,4 @@
-//! The controller of `GrpoRun`: [`read`] what there is, [`decide`] what is to be done, [`apply`] it, write the
-//! [`status`].
+//! The controller of `GrpoRun`: [`read`] the observed state, [`decide`], [`apply`], write the [`status`].
 
 mod apply;
 mod read;
@@ -27,7 +26,7 @@ pub async fn control(
     triggers: mpsc::Receiver<Parent>,
     context: Arc<Context>,
 ) {
-    // Its pools trigger it through the watched stores that it reads them from.
+    // Pools trigger the run through the watched stores from which it reads them.
     let controller = controller::controller(&context.watched.runs, shown, triggers);
     controller::run(controller, context).await;
 }
@@ -63,7 +62,7 @@ impl Kind for GrpoRun {
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
         match reconcile_once(self, context).await {
-            // Decided anew: what is not on a node is given back.
+            // Decided again: pods that are not on a node are deleted.
             Err(error) if context.quotas.refused(&read::maker(self), &error) => reconcile_once(self, context).await,
             result => result,
         }

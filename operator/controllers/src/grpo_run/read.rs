@@ -1,4 +1,4 @@
-//! What there is of a run: its pods and attempts from memory, its pools and its volume from the API server.
+//! Observes a run: pods, attempts and pools from memory, the volume and missing references from the API server.
 
 use grpo_crds::{
     GrpoRun,
@@ -31,7 +31,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         what: format!("GrpoRun {}", run.name_any()),
     })?;
     let parent = Parent::run(&owner);
-    // Pods of a deleted run of the same name are not this run's.
+    // Pods of a deleted run with the same name do not belong to this run.
     let all: Vec<(String, PodFacts)> = [role::DRIVER, role::TRAINER]
         .iter()
         .flat_map(|role| context.pods.pods(&parent, role))
@@ -96,7 +96,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     Ok(read)
 }
 
-/// Who makes the run's pods, those of its own engines included.
+/// The maker of the run's pods, including its own engines' pods.
 pub fn maker(run: &GrpoRun) -> Maker {
     Maker {
         namespace: run.namespace().unwrap_or_default(),
@@ -105,7 +105,7 @@ pub fn maker(run: &GrpoRun) -> Maker {
     }
 }
 
-/// Whether pods of driver or trainer are to be made.
+/// Whether pods of driver or trainer are missing.
 fn lacks_pods(read: &RunObservation) -> bool {
     let phase = read.run.status.as_ref().and_then(|status| status.phase);
     let over = read.run.spec.suspend || matches!(phase, Some(Phase::Succeeded | Phase::Failed));
@@ -135,12 +135,12 @@ fn unbound_engines(read: &RunObservation, context: &Context) -> Vec<String> {
     unbound(&context.pending_pods.with_made(&uid, pods.collect()))
 }
 
-/// The key of a group's pods among the pending ones.
+/// Key of a group's pods in the pending pods.
 pub fn group_key(uid: &str, role: &str) -> String {
     format!("{uid}/{role}")
 }
 
-/// What the spec names and does not exist.
+/// References in the spec to missing objects.
 async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Reference>, Error> {
     let (namespace, mut missing) = (&read.owner.namespace, Vec::new());
     for reference in references(&read.run.spec) {
@@ -163,15 +163,15 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
     Ok(missing)
 }
 
-/// What holds the store, and what its volume asks of nodes. A node that the scheduler has chosen for a volume that does
-/// not exist yet asks nothing: it may choose another one.
+/// The kind of the store's volume, and the volume's node requirements. A volume that does not exist yet has none, even
+/// if the scheduler has chosen its node: it may choose another one.
 async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume, Vec<NodeSelectorTerm>), Error> {
     let store = &read.run.spec.store;
     let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
     let nowhere = |volume: StoreVolume| Ok((volume, Vec::new()));
     let (name, own) = match (&store.persistent_volume_claim, &store.volume_claim_template) {
         (Some(existing), _) => {
-            // Read once, not at each of the run's events. Only admission wants to know the nodes, and only until it
+            // Read once, not at each event of the run. Only admission needs the node requirements, and only until it
             // has admitted the run.
             if admitted && let Some(known) = context.store_volumes.of(&read.owner.uid) {
                 return nowhere(known);
@@ -190,7 +190,7 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
             }
             (names::store_claim(&read.owner.name), Some(volume))
         }
-        // An object store: nothing is mounted.
+        // An object store: no volume is mounted.
         (None, None) => return nowhere(StoreVolume::Shared),
     };
     let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;

@@ -1,5 +1,4 @@
-//! Writes the operator's part of a run's status, and only when it says something new; `progress` is the driver's and
-//! never in it.
+//! Writes the operator's part of a run's status if it has changed. Never writes `progress`, which is the driver's.
 
 use grpo_crds::{GrpoRun, GrpoRunStatus, grpo_run::Phase};
 use grpo_operator_core::{
@@ -31,7 +30,7 @@ pub async fn write(seen: &RunObservation, decision: Decision, context: &Context)
     Ok(())
 }
 
-/// Shows an error that keeps the run from going on.
+/// Shows an error that keeps the run from continuing.
 pub async fn show(run: &GrpoRun, error: &Error, context: &Context) -> Result<(), Error> {
     let previous = run.status.clone().unwrap_or_default();
     if matches!(previous.phase, Some(Phase::Succeeded | Phase::Failed)) {

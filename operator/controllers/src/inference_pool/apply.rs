@@ -1,4 +1,4 @@
-//! Does what was decided about an InferencePool (`grpo.dev`).
+//! Executes the decision about an InferencePool (`grpo.dev`).
 
 use grpo_operator_core::{
     inference_pool::{decide::Decision, observation::InferencePoolObservation},

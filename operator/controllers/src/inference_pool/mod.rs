@@ -1,4 +1,4 @@
-//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and what their agents say, [`decide`], [`apply`],
+//! The controller of `InferencePool` (`grpo.dev`): [`read`] the pods and their agents' reports, [`decide`], [`apply`],
 //! write the [`status`].
 
 mod apply;
@@ -30,8 +30,7 @@ use crate::{
     watches::config::{Pauses, every_object},
 };
 
-/// How often it is checked that the run of a claim exists: its deletion may have been missed while a watch was
-/// interrupted.
+/// How often to check that the run of a claim exists: its deletion may have been missed while a watch was interrupted.
 const CLAIM_CHECK: Duration = Duration::from_secs(300);
 
 /// Runs the controller until the process ends.
@@ -44,8 +43,7 @@ pub async fn control(
 ) {
     let controller = controller::controller(&context.watched.inference_pools, shown, triggers);
     let pools = controller.store();
-    // A run that is gone no longer claims its pool. Everything else a run has to say about its claim it writes there
-    // itself.
+    // A deleted run no longer claims its pool. The run itself writes all other changes of its claim into the pool.
     let runs = watcher(api::<PartialObjectMeta<GrpoRun>>(client, namespace), every_object())
         .backoff(Pauses::default())
         .filter_map(|event| {
@@ -100,7 +98,7 @@ impl Kind for InferencePool {
 
     async fn reconcile(&self, context: &Context) -> Result<Option<Duration>, Error> {
         match reconcile_once(self, context).await {
-            // Decided anew: what is not on a node is given back.
+            // Decided again: pods that are not on a node are deleted.
             Err(error) if context.quotas.refused(&read::maker(self), &error) => reconcile_once(self, context).await,
             result => result,
         }

@@ -1,4 +1,4 @@
-//! What there is of an InferencePool (`grpo.dev`): its pods from memory, and whether the run that claims it still does.
+//! Observes an InferencePool (`grpo.dev`): pods and the claim's run from memory, reports from the agents.
 
 use grpo_crds::{GrpoRun, InferencePool, grpo_run::Phase};
 use grpo_operator_core::{
@@ -37,7 +37,7 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePo
     })
 }
 
-/// Who makes the pool's pods: with the run that it was made for, or by itself.
+/// The maker of the pool's pods: the run that it was made for, otherwise the pool itself.
 pub fn maker(pool: &InferencePool) -> Maker {
     let kinds = [GrpoRun::kind(&()), InferencePool::kind(&())];
     let run = pool

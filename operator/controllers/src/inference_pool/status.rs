@@ -1,4 +1,4 @@
-//! Writes the operator's part of an InferencePool's (`grpo.dev`) status; the claim is the run's and never in it.
+//! Writes the operator's part of an InferencePool's (`grpo.dev`) status. Never writes the claim, which is the run's.
 
 use grpo_crds::{InferencePool, InferencePoolStatus};
 use grpo_operator_core::{
@@ -26,7 +26,7 @@ pub async fn write(seen: &InferencePoolObservation, decision: Decision, context:
     Ok(())
 }
 
-/// Shows an error that keeps the pool from being what it should be.
+/// Shows an error that keeps the pool from its desired state.
 pub async fn show(pool: &InferencePool, error: &Error, context: &Context) -> Result<(), Error> {
     let previous = pool.status.clone().unwrap_or_default();
     let message = error.to_string();

@@ -1,8 +1,8 @@
-//! The operator's own numbers, and the port they are read from. Labels are kinds, roles, states and reasons, never
-//! names of objects.
+//! The operator's own metrics, and the port that serves them. Labels are kinds, roles, states and reasons, never names
+//! of objects.
 //!
-//! What happens is counted when it happens; how things are is looked up when somebody asks ([`Metrics::at_each_look`]).
-//! All of them are in `docs/src/metrics.md`, which a test compares with what is served.
+//! Events are counted when they happen; states are read at each scrape ([`Metrics::at_each_look`]).
+//! `docs/src/metrics.md` lists all metrics, and a test compares it with the served text.
 
 mod process;
 mod queue;
@@ -77,7 +77,7 @@ struct Verb {
 
 type Look = Box<dyn Fn(&Census) + Send + Sync>;
 
-/// Everything that is counted.
+/// All metrics.
 #[derive(Clone)]
 pub struct Metrics {
     registry: Arc<Registry>,
@@ -99,7 +99,7 @@ pub struct Metrics {
     looks: Arc<Mutex<Vec<Look>>>,
 }
 
-/// How many there are of what, now.
+/// Current numbers of objects and pods, by state.
 #[derive(Clone, Default)]
 pub struct Census {
     objects: Family<KindState, Gauge>,
@@ -123,7 +123,7 @@ impl Census {
     }
 }
 
-/// From a millisecond to half a minute.
+/// A histogram from a millisecond to half a minute.
 fn durations<L: Clone + std::hash::Hash + Eq>() -> Family<L, Histogram> {
     Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 16)))
 }
@@ -231,7 +231,7 @@ impl Metrics {
         all
     }
 
-    /// Adds to what is looked up when somebody asks.
+    /// Adds a function that reads states at each scrape.
     pub fn at_each_look(&self, look: impl Fn(&Census) + Send + Sync + 'static) {
         self.looks
             .lock()
@@ -258,12 +258,12 @@ impl Metrics {
         self.unreadable.get_or_create(&Kind { kind: kind.to_owned() }).inc();
     }
 
-    /// Something happened to this object: its reconcile waits from now on.
+    /// Records an event for this object: its reconcile waits from now on.
     pub fn triggered(&self, parent: &Parent) {
         self.queue.triggered(parent);
     }
 
-    /// Its reconcile begins.
+    /// Records that the object's reconcile begins.
     pub fn begun(&self, kind: &str, namespace: &str, name: &str) {
         if let Some(waited) = self.queue.begun(kind, namespace, name) {
             self.waits
@@ -272,7 +272,7 @@ impl Metrics {
         }
     }
 
-    /// The API server was asked; None where it did not answer.
+    /// Records a request to the API server; `code` is `None` without an answer.
     pub fn requested(&self, verb: &str, code: Option<u16>, took: Duration) {
         let (verb, code) = (verb.to_owned(), code.unwrap_or(0).to_string());
         self.request_durations
@@ -294,7 +294,7 @@ impl Metrics {
         self.failures.get_or_create(&RoleCause { role, cause }).inc();
     }
 
-    /// Everything as text, as it is now.
+    /// All metrics as text, with current states.
     pub fn text(&self) -> String {
         self.census.forget();
         for look in self.looks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -310,7 +310,7 @@ impl Metrics {
         }
         let mut text = String::new();
         if let Err(error) = encode(&mut text, &self.registry) {
-            // What was written until then is still of use.
+            // The text written so far is still useful.
             let _ = writeln!(text, "# {error}");
         }
         text

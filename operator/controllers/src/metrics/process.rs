@@ -1,8 +1,8 @@
-//! What this process takes, as Linux counts it.
+//! Resource use of this process, as Linux counts it.
 
 use std::fs;
 
-/// What /proc counts processor time in, per second, and memory in, in bytes: the same on every machine we run on.
+/// Units of /proc: ticks of processor time in a second, bytes of a memory page. The same on all our machines.
 const TICKS: f64 = 100.0;
 const PAGE: f64 = 4096.0;
 
@@ -14,11 +14,11 @@ pub struct Used {
     pub processor: f64,
 }
 
-/// None where there is no /proc.
+/// Returns `None` without /proc.
 pub fn used() -> Option<Used> {
     let statm = fs::read_to_string("/proc/self/statm").ok()?;
     let pages: f64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    // The command's name is in parentheses and may hold anything; what follows it is numbers.
+    // The command's name is in parentheses and may contain anything; only numbers follow it.
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let mut numbers = stat.rsplit(')').next()?.split_whitespace().skip(11);
     let (user, system): (f64, f64) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);

@@ -1,4 +1,4 @@
-//! Objects that something happened to, until their reconcile begins.
+//! Triggered objects, until their reconcile begins.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{parent::Controlled, parent::Parent};
 
-/// What was to be reconciled this long ago no longer exists: nothing reconciles an object that is gone.
+/// An object triggered this long ago no longer exists: a deleted object is never reconciled.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
@@ -17,13 +17,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The first of several triggers counts.
+    /// Only the first of several triggers counts.
     pub fn triggered(&self, parent: &Parent) {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.entry(parent.clone()).or_insert_with(Instant::now);
     }
 
-    /// How long it has waited, if a trigger caused it.
+    /// How long the reconcile waited, if a trigger caused it.
     pub fn begun(&self, kind: &str, namespace: &str, name: &str) -> Option<Duration> {
         let parent = Parent {
             kind: Controlled::named(kind)?,
@@ -34,7 +34,7 @@ impl Queue {
         since.remove(&parent).map(|since| since.elapsed())
     }
 
-    /// How many wait, by kind.
+    /// Number of waiting objects, by kind.
     pub fn lengths(&self) -> BTreeMap<&'static str, i64> {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.retain(|_, since| since.elapsed() < FORGOTTEN);

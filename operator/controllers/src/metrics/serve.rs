@@ -1,4 +1,4 @@
-//! The port that probes and Prometheus ask.
+//! The port for probes and Prometheus.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use axum::{Router, extract::State, http::header, response::IntoResponse, routing
 
 use super::Metrics;
 
-/// Serves `/healthz`, `/readyz` and `/metrics` until the process ends. A replica that waits for the lease is ready too.
+/// Serves `/healthz`, `/readyz` and `/metrics` until the process ends. A replica that waits for the Lease is ready too.
 pub async fn serve(listen: SocketAddr, metrics: Metrics) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(grpo_contracts::listen::listen(listen)?)?;
     let router = Router::new()

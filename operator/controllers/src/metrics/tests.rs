@@ -1,11 +1,11 @@
-//! The page of the book and what is served are the same list, and nothing in it is named after an object.
+//! The book's page lists exactly the served metrics, and none has the name of an object in it.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::parent::Controlled;
 
-/// Of every metric at least one value.
+/// Metrics with at least one value each.
 fn filled() -> Metrics {
     let metrics = Metrics::new();
     let parent = Parent {
@@ -30,7 +30,7 @@ fn filled() -> Metrics {
     metrics
 }
 
-/// Names as they are asked for in Prometheus, kinds and labels, of what is served.
+/// Name as in a Prometheus query, kind and labels of each served metric.
 fn served(text: &str) -> BTreeSet<(String, String, String)> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types

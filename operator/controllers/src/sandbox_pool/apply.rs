@@ -1,4 +1,4 @@
-//! Does what was decided about a SandboxPool (`grpo.dev`).
+//! Executes the decision about a SandboxPool (`grpo.dev`).
 
 use grpo_operator_core::{
     desired_object::Keep,
@@ -10,7 +10,7 @@ use crate::{context::Context, error::Error};
 
 pub async fn apply(seen: &SandboxPoolObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     for desired in &decision.objects {
-        // The operator does not watch Secrets: while no gateway serves, it makes sure that there is one.
+        // The operator does not watch Secrets: while no gateway serves, it makes sure that the Secret exists.
         if desired.keep == Keep::CreatedOnce && !decision.serves {
             context.cluster.distrust(&seen.owner.namespace, desired);
         }

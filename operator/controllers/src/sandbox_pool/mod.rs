@@ -1,6 +1,6 @@
 //! The controller of `SandboxPool` (`grpo.dev`): [`read`], [`decide`], [`apply`], write the [`status`].
 //!
-//! The gateway it starts owns the sandbox pods; this controller only counts them.
+//! The pool's gateway owns the sandbox pods; this controller only counts them.
 
 mod apply;
 mod read;
@@ -22,7 +22,7 @@ use crate::{
     watched_store::WatchedStore,
 };
 
-/// While no gateway serves: no watch shows its Secret.
+/// Period of the check while no gateway serves: no watch shows its Secret.
 const RECHECK: Duration = Duration::from_secs(30);
 
 /// Runs the controller until the process ends.

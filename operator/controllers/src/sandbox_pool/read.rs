@@ -1,4 +1,4 @@
-//! What there is of a SandboxPool (`grpo.dev`): its gateway's and sandboxes' pods and its leases, all from memory.
+//! Observes a SandboxPool (`grpo.dev`): pods of gateway and sandboxes, and leases, all from memory.
 
 use grpo_crds::SandboxPool;
 use grpo_operator_core::{

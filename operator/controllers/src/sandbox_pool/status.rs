@@ -1,4 +1,4 @@
-//! Writes a SandboxPool's (`grpo.dev`) status, when it says something new.
+//! Writes a SandboxPool's (`grpo.dev`) status if it has changed.
 
 use grpo_crds::{SandboxPool, SandboxPoolStatus};
 use grpo_operator_core::{
@@ -21,7 +21,7 @@ pub async fn write(seen: &SandboxPoolObservation, decision: Decision, context: &
     Ok(())
 }
 
-/// Shows an error that keeps the pool from being what it should be.
+/// Shows an error that keeps the pool from its desired state.
 pub async fn show(pool: &SandboxPool, error: &Error, context: &Context) -> Result<(), Error> {
     let previous = pool.status.clone().unwrap_or_default();
     let message = error.to_string();
@@ -39,7 +39,7 @@ pub async fn show(pool: &SandboxPool, error: &Error, context: &Context) -> Resul
     Ok(())
 }
 
-/// Whether there was something new.
+/// Writes a status if it has changed; returns whether it did.
 async fn write_if_new(pool: &SandboxPool, status: &SandboxPoolStatus, context: &Context) -> Result<bool, Error> {
     if pool.status.as_ref() == Some(status) {
         return Ok(false);

@@ -18,7 +18,7 @@ fn reader(name: &str) -> Parent {
     }
 }
 
-/// A watched store, and how to make it see something: who is concerned comes back.
+/// A watched store with its writer: feeding it an event returns the readers to trigger.
 struct Seeing {
     watched: WatchedStore<SandboxPool>,
     writer: reflector::store::Writer<DeserializeGuard<SandboxPool>>,

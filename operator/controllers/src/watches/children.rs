@@ -1,4 +1,4 @@
-//! What the operator has applied, as it is now.
+//! Watches the objects that the operator has applied.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -23,7 +23,7 @@ use crate::{
     parent::Parent,
 };
 
-/// Notices children of one kind that are not as the operator left them. Ends only with the process.
+/// Notices children of one kind that differ from what the operator applied. Ends only with the process.
 pub async fn follow_children<K>(api: Api<PartialObjectMeta<K>>, cluster: Arc<Cluster>, triggers: Triggers)
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + serde::de::DeserializeOwned + 'static,

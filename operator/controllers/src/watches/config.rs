@@ -1,4 +1,4 @@
-//! How objects are listed and watched, and how an interrupted watch begins anew.
+//! Configuration of lists and watches, and the back-off of an interrupted watch.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use kube::runtime::{
     watcher::{self, DefaultBackoff},
 };
 
-/// Objects of one page of a list. A page is in memory as text and as objects at once, in every watch that begins anew
-/// when the API server does.
+/// Objects on one page of a list. A page is in memory as text and as objects at once, in every watch, and all watches
+/// restart when the API server does.
 const PAGE: u32 = 50;
 
-/// A watch that is interrupted begins anew after kube's pauses, none longer than this: when the API server is back
-/// after minutes, it is not to be waited for half a minute more.
+/// Maximum pause before an interrupted watch restarts; otherwise kube's back-off: after an outage of minutes, kube
+/// alone would wait another half minute.
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
 
 /// The pauses of an interrupted watch.

@@ -1,4 +1,4 @@
-//! What the ledgers say, by pool.
+//! Facts from the ledgers, by pool.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,12 +23,12 @@ use super::{
 };
 use crate::parent::Parent;
 
-/// What is kept of a ledger.
+/// The facts kept from a ledger.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerFacts {
-    /// How many leases it holds.
+    /// Number of leases.
     pub leases: usize,
-    /// What the gateway tells of its pool, in the first ledger.
+    /// The gateway's report on its pool, in the first ledger.
     pub report: Option<Arc<PoolReport>>,
 }
 
@@ -77,7 +77,7 @@ impl Ledgers {
     }
 }
 
-/// Keeps what the ledgers say. Ends only with the process.
+/// Keeps the ledgers' facts current. Ends only with the process.
 pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers: Triggers) {
     let config = every_object().labels(names::LEDGER_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
@@ -99,8 +99,8 @@ pub async fn follow_ledgers(api: Api<ConfigMap>, ledgers: Arc<Ledgers>, triggers
                 listed = HashSet::new();
                 continue;
             }
-            // A ledger that went while the watch was interrupted is one of the children, and its pool is told as of
-            // those.
+            // A ledger deleted while the watch was interrupted is also one of the children, whose watch triggers the
+            // pool.
             Ok(Event::InitDone) => {
                 ledgers.keep_only(&std::mem::take(&mut listed));
                 continue;

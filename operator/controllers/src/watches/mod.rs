@@ -1,4 +1,4 @@
-//! Watches that feed the three controllers: all pods that are ours, the ledgers, and what the operator has applied.
+//! Watches that feed the three controllers: all our pods, the ledgers, and the applied objects.
 //!
 //! ```text
 //! pods ─────► PodIndex (facts by parent, in memory) ──┐
@@ -6,8 +6,8 @@
 //! children ─► Applied (drops what has changed) ───────┘
 //! ```
 //!
-//! The index is updated before the controller is triggered, so a reconcile never reads something older than what it was
-//! triggered by. Pods are kept as facts, a few hundred bytes each. A change that changes no fact triggers no reconcile.
+//! The index is updated before the controller is triggered, so a reconcile never reads a state older than its trigger.
+//! Pods are kept as facts, a few hundred bytes each. A change that changes no fact triggers no reconcile.
 
 pub mod children;
 pub mod config;

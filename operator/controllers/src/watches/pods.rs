@@ -1,4 +1,4 @@
-//! All pods that are ours, as facts by parent.
+//! Index of all our pods, as facts by parent.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -35,23 +35,23 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexedPod {
     pub uid: Option<String>,
-    /// Uid of the object that controls it.
+    /// Uid of the pod's controller.
     pub owner: Option<String>,
     pub role: String,
     pub facts: PodFacts,
 }
 
-/// Boxed, because a map of trees holds eleven in each, and most have one.
+/// Boxed, because a node of the map holds eleven entries, and most parents have one pod.
 type PodsOf = HashMap<Parent, BTreeMap<String, Box<IndexedPod>>>;
 
-/// Facts of all pods that are ours, by parent.
+/// Facts of all our pods, by parent.
 #[derive(Default)]
 pub struct PodIndex {
     pods: RwLock<PodsOf>,
 }
 
 impl PodIndex {
-    /// The pods of a parent that play one role.
+    /// The pods of a parent with this role.
     pub fn pods(&self, parent: &Parent, role: &str) -> Vec<IndexedPod> {
         let pods = self.pods.read().unwrap_or_else(PoisonError::into_inner);
         pods.get(parent)
@@ -77,7 +77,7 @@ impl PodIndex {
         }
     }
 
-    /// Counts what a pod's change begins or ends, before the index knows of it.
+    /// Counts the beginnings and ends in a pod's change, before the index has the change.
     fn tell(&self, pod: &Pod, metrics: &Metrics) {
         let Some(parent) = Parent::of_pod(pod) else { return };
         let (facts, role) = (
@@ -95,7 +95,7 @@ impl PodIndex {
         }
     }
 
-    /// Takes a pod as it is; returns whose it is when something about it has changed.
+    /// Records a pod's state; returns its parent if a fact has changed.
     fn changed(&self, pod: &Pod) -> Option<Parent> {
         let parent = Parent::of_pod(pod)?;
         let owner = pod
@@ -129,7 +129,7 @@ impl PodIndex {
         Some(parent)
     }
 
-    /// Drops what is not in a fresh list; returns whose it was.
+    /// Drops pods missing from a fresh list; returns their parents.
     fn keep_only(&self, listed: &HashSet<Key>) -> HashSet<Parent> {
         let mut concerned = HashSet::new();
         let mut pods = self.pods.write().unwrap_or_else(PoisonError::into_inner);
@@ -149,12 +149,12 @@ fn pod_key(namespace: &str, name: &str) -> Key {
     Key::of("Pod", namespace, name)
 }
 
-/// Keeps the index in step with the cluster, and triggers the parents of changed pods. Ends only with the process.
+/// Keeps the index current, and triggers the parents of changed pods. Ends only with the process.
 pub async fn follow_pods(api: Api<Pod>, index: Arc<PodIndex>, triggers: Triggers, filled: watch::Sender<bool>) {
     let config = every_object().labels(names::MANAGED_SELECTOR);
     let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
-    // A list is taken into the index as it comes, not kept beside it until it is whole: for ten thousand pods that
-    // would be as much again.
+    // A list enters the index page by page, without a copy of the whole: for ten thousand pods that copy would double
+    // the memory.
     let (mut listed, mut changed) = (HashSet::new(), HashSet::new());
     while let Some(event) = events.next().await {
         let concerned = match event {

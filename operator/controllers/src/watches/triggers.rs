@@ -1,4 +1,4 @@
-//! The ways from the watches to the three controllers.
+//! Channels from the watches to the three controllers.
 
 use futures::{Stream, stream};
 use kube::{Resource, core::DeserializeGuard, runtime::reflector::ObjectRef};
@@ -9,10 +9,10 @@ use crate::{
     parent::{Controlled, Parent},
 };
 
-/// Triggers of one controller that wait to be taken; a full queue slows the watch down.
+/// Length of a controller's trigger queue; a full queue slows the watch down.
 const QUEUE: usize = 1024;
 
-/// Ways to the three controllers.
+/// Senders to the three controllers.
 #[derive(Clone)]
 pub struct Triggers {
     runs: mpsc::Sender<Parent>,
@@ -21,7 +21,7 @@ pub struct Triggers {
     pub metrics: Metrics,
 }
 
-/// The controllers' ends.
+/// The controllers' receivers.
 pub struct Triggered {
     pub runs: mpsc::Receiver<Parent>,
     pub inference_pools: mpsc::Receiver<Parent>,
@@ -59,7 +59,7 @@ impl Triggers {
     }
 }
 
-/// A controller's end as the stream that kube's runtime wants.
+/// A controller's receiver as the stream that kube's runtime needs.
 pub fn requests<K>(
     receiver: mpsc::Receiver<Parent>,
 ) -> impl Stream<Item = ObjectRef<DeserializeGuard<K>>> + Send + 'static

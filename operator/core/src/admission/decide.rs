@@ -1,15 +1,16 @@
-//! Which run's gates are lifted now, which pods go back behind them, and what each run that waits is told. Pure.
+//! Decides which run's gates are lifted now, which pods are requeued, and the verdict on each run that waits. Pure.
 //!
-//! The rules, in the order in which they are asked:
-//! 1. While lifted pods are not bound, no other run is admitted, unless nodes are added for them. Pods that are not
-//!    bound by the deadline go back, and a run that has just begun goes back whole, so that it holds nothing.
-//! 2. A run that already has pods and waits for the rest (a failed rank, a new engine replica) comes before runs that
-//!    have none, and none of those are admitted meanwhile: they would take what it waits for. If it has waited too long
-//!    and one of them would fit in its place, it goes back whole. A run that does its work and waits for further
-//!    replicas only delays no other run, and never goes back.
-//! 3. Of the others, by priority and then by age, the first that fits as a whole. A run that does not fit delays no
+//! The rules, in order:
+//! 1. While lifted pods are not bound, no other run is admitted, unless nodes are added for them. Pods not bound by the
+//!    deadline are requeued; a run that has just begun is requeued whole, so that it holds nothing.
+//! 2. A run that has pods and waits for the rest (a failed rank, a new engine replica) comes before runs without pods,
+//!    and blocks them: they would take what it waits for. If it has waited too long and one of them would fit in its
+//!    place, it is requeued whole. A run that works and only waits for further replicas delays no other run, and is
+//!    never requeued.
+//! 3. Among the other runs, by priority and then by age: the first that fits whole. A run that does not fit delays no
 //!    other run.
-//! 4. Where nodes are added for pods that have none, and no run fits: the first that does not ([`super::scale_up`]).
+//! 4. If the cluster adds nodes for pods without one, and no run fits: the first that does not fit
+//!    ([`super::scale_up`]).
 
 use std::{
     cmp::Reverse,
@@ -33,7 +34,7 @@ pub use super::{
     step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step},
 };
 
-/// A run with some of its pods may wait so long for the others while other runs wait too.
+/// A run with some of its pods may wait this long for the rest while other runs wait too.
 pub const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
 pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut members: HashMap<&str, Vec<(&PodNeeds, &Member)>> = HashMap::new();
@@ -76,7 +77,7 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
             .iter_mut()
             .for_each(|capacity| reserve(capacity, run, &mut budget));
     }
-    // A run that lost a part keeps the others waiting while nodes are added for it, too.
+    // A run that lost some pods also blocks other runs while nodes are added for it.
     let torn = pending().find(|run| !history.has_just_begun(&run.run.uid) && !run.works());
     let mut ahead: Option<&Candidate> = torn.map(|run| run.run);
     for run in standings.iter().filter(|run| run.unbound.is_empty()) {
@@ -114,8 +115,8 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     decision
 }
 
-/// Lifted pods that are not bound yet. True: nothing else is decided before they are. A run for which nodes are added
-/// is not waited for here.
+/// Handles lifted pods that are not bound yet. Returns true if no other decision may follow now. A run for which nodes
+/// are added blocks no others here.
 fn binding(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],
@@ -137,7 +138,7 @@ fn binding(
             .or_insert_with(|| Lifted::found(run, snapshot));
         let (deadline, wait, adds_nodes) = (lifted.at + lifted.wait, lifted.wait, lifted.adds_nodes);
         if snapshot.now >= deadline {
-            // A run that had nothing before must not keep the half that found a place.
+            // A run that held nothing before must not keep the half that was bound.
             let pods: Vec<&PodNeeds> = if lifted.first {
                 run.all().collect()
             } else {
@@ -157,7 +158,7 @@ fn binding(
         }
         decision.tell(run, messages::nodes_wanted(&run.unbound, wait));
         if !run.gated.is_empty() && run.incomplete.is_empty() {
-            // A pod that was made again meanwhile, or could not be let go: behind its gate no node is added for it.
+            // A pod that was created again, or whose gate could not be lifted: no node is added for a gated pod.
             let pods = run.gated.iter().map(|pod| chosen(pod)).collect();
             decision.step = Some(Step::Lift {
                 run: run.run.uid.clone(),
@@ -172,7 +173,7 @@ fn binding(
     before_others.is_some()
 }
 
-/// What all runs are told that wait for another one's pods to be bound.
+/// Tells all waiting runs that another run's pods are still to be bound.
 fn tell_behind(ahead: &Standing<'_>, standings: &[Standing<'_>], decision: &mut Decision) {
     for other in standings.iter().filter(|other| other.unbound.is_empty()) {
         let verdict = if other.gated.is_empty() {
@@ -184,7 +185,7 @@ fn tell_behind(ahead: &Standing<'_>, standings: &[Standing<'_>], decision: &mut 
     }
 }
 
-/// A run without any pod on a node: all of it, or nothing.
+/// A run without a pod on a node: all of it, or nothing.
 fn begin(
     run: &Standing<'_>,
     capacity: Option<&Capacity<'_>>,
@@ -197,7 +198,7 @@ fn begin(
         return messages::pods_missing(&run.incomplete);
     }
     let Some(places) = places(run, &run.gated, capacity, budget) else {
-        // Without nodes to look at everything fits, so there is capacity here.
+        // Without known nodes everything fits, so `capacity` is set here.
         return messages::does_not_fit(
             &run.gated,
             &run.run.store_terms,
@@ -213,8 +214,7 @@ fn begin(
     messages::admitted()
 }
 
-/// A run that lost some of its pods, or gets more engines: each set of pods that belong together, as far as there is
-/// capacity.
+/// A run that lost some of its pods, or gets more engines: lifts each set of pods that belong together, if it fits.
 fn complete_again(
     run: &Standing<'_>,
     capacity: Option<&Capacity<'_>>,
@@ -262,8 +262,8 @@ fn complete_again(
     )
 }
 
-/// A run that holds a part and cannot get the rest goes back when it has kept others waiting for too long and one of
-/// them fits without it.
+/// Requeues a run that holds some pods, cannot get the rest, and has delayed others for too long, if one of them fits
+/// in its place.
 fn impatience(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],
@@ -298,7 +298,7 @@ fn impatience(
     }
 }
 
-/// Takes these pods of a run back behind the gate, and lets it pause.
+/// Requeues these pods of a run; the run then pauses.
 fn take_back(
     run: &Standing<'_>,
     pods: Vec<&PodNeeds>,
@@ -317,7 +317,7 @@ fn take_back(
     decision.tell(run, messages::requeue(until, no_nodes, now));
 }
 
-/// Where these pods of a run go, if all of them fit.
+/// The places of these pods of a run, if all of them fit.
 fn places(
     run: &Standing<'_>,
     pods: &[&PodNeeds],
@@ -327,7 +327,7 @@ fn places(
     let Some(capacity) = capacity else {
         return Some(pods.iter().map(|pod| chosen(pod)).collect());
     };
-    // Pods that share a volume go where the others already are.
+    // Pods that share a volume join the node of those already bound.
     let with_store = run
         .bound
         .iter()
@@ -342,8 +342,8 @@ fn places(
         let (facts, _) = capacity.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()
     };
-    // The scheduler spreads where this packs: without the pin, two small pods could take the halves of two nodes that a
-    // large one needs.
+    // The scheduler spreads pods, this code packs them: without the pin, two small pods could take half of two nodes
+    // each, and a large pod needs one of these nodes.
     let pinned = |pod: &PodNeeds| pod.member.as_ref().is_some_and(|member| !member.beyond_us);
     Some(
         pods.iter()

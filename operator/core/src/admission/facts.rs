@@ -1,4 +1,4 @@
-//! What admission knows of nodes and pods: what there is, what is taken, what is asked for. A few hundred bytes each.
+//! What admission knows about nodes and pods: capacity, use and requests. A few hundred bytes for each.
 
 use std::{
     collections::BTreeMap,
@@ -18,40 +18,40 @@ use crate::{
     quantity::thousandths,
 };
 
-/// What a node's scheduler label says it is called.
+/// The label with a node's host name.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
-/// Of which every pod takes one.
+/// The resource that counts pods: every pod takes one.
 const PODS: &str = "pods";
 
 /// Amounts by resource, in thousandths.
 pub type Amounts = BTreeMap<Arc<str>, i64>;
 
-/// What matters of one node.
+/// The facts about one node that admission needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeFacts {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     /// Taints that keep pods away.
     pub taints: Vec<Taint>,
-    /// New pods may be bound to it.
+    /// New pods may be bound to the node.
     pub usable: bool,
     pub allocatable: Amounts,
 }
 
-/// What admission needs to know about a pod of any owner.
+/// The facts about one pod, of any owner, that admission needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodNeeds {
     pub namespace: String,
     pub name: String,
     pub uid: Arc<str>,
-    /// Its resourceVersion: an older sighting is not taken for a newer one.
+    /// The pod's resourceVersion: an older sighting never replaces a newer one.
     pub version: u64,
     /// The node it is bound to.
     pub node: Option<Arc<str>>,
-    /// The node that the scheduler keeps for it, mostly because it preempts others there.
+    /// The node that the scheduler reserves for the pod, usually because it preempts other pods there.
     pub promised: Option<Arc<str>>,
     pub requests: Arc<Amounts>,
-    /// Only of pods whose controller is a run, or an InferencePool.
+    /// Set only if the pod's controller is a run or an InferencePool.
     pub member: Option<Box<Member>>,
 }
 
@@ -63,23 +63,23 @@ pub struct Member {
     /// Uid of the InferencePool that controls an engine's pod; the run controls the others.
     pub pool: Option<String>,
     pub role: String,
-    /// Which of the groups of its role: an engine's replica.
+    /// The group within the role: an engine's replica.
     pub group: u32,
     pub attempt: u32,
     pub gated: bool,
     pub deleting: bool,
     pub priority: i32,
-    /// Gates of others, which stay.
+    /// Scheduling gates of other controllers, which stay.
     pub other_gates: Vec<String>,
     pub selector: Arc<BTreeMap<String, String>>,
     /// Required node affinity: any of the terms.
     pub terms: Vec<NodeSelectorTerm>,
-    /// Names of nodes that it would rather not go to.
+    /// Names of nodes that the pod prefers to avoid.
     pub avoids: Vec<String>,
     pub tolerations: Arc<Vec<Toleration>>,
-    /// All pods of a run for which this is set have to be on one node, that of their volume.
+    /// The pods of a run with this flag must share one node, the node of their volume.
     pub together: bool,
-    /// It asks for something that is not looked at here: the scheduler alone knows where it may go.
+    /// The pod has a constraint that admission does not evaluate: only the scheduler knows which nodes are possible.
     pub beyond_us: bool,
 }
 
@@ -123,7 +123,7 @@ impl NodeFacts {
                 .all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
     }
 
-    /// Whether it matches any of the terms, where there are some.
+    /// Whether the node matches any of the terms, or there are no terms.
     pub fn is_one_of(&self, terms: &[NodeSelectorTerm]) -> bool {
         terms.is_empty() || terms.iter().any(|term| self.matches(term))
     }
@@ -199,7 +199,7 @@ impl PodNeeds {
 }
 
 impl PodNeeds {
-    /// A pod that is planned, which needs a place also where no run admits it.
+    /// A planned pod: it needs a place even without a run that admits it.
     pub fn planned(pod: &Pod) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
         Self {
@@ -209,9 +209,9 @@ impl PodNeeds {
     }
 }
 
-/// The run that a pod is admitted with, and the pool that controls it where that is not the run itself. Anybody may
-/// write an annotation, so the controller has to agree with it; whether it is a pool of this run, [`Candidate::has`]
-/// knows.
+/// Returns the run that a pod is admitted with, and the pool that controls the pod if the run does not. Anyone can
+/// write an annotation, so the kind of the controller must agree; [`Candidate::has`] checks that the pool belongs to
+/// this run.
 fn admitted_with(pod: &Pod) -> Option<(&str, Option<String>)> {
     let run = pod.annotations().get(names::ADMITTED_WITH)?;
     let owners = pod.owner_references();
@@ -269,7 +269,7 @@ fn avoided_nodes(affinity: &Affinity) -> Vec<String> {
         .collect()
 }
 
-/// Our own term, by which pods that mount one ReadWriteOnce volume are on one node.
+/// Whether the affinity has our own term, which puts pods with one ReadWriteOnce volume on one node.
 fn is_with_its_store(affinity: &Affinity) -> bool {
     pod_terms(affinity).any(|selects_store| selects_store)
 }
@@ -313,7 +313,8 @@ fn is_beyond_us(spec: &PodSpec, affinity: &Affinity) -> bool {
             .is_some_and(|name| name != "default-scheduler")
 }
 
-/// What the scheduler counts: the containers and sidecars together, or the largest init container, and the overhead.
+/// Requests as the scheduler counts them: containers and sidecars together, or the largest init container; plus the
+/// overhead.
 fn requests(spec: &PodSpec) -> Amounts {
     let mut running = Amounts::new();
     let mut largest_init = Amounts::new();
@@ -365,7 +366,7 @@ fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Amounts {
         .collect()
 }
 
-/// The names that every pod has are kept once.
+/// Common resource names are stored once.
 fn interned(resource: &str) -> Arc<str> {
     use std::sync::OnceLock;
     static COMMON: OnceLock<[Arc<str>; 4]> = OnceLock::new();
@@ -377,8 +378,7 @@ fn interned(resource: &str) -> Arc<str> {
         .unwrap_or_else(|| Arc::from(resource))
 }
 
-/// What many pods have alike, kept once: ten thousand of them ask for a handful of amounts, by a handful of selectors
-/// and tolerations.
+/// Stores equal parts of pods once: ten thousand pods have only a few different amounts, selectors and tolerations.
 #[derive(Default)]
 pub struct Alike {
     requests: Kept<Amounts>,
@@ -396,10 +396,10 @@ impl Alike {
     }
 }
 
-/// Values that are looked through one by one, so not many.
+/// Values found by linear search, so the list stays short.
 struct Kept<T>(Vec<Weak<T>>);
 
-/// Where no two pods are alike, so many values are compared in vain.
+/// The maximum length: if all pods differ, a search compares this many values in vain.
 const KEPT: usize = 64;
 
 impl<T> Default for Kept<T> {
@@ -426,18 +426,19 @@ pub struct Candidate {
     pub namespace: String,
     pub name: String,
     pub created: Timestamp,
-    /// Uid of its own InferencePool, once it is made.
+    /// Uid of the run's own InferencePool, once it exists.
     pub pool: Option<String>,
-    /// It refers to a pool and does not have the claim on it.
+    /// The run refers to a pool and does not have the claim on it.
     pub unclaimed: bool,
-    /// How many pods of each role make the run whole.
+    /// Number of pods of each role in the complete run.
     pub whole: BTreeMap<&'static str, u32>,
-    /// What the volume of its store asks of nodes: any of the terms. Empty: nothing.
+    /// Node requirements of the store's volume: any of the terms. Empty: no requirement.
     pub store_terms: Vec<NodeSelectorTerm>,
 }
 
 impl Candidate {
-    /// Whether a pod that says so is one of the run's: in its namespace, and controlled by the run or by its own pool.
+    /// Whether a pod that names the run belongs to it: in the run's namespace, controlled by the run or by the run's
+    /// own pool.
     pub fn has(&self, pod: &PodNeeds, member: &Member) -> bool {
         member.run == self.uid
             && pod.namespace == self.namespace

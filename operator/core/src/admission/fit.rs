@@ -1,9 +1,8 @@
-//! Whether pods fit onto nodes all at once, and where each would go. Pure.
+//! Finds whether pods fit onto nodes all at once, and a node for each. Pure.
 //!
-//! A search rather than a guess: pods by falling size, each first where it leaves least, with backtracking, so that
-//! what fits is found also when sizes do not divide each other. Nodes that are alike are tried once, and nodes that a
-//! pod avoids last. The search is
-//! bounded; what it has not placed by then counts as not fitting, which is safe: the run waits.
+//! A search with backtracking: pods by falling size, each first where it leaves least, so it finds a fit also if sizes
+//! do not divide each other. Equal nodes are tried once, and nodes that a pod avoids last. The search is bounded;
+//! beyond the bound pods count as not fitting, which is safe: the run waits.
 
 use std::{cmp::Reverse, sync::Arc};
 
@@ -12,11 +11,11 @@ use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use super::facts::{Amounts, Member, NodeFacts, PodNeeds, add};
 use crate::names::role;
 
-/// Of one search, so many tries, and of all searches of one decision together.
+/// Maximum tries of one search, and of all searches of one decision together.
 const TRIES: usize = 20_000;
 const ALL_TRIES: usize = 200_000;
 
-/// What is left of the tries of one decision: a thousand runs that wait must not keep the cluster's events waiting.
+/// The remaining tries of one decision: a thousand waiting runs must not delay the cluster's events.
 #[derive(Debug)]
 pub struct Budget(usize);
 
@@ -26,35 +25,35 @@ impl Default for Budget {
     }
 }
 
-/// What decides about a pod's size before anything else.
+/// The resource that decides a pod's size first.
 pub const GPU: &str = "nvidia.com/gpu";
 
-/// Nodes with what is free on them.
+/// Nodes with their free amounts.
 #[derive(Clone, Debug)]
 pub struct Capacity<'a> {
     pub nodes: Vec<(&'a NodeFacts, Amounts)>,
 }
 
-/// Where the pods that mount a run's store have to be.
+/// Where pods that mount a run's store must go.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StorePlace<'a> {
-    /// The node of those that share its volume, once one of them is on a node.
+    /// The node of bound pods that share the volume.
     pub node: Option<&'a str>,
-    /// What the volume asks of nodes: any of the terms. Empty: nothing.
+    /// Node requirements of the volume: any of the terms. Empty: no requirement.
     pub terms: &'a [NodeSelectorTerm],
 }
 
-/// Pods that go onto one node together: mostly one.
+/// Pods that go onto one node together: usually one.
 struct Item<'a> {
     pods: Vec<usize>,
     needs: Amounts,
-    /// The one node they may go to, when that is settled.
+    /// The only possible node, if already decided.
     only: Option<&'a str>,
 }
 
 impl<'a> Capacity<'a> {
-    /// What is left of the nodes when these pods are on them. What the scheduler keeps for a pod is taken, too: who is
-    /// put there would wait in vain.
+    /// Free amounts of the nodes with these pods. Reservations of the scheduler count as used: a pod placed there would
+    /// wait in vain.
     pub fn free(nodes: &'a [NodeFacts], pods: &[&PodNeeds]) -> Self {
         let mut capacity = Self::total(nodes);
         for pod in pods {
@@ -65,7 +64,7 @@ impl<'a> Capacity<'a> {
         capacity
     }
 
-    /// The same if these pods were gone.
+    /// The free amounts without these pods.
     pub fn without(&self, pods: &[&PodNeeds]) -> Self {
         let mut capacity = self.clone();
         for pod in pods {
@@ -77,7 +76,7 @@ impl<'a> Capacity<'a> {
         capacity
     }
 
-    /// The nodes as if nothing ran on them.
+    /// The full amounts of the nodes, as if no pod ran.
     pub fn total(nodes: &'a [NodeFacts]) -> Self {
         Self {
             nodes: nodes.iter().map(|node| (node, node.allocatable.clone())).collect(),
@@ -93,7 +92,7 @@ impl<'a> Capacity<'a> {
     }
 }
 
-/// The node of each pod, in the pods' order, if all of them fit.
+/// Returns the node of each pod, in the pods' order, if all of them fit.
 pub fn place(
     capacity: &Capacity<'_>,
     pods: &[&PodNeeds],
@@ -159,7 +158,7 @@ fn items<'a>(pods: &[&PodNeeds], store_node: Option<&'a str>) -> Vec<Item<'a>> {
     items
 }
 
-/// Devices first: they are what is short.
+/// Devices first, because they are scarce.
 fn size(needs: &Amounts) -> (i64, i64, i64, i64) {
     let of = |resource: &str| needs.get(resource).copied().unwrap_or(0);
     let others = needs
@@ -193,7 +192,7 @@ struct Search<'a> {
     items: &'a [Item<'a>],
     /// By node, whether each item may go there.
     admitted: &'a [Vec<bool>],
-    /// By node, whether each item would rather go elsewhere.
+    /// By node, whether each item prefers to avoid it.
     avoided: &'a [Vec<bool>],
     chosen: Vec<usize>,
     tries: usize,

@@ -1,7 +1,7 @@
-//! What keeps a pod from being scheduled before its run is admitted: our scheduling gate, or Kueue's labels.
+//! Keeps pods from being scheduled before their run is admitted: by our scheduling gate, or by Kueue's labels.
 //!
-//! Kueue's webhook puts a gate of its own on pods with its queue label and lifts it when the quota allows all pods of
-//! the group.
+//! Kueue's webhook adds its own gate to pods with its queue label, and lifts it when the quota allows all pods of the
+//! group.
 
 use grpo_crds::{GrpoRun, InferencePool};
 use kube::{Resource, ResourceExt};
@@ -13,7 +13,7 @@ const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
 const KUEUE_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
 
-/// What lets the pods of a run be scheduled.
+/// Which system admits the pods of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// This operator.
@@ -21,7 +21,7 @@ pub enum Gate {
         /// The run's uid.
         run: String,
     },
-    /// Kueue, all pods of the group at once.
+    /// Kueue, which admits all pods of the group at once.
     Kueue { queue: String, group: String, size: u32 },
 }
 
@@ -39,7 +39,7 @@ impl Gate {
         }
     }
 
-    /// The gate of a pool's engines: the gate of the run that the pool was made for. None for a pool without a run.
+    /// The gate of a pool's engines: the gate of the run that the pool was made for. `None` for a pool without a run.
     pub fn of_pool(pool: &InferencePool) -> Option<Self> {
         let run = pool
             .owner_references()
@@ -55,7 +55,7 @@ impl Gate {
         Some(of_queue().unwrap_or_else(|| Self::Ours { run: run.uid.clone() }))
     }
 
-    /// Marks a pool, so that [`Gate::of_pool`] finds this gate again.
+    /// Marks a pool so that [`Gate::of_pool`] finds this gate again.
     pub fn mark_pool(&self, pool: DesiredObject) -> DesiredObject {
         match self {
             Self::Ours { .. } => pool,
@@ -65,7 +65,7 @@ impl Gate {
         }
     }
 
-    /// Keeps a pod that is to be made from being scheduled.
+    /// Gates a pod before its creation.
     pub fn put_on(&self, pod: &mut Value) {
         match self {
             Self::Ours { run } => {
@@ -81,7 +81,7 @@ impl Gate {
     }
 }
 
-/// How many gated pods of each role make a run whole.
+/// Number of gated pods of each role in a complete run.
 pub fn whole(run: &GrpoRun) -> Vec<(&'static str, u32)> {
     use names::role;
 

@@ -1,5 +1,5 @@
-//! What admission remembers from one decision to the next: which pods were let go, which runs went back and pause, and
-//! how long a run with some of its pods has waited for the rest.
+//! The state that admission keeps between decisions: lifted pods, requeued runs and their pauses, and how long a run
+//! with some of its pods has waited for the rest.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,10 +14,10 @@ use super::{
 };
 use crate::backoff::Backoff;
 
-/// A run that went back waits so long before it is tried again, doubled each time up to the longest.
+/// Back-off of a requeued run: first and longest pause.
 const REQUEUED: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(600));
 
-/// What is remembered from one decision to the next; lost with the process, which only starts deadlines anew.
+/// State between decisions; lost with the process, which only restarts deadlines.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub(super) lifted: HashMap<String, Lifted>,
@@ -28,11 +28,11 @@ pub struct History {
 #[derive(Clone, Debug)]
 pub(super) struct Lifted {
     pub at: Timestamp,
-    /// The run had no pod before.
+    /// Whether the run had no pod on a node before.
     pub first: bool,
-    /// What is not bound after this long goes back.
+    /// Pods not bound after this time are requeued.
     pub wait: SignedDuration,
-    /// No node is planned for them: an autoscaler adds some.
+    /// No node is planned for the pods: an autoscaler adds some.
     pub adds_nodes: bool,
 }
 
@@ -40,12 +40,12 @@ pub(super) struct Lifted {
 pub(super) struct Requeued {
     pub not_before: Timestamp,
     times: u32,
-    /// Nodes were waited for, and did not come.
+    /// An autoscaler was given time to add nodes, and did not.
     no_nodes: bool,
 }
 
 impl Lifted {
-    /// Of pods that another process of the operator let go: where a node is planned for one, it is for all.
+    /// Lifted pods of an earlier operator process: if one has a planned node, all have.
     pub(super) fn found(run: &Standing<'_>, snapshot: &Snapshot<'_>) -> Self {
         let is_planned = |pod: &&PodNeeds| {
             let member = pod.member.as_ref();
@@ -77,12 +77,12 @@ impl History {
         self.pause(run, now).is_some()
     }
 
-    /// Its pods were let go, and it had none on a node before.
+    /// Whether the run's pods were lifted while none was on a node.
     pub(super) fn has_just_begun(&self, run: &str) -> bool {
         self.lifted.get(run).is_some_and(|lifted| lifted.first)
     }
 
-    /// The run went back; until when it pauses.
+    /// Records a requeue; returns when the pause ends.
     pub(super) fn requeue(&mut self, run: &str, no_nodes: bool, now: Timestamp) -> Timestamp {
         self.lifted.remove(run);
         self.waiting_since.remove(run);
@@ -103,7 +103,7 @@ impl History {
         let known = |uid: &String| runs.iter().any(|run| run.run.uid == *uid);
         self.lifted.retain(|uid, _| known(uid));
         self.waiting_since.retain(|uid, _| known(uid));
-        // Once a run has all of its pods on nodes, an earlier failure to place it says nothing any more.
+        // Once all pods of a run are on nodes, an earlier failure to place it no longer matters.
         let whole = |uid: &String| {
             runs.iter().any(|run| {
                 run.run.uid == *uid && run.incomplete.is_empty() && run.gated.is_empty() && run.unbound.is_empty()
@@ -113,8 +113,8 @@ impl History {
     }
 }
 
-/// Lets these pods of a run go, and waits for them to be bound. `adds_nodes`: so long, because nodes are added for
-/// them.
+/// Lifts the gates of these pods of a run, and waits until they are bound. `adds_nodes`: how long, if nodes are added
+/// for them.
 pub(super) fn lift(
     run: &Standing<'_>,
     pods: Vec<Chosen>,
@@ -133,7 +133,7 @@ pub(super) fn lift(
     decision.wake(now + lifted.wait);
     history.lifted.insert(uid.clone(), lifted);
     if adds_nodes.is_some() {
-        // From here on its own deadline counts.
+        // From here on the deadline of the lift applies.
         history.waiting_since.remove(uid);
     }
     decision.step = Some(Step::Lift { run: uid.clone(), pods });

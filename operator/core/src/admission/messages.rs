@@ -1,4 +1,4 @@
-//! What a run that waits is told: what is missing, how much, where, and what to do about it.
+//! Messages for waiting runs: what is missing, how much, where, and what to do about it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::quantity::in_words;
 
-/// Of many nodes, so many are named.
+/// Maximum number of nodes named in a message.
 const NODES_NAMED: usize = 6;
 
 fn waits(reason: Reason, message: String) -> Verdict {
@@ -24,7 +24,7 @@ fn waits(reason: Reason, message: String) -> Verdict {
     }
 }
 
-/// The reason of a run that waits for nothing here.
+/// The reason of a run that waits for nothing in admission.
 pub const ADMITTED: Reason = Reason::Admitted;
 
 pub fn admitted() -> Verdict {
@@ -35,7 +35,7 @@ pub fn admitted() -> Verdict {
     }
 }
 
-/// The reason of a run that fits and takes the claim on its pool before it begins.
+/// The reason of a run that fits, and must take the claim on its pool before it begins.
 pub const CLAIMS_POOL: Reason = Reason::ClaimsPool;
 
 pub fn claims_pool() -> Verdict {
@@ -45,7 +45,7 @@ pub fn claims_pool() -> Verdict {
     )
 }
 
-/// Of a run that does its work: why further replicas of its engines wait.
+/// For a run that works: why further replicas of its engines wait.
 pub fn works_while(replicas: &Verdict) -> Verdict {
     Verdict {
         admitted: true,
@@ -87,7 +87,7 @@ pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
     }
 }
 
-/// Of a run that no present nodes hold, while an autoscaler may add some.
+/// For a run that does not fit on the present nodes, while an autoscaler may add some.
 pub fn nodes_wanted(unbound: &[&PodNeeds], wait: SignedDuration) -> Verdict {
     Verdict {
         admitted: true,
@@ -102,7 +102,7 @@ pub fn nodes_wanted(unbound: &[&PodNeeds], wait: SignedDuration) -> Verdict {
     }
 }
 
-/// Of a run whose pods went back until then. `no_nodes`: an autoscaler had been given time to add nodes.
+/// For a run requeued until this time. `no_nodes`: an autoscaler was given time to add nodes.
 pub fn requeue(until: Timestamp, no_nodes: bool, now: Timestamp) -> Verdict {
     let seconds = until.duration_since(now).as_secs().max(0) + 1;
     let (why, see) = match no_nodes {
@@ -123,10 +123,10 @@ pub fn requeue(until: Timestamp, no_nodes: bool, now: Timestamp) -> Verdict {
     )
 }
 
-/// The reason of a run that the nodes could not hold even if nothing else ran.
+/// The reason of a run that would not fit even on empty nodes.
 pub const NEVER_FITS: Reason = Reason::NeverFits;
 
-/// Why these pods of a run do not fit. `store_terms`: what the volume of its store asks of nodes.
+/// Why these pods of a run do not fit. `store_terms`: node requirements of the store's volume.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
     store_terms: &[NodeSelectorTerm],
@@ -207,7 +207,7 @@ fn each(pod: &PodNeeds) -> String {
     }
 }
 
-/// The resource of which the nodes that may take these pods have least, measured by what is asked.
+/// The scarcest resource on the nodes that may take these pods, relative to the requests.
 fn scarce(pods: &[&PodNeeds], capacity: &Capacity<'_>) -> String {
     let mut wanted = super::facts::Amounts::new();
     for pod in pods {

@@ -1,5 +1,5 @@
-//! Where pods would go on nodes, or why they do not fit: what `kubectl grpo plan` asks, by the search and in the words
-//! of admission. Pure.
+//! Where pods would go on nodes, or why they do not fit: for `kubectl grpo plan`, with admission's search and messages.
+//! Pure.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::{
     messages,
 };
 
-/// The most copies that are counted.
+/// Maximum number of copies counted.
 const MOST_COPIES: u32 = 10_000;
 
-/// The node of each of these pods, in their order, beside the pods that are on nodes already. Otherwise the reason and
-/// the message that a run with these pods is told.
+/// Returns the node of each of these pods, in their order, next to the pods already on nodes. Otherwise returns the
+/// reason and the message for a run with these pods.
 pub fn placement(
     nodes: &[NodeFacts],
     bound: &[&PodNeeds],
@@ -30,7 +30,7 @@ pub fn placement(
     Err((verdict.reason, verdict.message))
 }
 
-/// How many pods like this one fit beside the pods that are on nodes, at most `per_node` on each.
+/// Number of pods like this one that fit next to the pods already on nodes, at most `per_node` on each.
 pub fn copies(nodes: &[NodeFacts], bound: &[&PodNeeds], pod: &PodNeeds, per_node: Option<u32>) -> u32 {
     let Some(member) = &pod.member else { return 0 };
     let capacity = Capacity::free(nodes, bound);

@@ -1,10 +1,10 @@
-//! Clusters whose nodes come when pods need them. Pure.
+//! Admission in clusters that add nodes when pods need them. Pure.
 //!
-//! An autoscaler adds nodes for pods that the scheduler cannot place, and takes no notice of pods behind a gate. So a
-//! run that fits on no present nodes is let go unplanned: no pod is bound to a node. It is the last choice, one run at
-//! a time. Meanwhile runs are admitted that fit beside it: what its pods could take of the present nodes is reserved.
-//! It may hold a part of what it needs while the rest comes; what has no node after the time that the operator's
-//! setting allows goes back.
+//! An autoscaler adds nodes for pods that the scheduler cannot place, and ignores gated pods. So a run that fits on no
+//! present nodes is lifted unplanned: no pod is pinned to a node. This is the last choice, for one run at a time.
+//! Meanwhile runs that fit beside it are admitted: what its pods could take of the present nodes is reserved. The run
+//! may hold some of its pods while the rest waits for nodes; pods without a node after the time in the operator's
+//! settings are requeued.
 
 use super::{
     facts::Candidate,
@@ -15,9 +15,8 @@ use super::{
     step::{Chosen, Decision, Snapshot, chosen},
 };
 
-/// Lets the first run that waits for capacity go, if nodes may be added and nothing else was decided; runs that do
-/// their work and wait for further replicas come last. `ahead`: the run that has some of its pods and keeps the others
-/// waiting.
+/// Lifts the first run that waits for capacity, if nodes may be added and no other step was decided; runs that work and
+/// wait for further replicas come last. `ahead`: the run that has some of its pods and blocks the others.
 pub fn ask_for_nodes(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],
@@ -48,8 +47,8 @@ pub fn ask_for_nodes(
     decision.tell(run, messages::nodes_wanted(&run.gated, wait));
 }
 
-/// Takes out of the capacity what the pending pods of a run could get: the scheduler gives them the first node that
-/// comes, so a run that is admitted onto it would not be bound.
+/// Reserves the capacity that the pending pods of a run could get: the scheduler gives them the first new node, so
+/// another run admitted onto it would not be bound.
 pub fn reserve(capacity: &mut Capacity<'_>, run: &Standing<'_>, budget: &mut Budget) {
     let store = StorePlace {
         node: None,

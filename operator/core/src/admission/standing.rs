@@ -9,13 +9,13 @@ use super::{
 };
 use crate::names::role;
 
-/// The pods of one run that count: of its newest attempts, and not on their way out.
+/// The pods of one run that count: pods of its newest attempts that are not being deleted.
 pub struct Standing<'a> {
     pub run: &'a Candidate,
     pub bound: Vec<&'a PodNeeds>,
     pub unbound: Vec<&'a PodNeeds>,
     pub gated: Vec<&'a PodNeeds>,
-    /// Roles of which there are not enough pods yet.
+    /// Roles with too few pods.
     pub incomplete: Vec<&'static str>,
     pub priority: i32,
 }
@@ -29,7 +29,7 @@ impl<'a> Standing<'a> {
                 .map(|(_, member)| member.attempt)
                 .max()
         };
-        // Each replica of an engine has attempts of its own; of another role only the newest counts.
+        // Each replica of an engine has its own attempts; for other roles only the newest attempt counts.
         let counts = |member: &Member| member.role == role::ENGINE || Some(member.attempt) == newest(&member.role);
         let counted: Vec<_> = members.iter().filter(|(_, member)| counts(member)).collect();
         let incomplete = run
@@ -70,8 +70,8 @@ impl<'a> Standing<'a> {
         }
     }
 
-    /// It does its work: driver and trainer are on nodes, and an engine where it has its own. What else it may wait for
-    /// are further replicas.
+    /// Whether the run works: driver and trainer are on nodes, and an engine if the run has its own engines. Then only
+    /// further replicas may be waiting.
     pub fn works(&self) -> bool {
         let is = |pod: &PodNeeds, role: &str| pod.member.as_ref().is_some_and(|member| member.role == role);
         let waits = || self.unbound.iter().chain(&self.gated);
@@ -89,7 +89,8 @@ impl<'a> Standing<'a> {
         roles.all(|(role, _)| if *role == role::ENGINE { serves() } else { placed(role) })
     }
 
-    /// Gated pods that are of use only together: all ranks of the trainer, the nodes of one engine replica, the driver.
+    /// Sets of gated pods that are useful only together: all ranks of the trainer, the nodes of one engine replica, the
+    /// driver.
     pub fn sets(&self) -> Vec<Vec<&'a PodNeeds>> {
         let mut sets: BTreeMap<(u8, u32), Vec<&'a PodNeeds>> = BTreeMap::new();
         for pod in &self.gated {

@@ -1,4 +1,4 @@
-//! What admission decides from, and what it decides: data that the rules share.
+//! Input and result of an admission decision: data that the rules share.
 
 use std::collections::BTreeMap;
 
@@ -11,34 +11,34 @@ use super::{
     verdict::Verdict,
 };
 
-/// Lifted pods are bound after this long, or go back.
+/// Lifted pods not bound after this time are requeued.
 pub const BIND_DEADLINE: SignedDuration = SignedDuration::from_secs(30);
-/// Everything a decision is made from.
+/// All input of a decision.
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a> {
-    /// None: the operator may not look at nodes. Then everything fits until the scheduler shows otherwise.
+    /// `None`: the operator may not read nodes. Then everything fits until the scheduler shows otherwise.
     pub nodes: Option<&'a [NodeFacts]>,
     pub pods: Vec<&'a PodNeeds>,
     pub candidates: Vec<&'a Candidate>,
     pub now: Timestamp,
-    /// How long new nodes are waited for. None: no nodes are added.
+    /// How long to wait for new nodes. `None`: the cluster adds no nodes.
     pub scale_up: Option<SignedDuration>,
 }
 
-/// A pod to be let go or taken back.
+/// A pod to lift or to requeue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// The node that is planned for it.
+    /// The planned node.
     pub node: Option<String>,
-    /// Its hostname, when the scheduler is bound to it.
+    /// The node's host name, if the pod is pinned to the node.
     pub host: Option<String>,
     pub other_gates: Vec<String>,
 }
 
-/// What is done now.
+/// The action to take now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Lift { run: String, pods: Vec<Chosen> },
@@ -49,11 +49,11 @@ pub enum Step {
 pub struct Decision {
     pub step: Option<Step>,
     pub verdicts: BTreeMap<String, Verdict>,
-    /// Something is due then even if nothing happens.
+    /// Decide again then, even without an event.
     pub again_at: Option<Timestamp>,
 }
 
-/// A pod without a node that is planned for it.
+/// A pod without a planned node.
 pub(super) fn chosen(pod: &PodNeeds) -> Chosen {
     Chosen {
         namespace: pod.namespace.clone(),
@@ -70,7 +70,7 @@ pub(super) fn chosen(pod: &PodNeeds) -> Chosen {
 }
 
 impl Decision {
-    /// What a run is told. One that does its work stays admitted while further replicas wait.
+    /// Sets the verdict on a run. A run that works stays admitted while further replicas wait.
     pub(super) fn tell(&mut self, run: &Standing<'_>, verdict: Verdict) {
         let verdict = match !verdict.admitted && run.works() {
             true => messages::works_while(&verdict),

@@ -1,5 +1,5 @@
-//! Simulated admission: decisions are carried out against a model of the scheduler, and no run may end up with only
-//! half of what it needs.
+//! Simulated admission: executes decisions against a model of the scheduler; no run may end up with only half of its
+//! pods.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -39,7 +39,7 @@ fn manifest(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value
         "engine" => ("InferencePool", format!("{run}-pool")),
         _ => ("GrpoRun", run.to_owned()),
     };
-    // Engines here are replicas of one pod.
+    // Engine replicas have one pod here.
     let place = if role == "engine" {
         "grpo.dev/group"
     } else {
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A run with trainer ranks of `gpus` each, and engines of `engine_gpus`.
+    /// Adds a run with trainer ranks of `gpus` each, and engines of `engine_gpus`.
     pub fn add(&mut self, name: &str, age: i64, trainers: (u32, u32), engines: (u32, u32)) {
         self.runs.push(candidate(name, age, trainers.0, engines.0));
         self.pods.push(pod(name, "driver", 0, 0));
@@ -132,7 +132,7 @@ impl World {
         decide(&snapshot, &mut self.history)
     }
 
-    /// Decides and does it; the scheduler binds what it can, to the node that admission chose.
+    /// Decides and executes; the scheduler binds pods that fit, to the node that admission chose.
     pub fn step(&mut self) -> Option<Step> {
         let step = self.decide().step?;
         match &step {
@@ -176,7 +176,7 @@ impl World {
         all.allocatable.get(resource).copied().unwrap_or(0) - used
     }
 
-    /// What kube-scheduler does with pods that have no gate, in the order they are there.
+    /// Acts as kube-scheduler for ungated pods, in their order in the list.
     pub fn schedule(&mut self) {
         for n in 0..self.pods.len() {
             let pod = &self.pods[n];
@@ -214,7 +214,7 @@ impl World {
             .filter(move |pod| pod.member.as_ref().is_some_and(|member| member.run == run))
     }
 
-    /// A node that is gone: pods on it were made again.
+    /// Removes a node and creates its pods again.
     pub fn lose_node(&mut self, name: &str) {
         self.nodes.retain(|node| node.name != name);
         let lost: Vec<String> = self
@@ -226,7 +226,7 @@ impl World {
         lost.iter().for_each(|uid| self.gate_again(uid));
     }
 
-    /// A pod that was made again.
+    /// Gates a pod that was created again.
     pub fn gate_again(&mut self, uid: &str) {
         self.unbind(uid);
         let member = self.find(uid).member.as_mut().unwrap();
@@ -234,17 +234,17 @@ impl World {
         member.selector = Arc::default();
     }
 
-    /// A pod that the scheduler has not bound.
+    /// Unbinds a pod from its node.
     pub fn unbind(&mut self, uid: &str) {
         self.find(uid).node = None;
     }
 
-    /// Another process of the operator takes over.
+    /// Another operator process takes over.
     pub fn restart(&mut self) {
         self.history = History::default();
     }
 
-    /// One more replica of a run's engines.
+    /// Adds a replica to a run's engines.
     pub fn add_engine(&mut self, run: &str, replica: u32, gpus: u32) {
         let candidate = self.runs.iter_mut().find(|candidate| candidate.uid == run).unwrap();
         *candidate.whole.entry("engine").or_default() += 1;
@@ -267,8 +267,7 @@ impl World {
     }
 }
 
-/// What a run of so many (trainers, GPUs each) and (engines, GPUs each) is told while another one has most of three
-/// nodes.
+/// The verdict on a run with (trainers, GPUs each) and (engines, GPUs each) while another run has most of three nodes.
 pub fn waits_for_gpus(run: &str, trainers: (u32, u32), engines: (u32, u32)) -> Verdict {
     let mut world = World::new(vec![node("node-a", 8), node("node-b", 8), node("node-c", 8)]);
     world.add("other", 60, (2, 8), (1, 5));
@@ -312,7 +311,7 @@ fn small_pods_do_not_take_the_halves_that_a_large_one_needs() {
 #[test]
 fn what_fits_only_by_an_unusual_packing_is_found() {
     let mut world = World::new(vec![node("a", 8), node("b", 7)]);
-    // 5+3 and 4+3 fill the nodes; putting 4 beside 3 on the first would not.
+    // 5+3 and 4+3 fill the nodes; 4 next to 3 on the first would not.
     world.runs.push(candidate("run", 60, 4, 0));
     world.pods.push(pod("run", "driver", 0, 0));
     for (rank, gpus) in [(0, 5), (1, 4), (2, 3), (3, 3)] {
@@ -372,7 +371,7 @@ fn a_run_whose_pods_are_not_bound_in_time_goes_back_whole() {
     for chosen in pods {
         world.find(&chosen.uid).member.as_mut().unwrap().gated = false;
     }
-    // Something that admission knows nothing of keeps one of them away.
+    // A constraint unknown to admission keeps one of them away.
     world.find("run-trainer-0").node = Some("a".into());
     assert!(world.step().is_none(), "the scheduler is given time");
     world.now += BIND_DEADLINE;
@@ -417,7 +416,7 @@ fn a_run_that_lost_its_ranks_gets_them_back_before_others_begin() {
     world.add("running", 60, (1, 8), (1, 4));
     world.settle();
     world.add("new", 600, (1, 8), (0, 0));
-    // A new attempt's rank; its node is not back yet.
+    // A rank of a new attempt; its node is not back yet.
     let its_node = world.find("running-trainer-0").node.clone().unwrap();
     let lost = world.nodes.iter().position(|node| node.name == *its_node).unwrap();
     world.pods.retain(|pod| &*pod.uid != "running-trainer-0");
@@ -483,7 +482,7 @@ fn a_run_that_works_keeps_its_pods_and_keeps_nobody_waiting_while_replicas_wait(
     let mut world = World::new(vec![node("a", 8), node("b", 4)]);
     world.add("scaled", 60, (1, 4), (1, 4));
     world.settle();
-    // Its pool is scaled up by what no node has free.
+    // Its pool gets a replica that no node has room for.
     world.pods.push(pod("scaled", "engine", 1, 8));
     world.add("small", 30, (1, 4), (0, 0));
     world.add("large", 20, (1, 8), (0, 0));
@@ -503,9 +502,9 @@ fn a_run_that_works_keeps_its_pods_and_keeps_nobody_waiting_while_replicas_wait(
 
 #[test]
 fn a_run_works_when_driver_trainer_and_one_whole_engine_are_on_nodes() {
-    /// Role, rank, and whether it is on a node.
+    /// Role, rank, and whether the pod is on a node.
     type PodThere = (&'static str, u32, bool);
-    // Pods, and whether the run works without those that are not on nodes.
+    // Pods, and whether the run works without the pods that are not on nodes.
     let cases: [(&[PodThere], bool); 6] = [
         (
             &[
@@ -661,14 +660,14 @@ fn a_foreign_pod_that_claims_to_be_admitted_with_a_run_holds_nobody_up() {
     }
 }
 
-/// What a PersistentVolume says that is on nodes with this label only.
+/// Node terms of a PersistentVolume that exists only on nodes with this label.
 fn terms(label: &str, value: Option<&str>) -> Vec<NodeSelectorTerm> {
     let term = |value: &str| json!({"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]});
     let terms = value.map(|value| serde_json::from_value(term(value)).unwrap());
     terms.into_iter().collect()
 }
 
-/// A volume of one zone, written by several nodes: driver and trainer go there, engines go anywhere.
+/// A volume of one zone, writable from several nodes: driver and trainer go to that zone, engines anywhere.
 #[test]
 fn pods_that_mount_the_store_go_to_the_zone_of_its_volume_and_a_run_waits_for_room_there() {
     let world = |zone: &str| {
@@ -803,8 +802,8 @@ fn sizes() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// After admission has come to rest, every run is whole or holds nothing. A run that is never admitted would not
-    /// fit even alone.
+    /// When admission has settled, every run is whole or holds nothing. A run that is never admitted would not fit even
+    /// alone.
     #[test]
     fn there_is_neither_a_half_placed_run_nor_a_deadlock(
         nodes in prop::collection::vec(sizes(), 1..6),
@@ -816,7 +815,7 @@ proptest! {
             world.add(&format!("run-{n}"), 100 - i64::try_from(n).unwrap(), *trainers, *engines);
         }
         let mut unfinished: Vec<usize> = (0..runs.len()).collect();
-        // Runs end one after the other; every time the rest settles again.
+        // Runs end one after the other; after each end, the rest settles again.
         loop {
             world.settle();
             for n in &unfinished {
@@ -840,7 +839,7 @@ proptest! {
     }
 }
 
-/// Exact packing, by trying everything.
+/// Exact packing by exhaustive search.
 fn fits(sizes: &[u32], free: &mut [u32]) -> bool {
     let Some((first, rest)) = sizes.split_first() else {
         return true;

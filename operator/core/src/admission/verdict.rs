@@ -1,8 +1,8 @@
-//! How a run stands with admission.
+//! Admission's verdict on a run.
 
 use grpo_contracts::reason::Reason;
 
-/// How a run stands.
+/// Admission's verdict on a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub admitted: bool,

@@ -1,5 +1,5 @@
-//! The bytes that a run takes, as far as its spec and the name of its model say them: memory of trainer and engines,
-//! versions of the weights, checkpoints, and downloads of the model.
+//! Estimates the bytes of a run from its spec and the name of its model: memory of trainer and engines, weights
+//! versions, checkpoints and model downloads.
 
 use grpo_contracts::{RunConfig, run_config::pool_cache, weights};
 use grpo_crds::{
@@ -17,24 +17,24 @@ use super::{
     tokens,
 };
 
-/// Bytes of a number: in files of a model as publishers have them, as it is stepped, and in a checkpoint (a value and
-/// two moments).
+/// Bytes of one number: in the publisher's model files, as the optimizer steps it, and in a checkpoint (a value and two
+/// moments).
 const BF16: u64 = 2;
 const F32: u64 = 4;
 const CHECKPOINT: u64 = 12;
 
-/// A model as its name describes it.
+/// A model with the sizes that its name states.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedModel {
     pub name: String,
     pub parameters: u64,
-    /// Those that a token passes: fewer in a mixture of experts.
+    /// Active parameters for each token; fewer in a mixture of experts.
     pub active: u64,
-    /// Bytes of its files, in bf16.
+    /// Bytes of the model files, in bf16.
     pub bytes: u64,
 }
 
-/// The model of a spec. None for a name that says no size.
+/// Returns the model of a spec, or `None` if the name has no size.
 pub fn model(source: &ModelSource) -> Option<NamedModel> {
     let name = source_name(source)?;
     let size = size(&name)?;
@@ -57,9 +57,9 @@ pub struct TrainerMemory {
     pub tokens: u64,
     pub on_gpus: bool,
     pub estimate: Estimate,
-    /// Beside the tensors: CUDA's context and NCCL's buffers.
+    /// Memory outside the tensors: CUDA's context and NCCL's buffers.
     pub besides: u64,
-    /// Bytes of the state that offloading keeps in each pod's memory.
+    /// Bytes of offloaded state in each pod's memory.
     pub offloaded_per_pod: u64,
 }
 
@@ -70,7 +70,7 @@ impl TrainerMemory {
     }
 }
 
-/// The memory of a run's trainer. None without one, and for a model whose name says no size.
+/// Returns the memory of a run's trainer, or `None` without a trainer or if the model's name has no size.
 pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
     let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
     let size = size(&model_name(spec)?)?;
@@ -101,25 +101,25 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
     })
 }
 
-/// How fast each GPU of a trainer computes.
+/// Speed of each GPU of a trainer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainerSpeed {
-    /// Of each row.
+    /// Tokens of each row.
     pub row: u64,
     pub tokens_per_second: f64,
-    /// Whether activations fit; else blocks are computed twice.
+    /// Whether activations fit; otherwise blocks are computed twice.
     pub kept: bool,
 }
 
-/// Tokens a second of each GPU of a run's trainer, by arithmetic ([`grpo_memory::StepTime`]), over rows of the longest
-/// length; `bytes`: of a GPU's memory, where it is known. None without GPUs, and for a model whose name says no size.
+/// Returns the tokens a second of each GPU of a run's trainer, calculated ([`grpo_memory::StepTime`]) for rows of the
+/// maximum length. `bytes`: memory of a GPU, if known. Returns `None` without GPUs, or if the model's name has no size.
 pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Option<TrainerSpeed> {
     let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
     if trainer.gpus_per_node == 0 {
         return None;
     }
     let facts = super::facts(spec, trainer, size(&model_name(spec)?)?);
-    // Ranks that share a sequence each have their part of its tokens, and of its pairs.
+    // Sequence parallelism: each rank has its share of the tokens and of the pairs.
     let sequence = u64::from(trainer.sequence_parallel.max(1));
     let row = u64::from(spec.longest_row().unwrap_or(GPU_TOKENS));
     let whole = StepWork::row(row);
@@ -129,8 +129,8 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
         pairs: share(whole.pairs),
         trained: share(whole.trained),
     };
-    // As the trainer decides (`activation_room`): of several micro-batches, in nine tenths of what is free beside state
-    // and logits.
+    // The trainer's own rule (`activation_room`): with several micro-batches, activations may take nine tenths of the
+    // memory left by state and logits.
     let tokens = tokens(spec, trainer).max(row.div_ceil(sequence));
     let load = Load {
         tokens: vec![tokens; 2],
@@ -138,10 +138,11 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
     };
     let state = facts.estimate(&load, Schedule::Kept).state;
     let beside = state + F32 * facts.head_logits + CUDA_AND_NCCL;
-    let kept = bytes.is_some_and(|bytes| facts.step_bytes(&load, Schedule::Kept) <= bytes.saturating_sub(beside) / 10 * 9);
+    let kept =
+        bytes.is_some_and(|bytes| facts.step_bytes(&load, Schedule::Kept) <= bytes.saturating_sub(beside) / 10 * 9);
     let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
     let time = facts.step_time(&work, schedule, gpu);
-    // A step has many rows, and its optimizer's part is that of one.
+    // A step has many rows but one optimizer pass, so the time of a row leaves the optimizer out.
     let seconds = time.total() - time.optimizer;
     Some(TrainerSpeed {
         row,
@@ -153,15 +154,15 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
 /// The memory of one replica of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineMemory {
-    /// GPUs of a replica, over all of its pods; 0 where it computes on CPUs.
+    /// GPUs of a replica, over all its pods; 0 for an engine on CPUs.
     pub gpus: u32,
-    /// Of each GPU, or of the pod of an engine without GPUs.
+    /// Memory of each GPU, or of the pod of an engine without GPUs.
     pub share: EngineShare,
-    /// The share of a GPU's memory that weights and cache take. None: the engine's own default.
+    /// The fraction of a GPU's memory for weights and cache. `None`: the engine's own default.
     pub fraction: Option<f64>,
 }
 
-/// The memory of an engine. None for an external one, and for a model whose name says no size.
+/// Returns the memory of an engine, or `None` for an external engine or if the model's name has no size.
 pub fn engine(source: &ModelSource, engine: &Engine) -> Option<EngineMemory> {
     let size = size(&source_name(source)?)?;
     let geometry = guess(size, None);
@@ -197,27 +198,27 @@ pub fn engine(source: &ModelSource, engine: &Engine) -> Option<EngineMemory> {
     })
 }
 
-/// What a run that trains writes.
+/// Bytes that a training run writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreBytes {
     /// One version of the weights, as engines pull it.
     pub version: u64,
-    /// Versions that are kept, the initial one included.
+    /// Kept versions, including the initial one.
     pub versions: u64,
     /// One checkpoint.
     pub checkpoint: u64,
-    /// Checkpoints that exist at the same time, the one that is written included.
+    /// Checkpoints that exist at the same time, including the one being written.
     pub checkpoints: u64,
 }
 
 impl StoreBytes {
-    /// At the fullest moment, without episodes.
+    /// The maximum, without episodes.
     pub fn total(&self) -> u64 {
         self.version * self.versions + self.checkpoint * self.checkpoints
     }
 }
 
-/// Versions and checkpoints of a run. None for one that does not train, and for a model whose name says no size.
+/// Returns the bytes of versions and checkpoints, or `None` if the run does not train or the model's name has no size.
 pub fn store(spec: &GrpoRunSpec) -> Option<StoreBytes> {
     if !spec.mode.needs_trainer() {
         return None;
@@ -225,7 +226,7 @@ pub fn store(spec: &GrpoRunSpec) -> Option<StoreBytes> {
     let size = size(&model_name(spec)?)?;
     let whole = size.parameters as u64;
     let adapter = adapter_values(size, spec);
-    // An adapter is published as it is stepped, a whole model as it is computed with: on GPUs in bf16.
+    // An adapter is published in the optimizer's precision, full weights in the compute precision: bf16 on GPUs.
     let on_gpus = spec.trainer.as_ref().is_some_and(|trainer| trainer.gpus_per_node > 0);
     let version = match weights::publishes_adapters(spec) {
         true => F32 * adapter.unwrap_or(whole),
@@ -240,24 +241,24 @@ pub fn store(spec: &GrpoRunSpec) -> Option<StoreBytes> {
     })
 }
 
-/// Values of the adapter that is trained.
+/// Number of values in the trained adapter.
 fn adapter_values(size: Size, spec: &GrpoRunSpec) -> Option<u64> {
     let Geometry { adapter, .. } = guess(size, spec.model.lora.as_ref());
     adapter.map(|adapter| adapter.units.iter().sum())
 }
 
-/// Who downloads a model, and how often.
+/// How often a model is downloaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelDownloads {
-    /// Downloads, one for each cache. At most so many where nodes share one.
+    /// Number of downloads, one for each cache; an upper bound if nodes share a cache.
     pub times: u32,
-    /// At most, since pods of one node share the download.
+    /// `times` is an upper bound, since pods of one node share the download.
     pub at_most: bool,
-    /// One of them lies in the run's store.
+    /// One of the downloads is in the run's store.
     pub in_store: bool,
 }
 
-/// Downloads of a run's model by its own pods. None for a model that is mounted.
+/// Returns the downloads of a run's model by its own pods, or `None` for a mounted model.
 pub fn downloads_of_run(run: &GrpoRun) -> Option<ModelDownloads> {
     let spec = &run.spec;
     let download = RunConfig::of(run).model_download?;
@@ -297,7 +298,7 @@ pub fn downloads_of_run(run: &GrpoRun) -> Option<ModelDownloads> {
     })
 }
 
-/// Downloads of a model by the replicas of a pool that no run owns. None for a model that is mounted, and for an
+/// Returns the downloads of a model by the replicas of a pool without a run, or `None` for a mounted model or an
 /// external engine.
 pub fn downloads_of_pool(pool: &grpo_crds::InferencePoolSpec) -> Option<ModelDownloads> {
     if !pool.model.is_downloaded() || pool.engine.external.is_some() {
@@ -313,7 +314,7 @@ pub fn downloads_of_pool(pool: &grpo_crds::InferencePoolSpec) -> Option<ModelDow
     })
 }
 
-/// Whether a run's engines are given each new version of the weights.
+/// Whether a run's engines load each new version of the weights.
 pub fn updates_engines(mode: Mode, engine: &Engine) -> bool {
     let external = engine.external.as_ref();
     mode == Mode::Train

@@ -1,5 +1,5 @@
-//! The geometry of a model of which only the size is known: that of the published model nearest in size, its units
-//! scaled so that their sum is the size.
+//! Guesses the geometry of a model from its size: the published model nearest in size, with units scaled so that their
+//! sum is the size.
 
 use grpo_crds::sources::Lora;
 use grpo_memory::{AdapterGeometry, Geometry, Mlp};
@@ -10,14 +10,14 @@ const VOCABULARY: u64 = 151_936;
 const POSITIONS: u64 = 40_960;
 const HEAD_DIM: u64 = 128;
 
-/// A published model of the Qwen families, which are what the trainer computes.
+/// A published model of the Qwen families, which the trainer supports.
 struct Published {
     layers: usize,
     hidden: u64,
     mlp: Mlp,
     heads: u64,
     groups: u64,
-    /// The vocabulary head is the embedding.
+    /// The vocabulary head uses the embedding's weights.
     tied: bool,
 }
 
@@ -63,7 +63,7 @@ const DENSE: [Published; 7] = [
 const MIXTURES: [Published; 2] = [mixture(48, 2048, 768, 32), mixture(94, 4096, 1536, 64)];
 
 impl Published {
-    /// `[inputs, outputs]` of the linear layers of a block that may have an adapter, by name.
+    /// `[inputs, outputs]` of a block's linear layers that may have an adapter, by name.
     fn linears(&self) -> Vec<(&'static str, [u64; 2])> {
         let (h, queries, keys) = (self.hidden, self.heads * HEAD_DIM, self.groups * HEAD_DIM);
         let mut linears = vec![
@@ -105,7 +105,7 @@ impl Published {
     }
 }
 
-/// The geometry of a model of that size, with the adapter that is trained beside it.
+/// The geometry of a model of this size, with its trained adapter.
 pub fn guess(size: Size, lora: Option<&Lora>) -> Geometry {
     let known: &[Published] = if size.active < size.parameters {
         &MIXTURES
@@ -135,7 +135,7 @@ pub fn guess(size: Size, lora: Option<&Lora>) -> Geometry {
     }
 }
 
-/// Beside every linear layer that is named, or all.
+/// The adapter of the named linear layers, or of all.
 fn adapter(model: &Published, lora: &Lora) -> AdapterGeometry {
     let named = |name: &str| lora.target_modules.is_empty() || lora.target_modules.iter().any(|target| target == name);
     let targets: Vec<[u64; 2]> = model

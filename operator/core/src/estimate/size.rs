@@ -1,21 +1,21 @@
-//! How large a model is, as its name says.
+//! The size of a model, from its name.
 
 use grpo_crds::{GrpoRunSpec, sources::ModelSource};
 
-/// How large a model is, as its name says.
+/// The size of a model, from its name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Size {
     pub parameters: f64,
-    /// Those that a token passes; fewer in a mixture of experts.
+    /// Active parameters for each token; fewer in a mixture of experts.
     pub active: f64,
 }
 
-/// What the model is called where it comes from.
+/// The name of the run's model at its source.
 pub fn model_name(spec: &GrpoRunSpec) -> Option<String> {
     source_name(&spec.model.source())
 }
 
-/// The same of any model.
+/// The name of a model at its source.
 pub fn source_name(model: &ModelSource) -> Option<String> {
     let hub = model.hub.as_ref().map(|hub| hub.repo.clone());
     let image = || {
@@ -35,8 +35,8 @@ fn joined(place: &str, path: Option<&str>) -> String {
     path.map_or_else(|| place.to_owned(), |path| format!("{place}/{path}"))
 }
 
-/// The size that a name says: `Qwen3-32B`, `Qwen2.5-Coder-7B-Instruct`, `30B-A3B`. The last part of a path that says
-/// one is believed.
+/// The size in a name: `Qwen3-32B`, `Qwen2.5-Coder-7B-Instruct`, `30B-A3B`. In a path, the last part with a size
+/// decides.
 pub fn size(name: &str) -> Option<Size> {
     name.rsplit('/').find_map(|part| {
         let words: Vec<&str> = part.split(['-', '_', ':', '@']).collect();

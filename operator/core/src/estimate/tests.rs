@@ -2,7 +2,7 @@ use super::*;
 use grpo_crds::GrpoRun;
 use serde_json::{Value, json};
 
-/// MiB as the label has them.
+/// MiB, as in the label.
 const H100: u64 = 81_559;
 const H200: u64 = 143_771;
 const RTX4090: u64 = 24_564;
@@ -25,7 +25,7 @@ fn estimate_of(repo: &str, trainer: Value) -> Estimate {
     estimate(&spec, spec.trainer.as_ref().unwrap(), size(repo).unwrap())
 }
 
-/// Bytes of the state for each parameter, less the table of rotations.
+/// Bytes of state for each parameter, without the table of rotations.
 fn state_of(repo: &str, trainer: Value) -> f64 {
     let rotations = 4.0 * 2.0 * 40_960.0 * 128.0;
     (estimate_of(repo, trainer).state as f64 - rotations) / size(repo).unwrap().parameters

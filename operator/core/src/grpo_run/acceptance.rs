@@ -1,5 +1,5 @@
-//! Whether a run is accepted: this version's processes execute every field that it uses. Decided before anything is
-//! made for the run, and shown in the condition `Accepted`.
+//! Decides whether a run is accepted: this version's processes execute every field that it uses. Decided before any
+//! object is created for the run, and shown in the condition `Accepted`.
 
 use grpo_contracts::reason::Reason;
 use grpo_contracts::support;
@@ -10,7 +10,7 @@ use crate::{conditions::ConditionStatus, settings::Settings};
 
 pub const ACCEPTED: &str = "Accepted";
 
-/// What the condition says.
+/// Content of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acceptance {
     pub status: ConditionStatus,
@@ -27,7 +27,7 @@ impl Acceptance {
         }
     }
 
-    /// Why the run ends before anything is made for it.
+    /// Why the run ends before any object is created for it.
     pub fn refusal(&self) -> Option<Fault> {
         (self.status == ConditionStatus::False).then(|| Fault {
             reason: self.reason.clone(),
@@ -36,7 +36,7 @@ impl Acceptance {
     }
 }
 
-/// Whether the run is accepted. A run that is over keeps what it was told.
+/// Whether the run is accepted. A finished run keeps its condition.
 pub fn acceptance(seen: &RunObservation, settings: &Settings, is_over: bool) -> Acceptance {
     if is_over && let Some(told) = told_before(seen) {
         return told;
@@ -54,7 +54,7 @@ pub fn acceptance(seen: &RunObservation, settings: &Settings, is_over: bool) -> 
     if settings.admit_unsupported {
         return admitted("the operator admits it by --admit-unsupported");
     }
-    // Made by an operator that knew other fields. The driver of a run that runs says so itself.
+    // Created by an operator that knew other fields. The driver of a run that is under way reports it itself.
     let begun = !(seen.driver_pods.is_empty() && seen.trainer_pods.is_empty());
     if begun || is_over {
         return admitted("it began under another version");

@@ -1,4 +1,4 @@
-//! Everything a run can wait for, the most fundamental first, in words that say what to do.
+//! All conditions that a run can wait for, the most fundamental first, with messages that say what to do.
 
 use grpo_contracts::reason::Reason;
 use grpo_crds::{
@@ -19,11 +19,11 @@ use crate::{
     pod_group::{GroupState, GroupUpdate},
 };
 
-/// Why a run is not running: one word for machines, a sentence for people.
+/// Why a run does not run: one word for machines, a sentence for people.
 pub type Blocker = (Reason, String);
 
-/// What keeps a run from beginning, and says nothing of one whose pods are on nodes: the largest node may leave, and an
-/// agent may miss a question.
+/// Blockers that apply only before a run has pods on nodes: later the largest node may leave, or an agent may fail to
+/// answer once.
 const ONLY_BEFORE: [Reason; 5] = [
     Reason::ExceedsGpuMemory,
     Reason::StoreMissing,
@@ -32,7 +32,7 @@ const ONLY_BEFORE: [Reason; 5] = [
     Reason::InferencePoolTakesNoWeights,
 ];
 
-/// What has to be there before the run may ask for capacity in the cluster: until then it would hold what others can
+/// Preconditions for asking for capacity in the cluster: before they hold, the run would take capacity that others can
 /// use.
 pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     let mut blockers = Vec::new();
@@ -57,7 +57,7 @@ pub fn before_admission(seen: &RunObservation) -> Vec<Blocker> {
     blockers
 }
 
-/// What has to be there before it runs, once it is admitted.
+/// Preconditions for running, once the run is admitted.
 pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
     let mut blockers = Vec::new();
     if seen.run.spec.mode.needs_engines() {
@@ -72,7 +72,7 @@ pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Opti
     blockers
 }
 
-/// How the run stands with admission.
+/// Admission's verdict on the run.
 pub fn admission(seen: &RunObservation) -> Verdict {
     let gated = |pods: &[crate::pods::PodFacts]| pods.iter().any(|pod| !pod.deleting && pod.is_gated());
     match Gate::of_run(&seen.run) {
@@ -121,7 +121,7 @@ fn group_unready(reason: Reason, group: &str, update: &GroupUpdate) -> Option<Bl
     }
 }
 
-/// Groups that pause after failures: their pods are missing to admission, and this says why.
+/// Groups in back-off after failures: admission sees only that their pods are missing; this gives the cause.
 pub fn pauses(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocker> {
     let pauses = |update: &&GroupUpdate| matches!(update.state, GroupState::Pausing { .. });
     let driver = Some(driver).filter(pauses);
@@ -131,7 +131,7 @@ pub fn pauses(driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Vec<Blocke
     driver.into_iter().chain(trainer).collect()
 }
 
-/// The pool is not there, belongs to another run, or can never serve this one.
+/// The pool is missing, belongs to another run, or can never serve this run.
 fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     let spec = &seen.run.spec;
     let words = pool_in_words::<InferencePool>(seen.inference_name());
@@ -178,8 +178,8 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
             ),
         ));
     }
-    // The agent that probes for a pool of the run's own starts with the run: waiting for it here, neither would ever
-    // begin.
+    // The agent that probes for a pool of the run's own starts with the run: waiting for the probe here would be a
+    // deadlock.
     if spec.inference.pool.is_some() {
         return None;
     }
@@ -204,8 +204,8 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
     }
 }
 
-/// Weights of a run that claimed the pool before. Engines do not go back to their own model, and versions of two runs
-/// have the same names.
+/// Names weights of another run that claimed the pool before. Engines do not return to the base model, and the versions
+/// of two runs have the same names.
 fn trained_by_another(seen: &RunObservation, pool: &InferencePool) -> Option<String> {
     let status = pool.status.as_ref()?;
     let ours = |claim: &Option<Claim>| claim.as_ref().is_some_and(|claim| claim.uid == seen.owner.uid);
@@ -216,7 +216,7 @@ fn trained_by_another(seen: &RunObservation, pool: &InferencePool) -> Option<Str
     let is_ours = pool.spec.engine.external.is_none() && pool.spec.replicas > 0;
     let trained = match trained_weights(pool) {
         Some(trained) => trained,
-        // Its agents missed a question: until they answer, the last that was known holds.
+        // Its agents did not answer: the last known state holds until they do.
         None if status.weights.is_none() && status.weights_of.is_some() && is_ours => "a version that is not known now",
         None => return None,
     };
@@ -230,7 +230,7 @@ fn trained_by_another(seen: &RunObservation, pool: &InferencePool) -> Option<Str
     ))
 }
 
-/// A version that is not the pool's own model. What an external engine serves is decided elsewhere.
+/// A version other than the base model. External engines are handled elsewhere.
 fn trained_weights(pool: &InferencePool) -> Option<&str> {
     let weights = pool.status.as_ref()?.weights.as_deref()?;
     let mut versions = weights.split(',').filter(|_| pool.spec.engine.external.is_none());
@@ -244,7 +244,7 @@ fn start_again(namespace: &str, pool: &str) -> String {
     )
 }
 
-/// Why new weights cannot be brought to a pool that a run refers to. A pool of the run's own is refused with its spec.
+/// Why a referenced pool cannot take new weights. For a pool of the run's own, the spec is refused.
 fn takes_no_weights(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
     let nodes = pool.engine.nodes();
     (run.mode == Mode::Train && run.inference.pool.is_none() && nodes > 1).then(|| {
@@ -254,7 +254,7 @@ fn takes_no_weights(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Strin
     })
 }
 
-/// Why a pool that a run refers to cannot load its adapters. A pool of the run's own is made for them.
+/// Why a referenced pool cannot load the run's adapters. A pool of the run's own is configured for them.
 fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
     let lora = run.model.lora.as_ref().filter(|_| run.mode == Mode::Train)?;
     if run.inference.pool.is_some() || pool.engine.external.is_some() {
@@ -280,8 +280,8 @@ fn adapters_unusable(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<Stri
     }
 }
 
-/// Why a run that refers to a pool cannot replay its experts. A pool of the run's own is made for it; of an external
-/// engine nothing is seen here.
+/// Why a referenced pool does not report the experts for router replay. A pool of the run's own is configured for it;
+/// an external engine is not checked here.
 fn experts_unreported(run: &GrpoRunSpec, pool: &InferencePoolSpec) -> Option<String> {
     let wanted = run.mode == Mode::Train && run.algorithm.router_replay == Some(true);
     let external = pool.engine.external.is_some();
@@ -308,8 +308,8 @@ fn inference_unready(seen: &RunObservation) -> Option<Blocker> {
     }
 }
 
-/// The judge's pool is not there, or it serves what a run trained. The agents of a pool with a run's label let in that
-/// run's driver only.
+/// The judge's pool is missing, or serves weights that a run trained. Agents of a pool with a run's label accept only
+/// that run's driver.
 fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
     let name = seen.judge_name()?;
     let words = pool_in_words::<InferencePool>(name);
@@ -364,7 +364,7 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
     let (own, theirs) = (seen.owner.namespace.as_str(), seen.sandboxes_namespace());
     if theirs != own {
         let allows = |pool: &SandboxPool| pool.spec.allowed_namespaces.iter().any(|name| name == own);
-        // One message for both causes: what another namespace has is told to those whom it lets in.
+        // One message for both causes: only namespaces that the pool lets in may learn whether it exists.
         let message = format!(
             "there is no {words} in namespace {theirs} that lets runs of namespace {own} in; correct sandboxes.poolRef, or have {own} added \
              to spec.allowedNamespaces of that pool"
@@ -385,7 +385,7 @@ fn sandboxes_unusable(seen: &RunObservation) -> Option<Blocker> {
     }
 }
 
-/// A pool of the run's own gets the agent's image with the next reconcile; one that is named has to have it.
+/// A pool of the run's own gets the agent's image in the next reconcile; a referenced pool must have it.
 fn lacks_the_agent(seen: &RunObservation, pool: &SandboxPool) -> Option<String> {
     let wanted = &seen.run.spec.agent.cli.as_ref()?.image;
     let given = pool.spec.agent_image.as_ref();
@@ -413,7 +413,7 @@ fn sandboxes_unready(seen: &RunObservation) -> Option<Blocker> {
     }
 }
 
-/// A pool of the run's own is made by this very reconcile; one that is named has to be there.
+/// This reconcile creates a pool of the run's own; a referenced pool must exist.
 fn missing(reason: Reason, words: &str, own: bool) -> Option<Blocker> {
     (!own).then(|| {
         (

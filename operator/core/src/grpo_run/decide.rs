@@ -1,5 +1,4 @@
-//! What is to be done about a run. Pure: everything it needs is in [`RunObservation`], everything it wants is in
-//! [`Decision`].
+//! Decides the changes for a run. Pure: all input is in [`RunObservation`], all output in [`Decision`].
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ use crate::{
     settings::Settings,
 };
 
-/// A run whose preconditions are unmet is looked at again so often: no watch shows every volume that a person makes.
+/// Period of the check of unmet preconditions: no watch shows every volume that a person creates.
 const RECHECK: Duration = Duration::from_secs(20);
 
 pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
@@ -103,7 +102,7 @@ fn driver_group(seen: &RunObservation) -> PodGroups {
     }
 }
 
-/// None for a run that does not train.
+/// Returns `None` for a run that does not train.
 fn trainer_group(seen: &RunObservation) -> Option<PodGroups> {
     let spec = &seen.run.spec;
     let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
@@ -145,7 +144,7 @@ fn going_on(
     };
     if admitted {
         blockers = blockers::before_running(seen, driver, trainer);
-        // Pods without a node are what it wants just now: that is told before that they are not ready.
+        // The run now waits for nodes: this is reported before pods that are not ready.
         if admitted_reason == Reason::WaitsForNodes && !blockers.is_empty() {
             blockers.insert(0, (admitted_reason, admitted_message.clone()));
         }
@@ -207,12 +206,12 @@ fn going_on(
     }
 }
 
-/// A moment after then: earlier, the same would be decided.
+/// The time until shortly after `then`: an earlier reconcile would decide the same.
 fn until(then: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default() + Duration::from_millis(100)
 }
 
-/// Pods of both groups, each behind the gate of the run.
+/// Pods to create for both groups, each behind the run's gate.
 fn pods_to_make(
     seen: &RunObservation,
     settings: &Settings,
@@ -243,7 +242,7 @@ fn pods_to_make(
         .collect()
 }
 
-/// The run as admission has to know it.
+/// The run as admission needs it.
 fn candidate(seen: &RunObservation) -> Candidate {
     let created = seen.run.creation_timestamp();
     Candidate {
@@ -258,8 +257,9 @@ fn candidate(seen: &RunObservation) -> Candidate {
     }
 }
 
-/// A run claims a shared pool when it can begin, and gives the claim back when it can no more and has not begun: a run
-/// that never fits, or lacks something, would keep the pool from all others. Kueue is asked with the claim in hand.
+/// A run claims a shared pool when it can begin, and releases the claim if it no longer can and has not begun: a run
+/// that never fits, or lacks something, would block the pool for all others. Kueue is asked only while the run holds
+/// the claim.
 fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
     let Some(pool) = &seen.inference else {
         return ClaimStep::Leave;

@@ -1,4 +1,4 @@
-//! What is to be done about a run, as values.
+//! The changes for a run, as values.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ pub const PROVISIONED: &str = "Provisioned";
 pub const SUCCEEDED: &str = "Succeeded";
 pub const FAILED: &str = "Failed";
 
-/// Everything that is to be done.
+/// All changes to make.
 pub struct Decision {
-    /// Objects that should be as given here.
+    /// Objects that should exist in this form.
     pub objects: Vec<DesiredObject>,
-    /// Pods to make: whose, which, and what is known of them until a watch shows them.
+    /// Pods to create: role, object, and facts until a watch shows the pod.
     pub create: Vec<(&'static str, DesiredObject, PodFacts)>,
     /// Names of pods to delete.
     pub delete_pods: Vec<String>,
-    /// Names of services of earlier attempts.
+    /// Names of services of earlier attempts to delete.
     pub delete_services: Vec<String>,
-    /// The pools that were made for the run go: it is over, or suspended.
+    /// Delete the pools that were made for the run: it is over, or suspended.
     pub delete_pools: bool,
-    /// The run has been over for as long as it was to be kept.
+    /// Delete the run: its TTL after the end has expired.
     pub delete_run: bool,
     pub claim: ClaimStep,
     pub admission: AdmissionStep,
-    /// The operator's part of the status; `progress` is never in it.
+    /// The operator's part of the status, without `progress`.
     pub status: GrpoRunStatus,
     pub events: Vec<Event>,
     pub retry_in: Option<Duration>,
@@ -53,7 +53,7 @@ impl Decision {
     }
 }
 
-/// What happens to the claim on the InferencePool.
+/// The change of the claim on the InferencePool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimStep {
     Leave,
@@ -61,11 +61,11 @@ pub enum ClaimStep {
     Release,
 }
 
-/// What admission is told about the run.
+/// The run's request to admission.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdmissionStep {
-    /// Its gates may be lifted when all of it fits.
+    /// Lift its gates when the whole run fits.
     Expect(Candidate),
-    /// Its gates stay, or it has none.
+    /// Keep its gates, or it has none.
     Forget,
 }

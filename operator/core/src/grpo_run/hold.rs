@@ -1,5 +1,5 @@
-//! When a run's pods are not made although they are missing: a ResourceQuota is short, or Kueue would admit them while
-//! a precondition is unmet. Behind our own gate pods wait without harm; Kueue knows no preconditions.
+//! Decides when a run's missing pods are not created: a ResourceQuota is short, or Kueue would admit them while a
+//! precondition is unmet. Behind our own gate pods wait without harm; Kueue knows no preconditions.
 
 use crate::{
     admission::Gate,
@@ -8,15 +8,15 @@ use crate::{
     pods::PodFacts,
 };
 
-/// Why no pods are made now.
+/// Why no pods are created now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub message: String,
-    /// An attempt of which no pod is on a node is deleted.
+    /// Delete the attempt if none of its pods is on a node.
     pub give_back: bool,
 }
 
-/// Whether pods of the run may be made, by what is known of quota, preconditions and claim.
+/// The hold on a run's pods, if quota, preconditions or claim require one.
 pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
     if let Some(wait) = &seen.quota {
         return Some(Hold {
@@ -44,8 +44,7 @@ pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
     })
 }
 
-/// The group's next steps while pods are held back, and whether any were: the attempt stays as if it had not been
-/// made.
+/// Holds back a group's pods, and returns whether any were held: the attempt stays as if it had not been created.
 pub fn held_back(mut update: GroupUpdate, hold: Option<&Hold>, pods: &[PodFacts]) -> (GroupUpdate, bool) {
     let goes_on = matches!(
         update.state,

@@ -1,4 +1,4 @@
-//! What is to be done about a `GrpoRun`: [`decide`] turns an [`observation`] into a decision.
+//! Decisions about a `GrpoRun`: [`decide`] turns an [`observation`] into a decision.
 
 mod acceptance;
 mod blockers;

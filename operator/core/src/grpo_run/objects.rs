@@ -1,5 +1,5 @@
-//! What a run consists of besides its pods: configuration, volume, services, the driver's rights, and the pools
-//! described in place.
+//! The objects of a run besides its pods: configuration, volume, services, the driver's rights, and the pools described
+//! in the run.
 
 use grpo_contracts::RunConfig;
 use grpo_crds::{
@@ -22,10 +22,10 @@ use crate::{
     pod_parts::from_metrics,
 };
 
-/// Port of the collectives' rendezvous.
+/// Rendezvous port of the collectives.
 pub const MASTER_PORT: u16 = 29500;
 
-/// All objects of a run whose groups are in these attempts.
+/// All objects of a run with its groups in these attempts.
 pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32) -> Vec<DesiredObject> {
     let (run, owner) = (&seen.run, &seen.owner);
     let mut objects = vec![config(run, owner)];
@@ -42,13 +42,13 @@ pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32)
     objects
 }
 
-/// Labels of everything of a run that has a role.
+/// Labels of a run's objects that have a role.
 fn of_role(owner: &Owner, role: &str) -> Labels {
     labels([(names::RUN, owner.name.as_str()), (names::ROLE, role)])
 }
 
 fn config(run: &GrpoRun, owner: &Owner) -> DesiredObject {
-    // A RunConfig is made of texts and numbers only: it always is JSON.
+    // A RunConfig has only texts and numbers, so it always serializes to JSON.
     let text = serde_json::to_string_pretty(&RunConfig::of(run)).unwrap_or_default();
     owner.object::<ConfigMap>(
         names::config(&owner.name),
@@ -57,7 +57,7 @@ fn config(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     )
 }
 
-/// The claim of the run's own store.
+/// The volume claim of the run's own store.
 pub fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
     let template = run.spec.store.volume_claim_template.as_ref()?;
     let mut spec = json!({"accessModes": template.access_modes, "resources": template.resources});
@@ -70,14 +70,14 @@ pub fn volume(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
         json!({"spec": spec}),
     );
     if run.spec.store.retain {
-        // Without an owner it outlives the run; a run of the same name finds it again.
+        // Without an owner the volume claim outlives the run; a run of the same name finds it again.
         claim.object["metadata"]["ownerReferences"] = json!([]);
         claim = claim.annotated(names::RETAINED_BY, &owner.uid);
     }
     Some(claim)
 }
 
-/// The driver may read its own run and write its own run's status, and nothing else.
+/// The driver may read its own run and write its status, and nothing else.
 fn driver_rights(owner: &Owner) -> [DesiredObject; 3] {
     let (name, labels) = (names::driver(&owner.name), of_role(owner, role::DRIVER));
     let only = [&owner.name];
@@ -102,8 +102,8 @@ fn driver_rights(owner: &Owner) -> [DesiredObject; 3] {
     ]
 }
 
-/// Has no rights: the trainer asks the API server for nothing but the cluster's public keys, which every account may
-/// read.
+/// An account without rights: the trainer asks the API server only for the cluster's public keys, which every account
+/// may read.
 fn trainer_account(owner: &Owner) -> DesiredObject {
     owner.object::<ServiceAccount>(
         account::trainer(&owner.name),
@@ -112,9 +112,9 @@ fn trainer_account(owner: &Owner) -> DesiredObject {
     )
 }
 
-/// The driver is reached by the engines of its run, which pull weights, and by the run's trainer where the driver says
-/// which files of a model it takes. Behind a proxy pool the engines are of another pool. The gateway passes on what
-/// command-line agents ask their model.
+/// Allows the run's engines to reach the driver, since they pull weights; also the run's trainer if the driver decides
+/// which files of a model it takes. Behind a proxy pool the engines are of another pool. The gateway forwards requests
+/// of command-line agents to their model.
 fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     let inference = &run.spec.inference;
     let external = inference.pool.as_ref().and_then(|pool| pool.engine.external.as_ref());
@@ -153,7 +153,8 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
     )
 }
 
-/// The trainer is reached by the driver; its ranks reach each other on every port, since collectives choose theirs.
+/// Allows the driver to reach the trainer, and ranks to reach each other on every port, since collectives choose their
+/// ports.
 fn callers_reach_the_trainer(owner: &Owner) -> DesiredObject {
     let of = |role: &str| json!({"podSelector": {"matchLabels": {names::RUN: owner.name, names::ROLE: role}}});
     owner.object::<NetworkPolicy>(
@@ -210,7 +211,7 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [DesiredObject; 2] {
     [hosts, first]
 }
 
-/// The pools that are described in the run.
+/// The pools described in the run.
 fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
     let labels = labels([(names::RUN, owner.name.as_str())]);
     let inference = run
@@ -225,7 +226,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
             Some(lora) => spec.with_room_for(lora.rank),
             None => spec,
         };
-        // Whether the model is a mixture is not seen here: a dense one's engine would not start.
+        // Not checked here whether the model is a mixture of experts: the engine of a dense model would not start.
         if run.spec.algorithm.router_replay == Some(true) {
             spec = spec.reporting_experts();
         }
@@ -248,8 +249,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
     inference.into_iter().chain(sandboxes).collect()
 }
 
-/// What is laid over the pods of a pool of the run's own: what the pool says, and the run's priority and pull secrets
-/// beside it.
+/// The overlay for the pods of a pool of the run's own: the pool's overlay plus the run's priority and pull secrets.
 fn of_run(run: &GrpoRunSpec, given: Option<PodOverlay>) -> Option<PodOverlay> {
     if run.priority_class_name.is_none() && run.image_pull_secrets.is_empty() {
         return given;
@@ -269,7 +269,7 @@ fn of_run(run: &GrpoRunSpec, given: Option<PodOverlay>) -> Option<PodOverlay> {
     Some(overlay)
 }
 
-/// What a run says its pools are called, for messages.
+/// The name of a pool as messages show it.
 pub fn pool_in_words<K: Resource<DynamicType = ()>>(name: &str) -> String {
     format!("{} {name} ({})", K::kind(&()), grpo_crds::GROUP)
 }

@@ -1,4 +1,4 @@
-//! What there is of a run when it is decided upon.
+//! The observed state of a run, as input of a decision.
 
 use grpo_crds::{
     GrpoRun, InferencePool, SandboxPool,
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use super::references::Reference;
 use crate::{admission::Verdict, desired_object::Owner, ownership::is_owned_by, pods::PodFacts, quota::QuotaWait};
 
-/// Everything a decision about a run is made from.
+/// All input of a decision about a run.
 #[derive(Clone, Debug)]
 pub struct RunObservation {
     pub run: GrpoRun,
@@ -18,24 +18,24 @@ pub struct RunObservation {
     pub attempts: Attempts,
     pub driver_pods: Vec<PodFacts>,
     pub trainer_pods: Vec<PodFacts>,
-    /// The pool the run samples from, when it exists.
+    /// The pool the run samples from, if it exists.
     pub inference: Option<InferencePool>,
-    /// The pool that judges the run's turns, when it exists.
+    /// The pool that judges the run's turns, if it exists.
     pub judge: Option<InferencePool>,
-    /// The pool the run's sandboxes come from, when it exists.
+    /// The pool of the run's sandboxes, if it exists.
     pub sandboxes: Option<SandboxPool>,
     pub store: StoreVolume,
-    /// What the store's PersistentVolume asks of nodes, once the claim has one: any of the terms.
+    /// Node requirements of the store's PersistentVolume, once the volume claim is bound: any of the terms.
     pub store_terms: Vec<NodeSelectorTerm>,
-    /// MiB of the largest GPU there is, where nodes say it.
+    /// Memory of the largest GPU, in MiB, if nodes report it.
     pub gpu_memory: Option<u64>,
-    /// How the run stands with admission.
+    /// Admission's verdict on the run.
     pub verdict: Option<Verdict>,
-    /// Why it makes no pods now, where a ResourceQuota is short.
+    /// Why the run creates no pods now, if a ResourceQuota is short.
     pub quota: Option<QuotaWait>,
-    /// Pods of its own engines that are not on a node, while it gives them back.
+    /// Pods of the run's own engines to delete, because they are not on a node.
     pub unbound_engines: Vec<String>,
-    /// Objects that the spec names by a reference and that do not exist. Only known before a pod is on a node.
+    /// Missing objects that the spec refers to. Only checked before a pod is on a node.
     pub missing: Vec<Reference>,
     pub now: Timestamp,
 }
@@ -45,9 +45,9 @@ pub struct RunObservation {
 pub enum StoreVolume {
     /// Pods of several nodes may write it.
     Shared,
-    /// All pods that mount it have to be on one node.
+    /// All pods that mount the volume must be on one node.
     OneNode,
-    /// The claim that the spec names does not exist.
+    /// The volume claim named by the spec does not exist.
     Missing,
 }
 
@@ -62,7 +62,7 @@ impl RunObservation {
             .map_or(&self.owner.name, |pool| &pool.name)
     }
 
-    /// Name of the InferencePool that judges the run's turns. None: no turn is judged.
+    /// Name of the InferencePool that judges the run's turns. `None`: no turn is judged.
     pub fn judge_name(&self) -> Option<&str> {
         let spec = &self.run.spec;
         let process = spec.reward.process.as_ref();
@@ -70,7 +70,7 @@ impl RunObservation {
         Some(&process.pool_ref.name)
     }
 
-    /// A pod of it is on a node.
+    /// Whether a pod of the run is on a node.
     pub fn has_begun(&self) -> bool {
         let mut pods = self.driver_pods.iter().chain(&self.trainer_pods);
         pods.any(|pod| pod.node_name.is_some() && !pod.deleting && !pod.is_finished())
@@ -82,14 +82,14 @@ impl RunObservation {
         Some(pool).filter(|pool| is_owned_by(&pool.metadata, &self.owner.uid))
     }
 
-    /// Namespace of the SandboxPool the run's sandboxes come from.
+    /// Namespace of the SandboxPool of the run's sandboxes.
     pub fn sandboxes_namespace(&self) -> &str {
         let pool = self.run.spec.sandboxes.pool_ref.as_ref();
         let named = pool.and_then(|pool| pool.namespace.as_deref());
         named.unwrap_or(&self.owner.namespace)
     }
 
-    /// Name of the SandboxPool the run's sandboxes come from.
+    /// Name of the SandboxPool of the run's sandboxes.
     pub fn sandboxes_name(&self) -> &str {
         self.run
             .spec

@@ -1,7 +1,7 @@
-//! The pods of a run's two groups: the driver, and the ranks of the trainer.
+//! Creates the pods of a run's two pod groups: the driver, and the ranks of the trainer.
 //!
-//! Everything that a rank needs to find the others is in torchrun's environment; what it needs of the machine (GPUs,
-//! RDMA, locked and shared memory, a network interface) is asked for here and nowhere else.
+//! Torchrun's environment variables tell a rank how to find the others. All hardware needs of a rank (GPUs, RDMA,
+//! locked and shared memory, a network interface) are set here and nowhere else.
 
 use grpo_contracts::run_config::pool_cache;
 use grpo_contracts::{ModelDownload, RunConfig, access::Service, names::store_claim_of, volumes::dataset_volumes};
@@ -26,15 +26,15 @@ use crate::{
 };
 
 const CONFIG_FOLDER: &str = "/etc/grpo";
-/// What `/dev/shm` may hold: ranks of a node talk through it. It counts against the pod's memory.
+/// Size of `/dev/shm`, for communication between the ranks of a node. It counts against the pod's memory.
 const SHARED_MEMORY: &str = "16Gi";
-/// How often it is asked whether a rank has joined the rendezvous.
+/// Period of the probe that checks whether a rank has joined the rendezvous.
 const START_PERIOD: u64 = 2;
-/// The operator ends an attempt that does not start, and says who was late; the kubelet does where there is no
-/// operator.
+/// The operator ends an attempt that does not start, and names the late ranks; without an operator the kubelet ends it,
+/// this many seconds later.
 const START_MARGIN: u64 = 600;
 
-/// Services that the driver has a token for.
+/// Services for which the driver has a token.
 const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, Service::EngineAgent];
 
 /// The driver of an attempt.
@@ -46,7 +46,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(volume);
         mounts.push(at);
     }
-    // The driver downloads a model itself, and says how far it is.
+    // The driver downloads a model itself, and reports the progress.
     let download = config.model_download.as_ref();
     if let Some((volume, at)) = download.and_then(|download| model_download::secret(&download.from)) {
         volumes.push(volume);
@@ -81,7 +81,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     pod
 }
 
-/// One pod of the trainer of an attempt. The process starts the ranks of its GPUs itself.
+/// One pod of an attempt of the trainer. The process starts the ranks of its GPUs itself.
 pub fn trainer(
     seen: &RunObservation,
     trainer: &Trainer,
@@ -96,7 +96,7 @@ pub fn trainer(
         mounts.push(mount("shm", "/dev/shm", false));
     }
     let hosts = names::trainer_hosts(&seen.owner.name, attempt);
-    // For the cluster's public keys, with which it checks the driver's token.
+    // Access to the cluster's public keys, to verify the driver's token.
     let (volume, at) = api_server_access();
     volumes.push(volume);
     mounts.push(at);
@@ -127,7 +127,7 @@ pub fn trainer(
             {"name": "http", "containerPort": RunConfig::TRAINER_PORT, "protocol": "TCP"},
             {"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"},
         ],
-        // Once it has succeeded the pod stays ready until it ends.
+        // After its first success, the pod stays ready until it ends.
         "startupProbe": {
             "httpGet": {"path": "/readyz", "port": RunConfig::TRAINER_PORT},
             "periodSeconds": START_PERIOD,
@@ -148,7 +148,7 @@ pub fn trainer(
     pod
 }
 
-/// The image of a run that names none: only one of the two computes on GPUs.
+/// The default image: only one of the two computes on GPUs.
 fn own_image<'a>(trainer: &Trainer, settings: &'a Settings) -> &'a String {
     match trainer.gpus_per_node {
         0 => &settings.trainer_image,
@@ -156,7 +156,7 @@ fn own_image<'a>(trainer: &Trainer, settings: &'a Settings) -> &'a String {
     }
 }
 
-/// The environment torchrun would give the first rank of a pod.
+/// The variables that torchrun would set for the first rank of a pod.
 fn rendezvous(owner: &Owner, trainer: &Trainer, attempt: u32, node: u32) -> Vec<(&'static str, String)> {
     let local = trainer.gpus_per_node.max(1);
     let first = names::group_pod(&owner.name, role::TRAINER, attempt, 0);
@@ -176,7 +176,7 @@ fn rendezvous(owner: &Owner, trainer: &Trainer, attempt: u32, node: u32) -> Vec<
     ]
 }
 
-/// The interface that NCCL and Gloo use, where one is named.
+/// The network interface for NCCL and Gloo, if the spec names one.
 fn network(trainer: &Trainer) -> Vec<(&'static str, String)> {
     let interface = trainer.network.as_ref().and_then(|network| network.interface.clone());
     interface.map_or_else(Vec::new, |interface| {
@@ -187,7 +187,7 @@ fn network(trainer: &Trainer) -> Vec<(&'static str, String)> {
     })
 }
 
-/// RDMA devices, and the right to lock the memory that they read and write.
+/// RDMA devices, and the right to lock the memory that they access.
 fn give_rdma(container: &mut Value, trainer: &Trainer) {
     let rdma = trainer.network.as_ref().and_then(|network| network.rdma.as_ref());
     if let Some(rdma) = rdma {
@@ -196,12 +196,13 @@ fn give_rdma(container: &mut Value, trainer: &Trainer) {
     }
 }
 
-/// Has a pod prefer other nodes than these. It may use them: a cluster of exactly the run's size has no others.
+/// Adds a preference against these nodes. The pod may still use them: a cluster of exactly the run's size has no
+/// others.
 fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
     if nodes.is_empty() {
         return;
     }
-    // A requirement on a node's name takes exactly one value.
+    // A `metadata.name` requirement takes exactly one value.
     let not_these = nodes.iter().map(|node| {
         let field = json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
         json!({"weight": 100, "preference": {"matchFields": [field]}})
@@ -209,7 +210,7 @@ fn avoid_nodes(spec: &mut Value, nodes: &[String]) {
     spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = not_these.collect();
 }
 
-/// Volumes of driver and trainer: configuration, store, model, and somewhere to write.
+/// Volumes of driver and trainer: configuration, store, model, and writable scratch space.
 fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<Value>, Vec<Value>) {
     let mut volumes = vec![
         json!({"name": "config", "configMap": {"name": names::config(&seen.owner.name)}}),
@@ -243,7 +244,7 @@ fn common_volumes(seen: &RunObservation, settings: &Settings, of: &str) -> (Vec<
     (volumes, mounts)
 }
 
-/// How a trainer's pod gets a model that is downloaded.
+/// How a trainer's pod gets a downloaded model.
 fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a Trainer) -> Option<Fetch<'a>> {
     let download = config.model_download.as_ref()?;
     Some(Fetch {
@@ -261,7 +262,7 @@ fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a
     })
 }
 
-/// The store's volume. With a bucket it is the pod's own, for downloads.
+/// The store's volume. With a bucket it is the pod's own scratch volume, for downloads.
 fn store_volume(seen: &RunObservation) -> Value {
     match store_claim_of(&seen.run) {
         Some(claim) => claim_volume("store", &claim, false),
@@ -269,7 +270,7 @@ fn store_volume(seen: &RunObservation) -> Value {
     }
 }
 
-/// The claim as a label's value, which is shorter than a name may be.
+/// The name of the volume claim as a label's value, which has a shorter limit than a name.
 fn store_label(seen: &RunObservation) -> String {
     let claim = store_claim_of(&seen.run).unwrap_or_else(|| names::store_claim(&seen.owner.name));
     if claim.len() <= 63 {

@@ -1,30 +1,30 @@
-//! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod that mounts a missing one would
-//! wait on its node, with the capacity of the whole run.
+//! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod with a missing one would wait on
+//! its node, with the capacity of the whole run.
 
 use grpo_crds::common::{ConfigMapKeyRef, SecretKeyRef};
 use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, PromptOverrides, Select};
 use grpo_crds::sources::ObjectStoreSource;
 
-/// An object that the spec names.
+/// An object that the spec refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     pub kind: ReferenceKind,
     pub name: String,
-    /// None where all values are mounted.
+    /// `None` if all values are mounted.
     pub key: Option<String>,
-    /// Where the spec names it.
+    /// The field of the spec that names it.
     pub path: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReferenceKind {
-    /// Only its existence is looked at, never its values.
+    /// Only its existence is checked, never its values.
     Secret,
     /// It must have the key.
     ConfigMap,
 }
 
-/// All of a run, in the order of the spec.
+/// All references of a run, in the order of the spec.
 pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
     let mut found = Vec::new();
     let token = spec.model.hub.as_ref().and_then(|hub| hub.token_secret_ref.as_ref());
@@ -108,7 +108,7 @@ fn credentials(path: &str, source: Option<&ObjectStoreSource>) -> Option<Referen
 }
 
 impl Reference {
-    /// What is missing, and what to do.
+    /// Says what is missing, and what to do.
     pub fn message(&self, namespace: &str) -> String {
         let Self { kind, name, key, path } = self;
         let key = (key.as_ref()).map_or_else(String::new, |key| format!(" with the key {key}"));

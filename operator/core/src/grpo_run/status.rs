@@ -1,4 +1,4 @@
-//! The operator's part of a run's status, and what the status said before.
+//! The operator's part of a run's status, and reads of the previous status.
 
 use grpo_contracts::reason::Reason;
 use grpo_contracts::support::samples_frozen;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::conditions::{ConditionStatus, Conditions, shortened};
 
-/// The condition of a run whose engines never sample what was trained.
+/// The condition of a run whose engines never sample trained weights.
 const SAMPLER_FROZEN: &str = "SamplerFrozen";
 const FROZEN: &str = "every iteration and evaluation samples the base model: the server in spec.inference.pool takes no new weights, and \
                       spec.algorithm.allowFrozenSampler accepts that; trained weights are in the store";
@@ -67,7 +67,7 @@ pub fn status(
     }
 }
 
-/// Whether the pool follows this run.
+/// Whether the run has the claim on its pool.
 pub fn claims(seen: &RunObservation) -> bool {
     let claim = seen
         .inference

@@ -1,4 +1,4 @@
-//! What a run is, for `kubectl describe`: the objective in one line, and the pods it consists of.
+//! The summary of a run for `kubectl describe`: the objective in one line, and its pods.
 
 use grpo_crds::{
     algorithm::{
@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use super::observation::RunObservation;
 use crate::{names::role, pods::PodFacts};
 
-/// What is optimised, in one line: what defaults meant. None for a run that does not train.
+/// The objective in one line, with the effect of defaults. `None` for a run that does not train.
 pub fn objective(spec: &GrpoRunSpec) -> Option<String> {
     match spec.mode {
         Mode::Train => Some(of_algorithm(&spec.algorithm)),
@@ -75,7 +75,7 @@ fn ratio(algorithm: &Algorithm) -> String {
         OldLogprobs::Engine => "the engine's logprobs",
         OldLogprobs::Recompute => "recomputed logprobs",
     };
-    // Recomputed under the weights that are trained, the ratio is 1 in the only step.
+    // If old logprobs are recomputed under the trained weights, the ratio is 1 in the only step.
     let inert =
         algorithm.old_logprobs == OldLogprobs::Recompute && algorithm.mini_batches == 1 && algorithm.epochs == 1;
     let inert = if inert { " (inert: one step a batch)" } else { "" };
@@ -181,13 +181,13 @@ fn optimizer(algorithm: &Algorithm) -> String {
     format!("AdamW {:e}{warmup}{decay}{clip}", algorithm.learning_rate)
 }
 
-/// Without the digits that binary fractions add.
+/// Formats a number without the extra digits of binary fractions.
 fn short(number: f64) -> String {
     let text = format!("{number:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// The pods of the run and of its own pools. Of a run at rest none runs, those that still end included.
+/// The pods of the run and of its own pools. For a run at rest no pod counts as running, even if it is still ending.
 pub fn plan(seen: &RunObservation, at_rest: bool) -> Vec<PlannedPods> {
     let mut plan = planned(seen);
     if at_rest {

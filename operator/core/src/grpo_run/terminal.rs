@@ -1,4 +1,4 @@
-//! What is left to do when a run does not go on: it is suspended, over, or being deleted.
+//! Decisions for a run that is suspended, over, or being deleted.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub enum End {
     Failed(Fault),
 }
 
-/// The end that an earlier reconcile wrote down. Nothing but suspending a failed run takes it back.
+/// The end that an earlier reconcile recorded. Only suspending a failed run clears it.
 pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
     let conditions = &status.as_ref()?.conditions;
     if is_true(conditions, SUCCEEDED) {
@@ -47,7 +47,7 @@ pub fn recorded_end(status: &Option<GrpoRunStatus>) -> Option<End> {
     }))
 }
 
-/// Whether the groups have come to an end of the run.
+/// The end of the run, if its groups have reached one.
 pub fn end(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Option<End> {
     let failed = |reason: Reason, message: &str| {
         Some(End::Failed(Fault {
@@ -64,7 +64,7 @@ pub fn end(seen: &RunObservation, driver: &GroupUpdate, trainer: Option<&GroupUp
     }
 }
 
-/// The fault the driver declared: in its termination message, or in this run's progress.
+/// The fault that the driver declared: in its termination message, or in this run's progress.
 fn declared_fault(seen: &RunObservation, failure: &Failure) -> Fault {
     let said = failure
         .last_words
@@ -83,7 +83,7 @@ fn declared_fault(seen: &RunObservation, failure: &Failure) -> Fault {
     fault
 }
 
-/// A condition's reason has to be one word; anything else would make the whole status invalid.
+/// A condition's reason must be one word; anything else would make the whole status invalid.
 fn as_reason(text: &str) -> String {
     let word: String = text.chars().filter(char::is_ascii_alphanumeric).take(128).collect();
     if word.starts_with(|first: char| first.is_ascii_alphabetic()) {
@@ -93,7 +93,7 @@ fn as_reason(text: &str) -> String {
     }
 }
 
-/// Being deleted: owner references do the rest.
+/// The run is being deleted: owner references delete the rest.
 pub fn terminating(seen: &RunObservation) -> Decision {
     let previous = seen.run.status.clone().unwrap_or_default();
     Decision {
@@ -115,7 +115,7 @@ fn finished(mode: Mode) -> &'static str {
     }
 }
 
-/// Over: what it held is given back, what it knows stays until its time is up.
+/// The run is over: releases all that it held, and keeps its data until the TTL expires.
 pub fn over(
     seen: &RunObservation,
     accepted: &Acceptance,
@@ -148,7 +148,7 @@ pub fn over(
     let conditions = conditions.done();
     let left = time_left(seen, &conditions);
     Decision {
-        // Pods that ended stay for their logs.
+        // Finished pods stay for their logs.
         delete_pods: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
         delete_run: left.is_some_and(|left| left.is_zero()),
@@ -160,7 +160,7 @@ pub fn over(
     }
 }
 
-/// How long a run that has ended is still kept. None: for ever.
+/// How long a finished run is still kept. `None`: for ever.
 fn time_left(
     seen: &RunObservation,
     conditions: &[k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition],
@@ -174,7 +174,7 @@ fn time_left(
     Some(Duration::try_from(left).unwrap_or_default())
 }
 
-/// Suspended: nothing runs and nothing is held; the store stays, and the next attempts go on from it.
+/// Suspended: nothing runs and nothing is held; the store stays, and the next attempts continue from it.
 pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     let still = held(seen).count();
     let message = if still > 0 {
@@ -214,14 +214,14 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     }
 }
 
-/// The claim of a run that has begun: `store.retain` may change while it is suspended, and deleting the run then keeps
-/// or deletes what it holds.
+/// The volume claim of a run that has begun: `store.retain` may change while the run is suspended, and decides whether
+/// deleting the run keeps the volume.
 fn kept_store(seen: &RunObservation) -> Option<DesiredObject> {
     let begun = seen.attempts.driver.current > 0;
     volume(&seen.run, &seen.owner).filter(|_| begun)
 }
 
-/// The next attempt has a number, and so pods, of its own; failures before the suspension count no more.
+/// The next attempt has a new number, and so new pods; failures before the suspension no longer count.
 fn after_suspension(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or(0);
     let begun = known.created || newest >= known.current.max(1);
@@ -243,7 +243,7 @@ fn all(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
     seen.driver_pods.iter().chain(&seen.trainer_pods)
 }
 
-/// Pods that have not ended, or hold their node although their process has.
+/// Pods that have not ended, or still hold their node after their process ended.
 fn held(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
     all(seen).filter(|pod| !pod.is_finished() || pod.outlived)
 }

@@ -91,7 +91,7 @@ pub(super) fn admitted() -> Verdict {
     }
 }
 
-/// A demo in which everything runs.
+/// The demo with everything running.
 pub(super) fn running_demo() -> RunObservation {
     RunObservation {
         attempts: Attempts {
@@ -241,7 +241,7 @@ fn the_driver_has_a_token_for_each_service_it_calls_and_the_trainer_for_none() {
         audiences("demo-driver-1-0"),
         ["gateway.grpo.dev", "trainer.grpo.dev", "engine-agent.grpo.dev"].map(of)
     );
-    // The API server's own audience: for the cluster's public keys.
+    // The API server's own audience, for the cluster's public keys.
     assert_eq!(audiences("demo-trainer-1-0"), [None]);
 }
 
@@ -295,7 +295,7 @@ fn trainer_pods_get_the_environment_of_torchrun() {
     assert_eq!(pod["spec"]["serviceAccountName"], "demo-trainer");
 }
 
-/// The first trainer pod of the demo with `trainer` laid over its own.
+/// The first trainer pod of the demo with `trainer` as its trainer.
 fn trainer_pod(trainer: &str) -> Value {
     let mut run: Value = serde_yaml_ng::from_str(DEMO).unwrap();
     run["spec"]["trainer"] = serde_yaml_ng::from_str(trainer).unwrap();

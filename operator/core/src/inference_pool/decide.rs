@@ -1,4 +1,4 @@
-//! What is to be done about an InferencePool (`grpo.dev`). Pure.
+//! Decides the changes for an InferencePool (`grpo.dev`). Pure.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -31,19 +31,19 @@ pub const ACCEPTED: &str = "Accepted";
 pub const UPDATED: &str = "Updated";
 pub const PROBED: &str = "Probed";
 
-/// How often agents are asked while what they say may change without a pod's doing.
+/// How often agents are asked while their state may change without a change of a pod.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Everything that is to be done.
+/// All changes to make.
 pub struct Decision {
     pub objects: Vec<DesiredObject>,
     pub create: Vec<(DesiredObject, PodFacts)>,
     pub delete: Vec<String>,
     pub release_claim: bool,
-    /// The operator's part of the status; the claim is the run's.
+    /// The operator's part of the status; the claim belongs to the run.
     pub status: InferencePoolStatus,
     pub events: Vec<Event>,
-    /// Look again after this time even if nothing happens.
+    /// Reconcile again after this time even without an event.
     pub again: Option<Duration>,
 }
 
@@ -54,7 +54,7 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     let previous = seen.pool.status.as_ref();
     let template = template(seen, settings);
     let attempts = previous.and_then(|status| status.attempts.clone()).unwrap_or_default();
-    // What cannot be made true changes nothing: replicas of the earlier spec stay as they are.
+    // A refused spec changes nothing: replicas of the earlier spec stay as they are.
     let idle = deleted || refusal.is_some();
     let update = match idle {
         true => GroupUpdate::nothing(attempts, Vec::new(), GroupState::Running),
@@ -87,7 +87,7 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     }
 }
 
-/// The replicas as groups of pods: each serves without end, and is made again for as long as it fails.
+/// The replicas as pod groups: each serves without end, and is created again after every failure.
 fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
     let spec = &seen.pool.spec;
     PodGroups {
@@ -106,8 +106,8 @@ fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
     }
 }
 
-/// The same while a ResourceQuota is short: nothing is made. Who was refused gives back the replicas that are not on
-/// nodes, so that others can use the quota.
+/// Holds the update while a ResourceQuota is short: creates nothing. A refused pool deletes its replicas that are not
+/// on nodes, so that others can use the quota.
 fn held_back(mut update: GroupUpdate, seen: &InferencePoolObservation) -> GroupUpdate {
     let Some(wait) = &seen.quota else { return update };
     update.create.clear();
@@ -121,7 +121,7 @@ fn held_back(mut update: GroupUpdate, seen: &InferencePoolObservation) -> GroupU
     update
 }
 
-/// Whether agents may come to say something else although no pod changes.
+/// Whether agents' reports may change although no pod changes.
 fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -> bool {
     let spec = &seen.pool.spec;
     let claimed = seen
@@ -134,7 +134,7 @@ fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -
     runs && (claimed || unsettled || spec.engine.external.is_some())
 }
 
-/// A pod of a new replica, and what is known of it before the watch shows it.
+/// A pod of a new replica, and its facts until the watch shows it.
 fn made(
     seen: &InferencePoolObservation,
     settings: &Settings,
@@ -277,7 +277,7 @@ fn readiness(
     )
 }
 
-/// The versions that serve, and how many replicas serve the newest that any of them was ordered to.
+/// The versions that serve, and the number of replicas that serve the version they were ordered to.
 fn weights(seen: &InferencePoolObservation) -> (Option<String>, u32) {
     let serving: BTreeSet<&str> = seen
         .agents
@@ -296,7 +296,7 @@ fn weights(seen: &InferencePoolObservation) -> (Option<String>, u32) {
     )
 }
 
-/// The run that claims the pool; without one the last that did, for as long as its weights are served.
+/// The run that claims the pool; otherwise the last one, while its weights are served.
 fn weights_of(seen: &InferencePoolObservation) -> Option<Claim> {
     let previous = seen.pool.status.as_ref()?;
     if previous.claimed_by.is_some() {
@@ -305,7 +305,7 @@ fn weights_of(seen: &InferencePoolObservation) -> Option<Claim> {
     let mut agents = seen.agents.values();
     let is_base = |version: &Option<String>| version.as_deref().is_none_or(|version| version == BASE_VERSION);
     let all_base = agents.all(|agent| is_base(&agent.wanted) && agent.serving.as_deref() == Some(BASE_VERSION));
-    // An agent that does not answer may serve them.
+    // An agent that does not answer may still serve them.
     let known = !seen.agents.is_empty() && seen.agents.len() >= seen.pods.len();
     previous.weights_of.clone().filter(|_| !(known && all_base))
 }

@@ -1,12 +1,12 @@
-//! Flags of an engine that a manifest may not give. The CRD refuses their full spellings; what Python's parsers take
-//! besides (a beginning that fits one flag only, underscores) is refused here.
+//! Refuses engine flags that a manifest may not give. The CRD refuses their full spellings; this module refuses the
+//! other spellings that Python's parsers accept (unique prefixes, underscores).
 
 use grpo_crds::inference_pool::{
     Engine,
     owned_flags::{OWNED_SGLANG_FLAGS, OWNED_VLLM_FLAGS},
 };
 
-/// The first item of `extraArgs` that stands for a flag of the operator's, in words.
+/// The first item of `extraArgs` that sets one of the operator's flags, as a message.
 pub fn refusal(engine: &Engine) -> Option<String> {
     let (kind, arguments, owned) = match (&engine.vllm, &engine.sglang) {
         (Some(vllm), _) => ("vllm", &vllm.extra_args, OWNED_VLLM_FLAGS),
@@ -21,13 +21,13 @@ pub fn refusal(engine: &Engine) -> Option<String> {
     })
 }
 
-/// Whether an argument is this flag, or a beginning of it that a parser would take for it.
+/// Whether an argument is this flag, or a prefix that a parser accepts for it.
 fn stands_for(argument: &str, flag: &str) -> bool {
     let Some(name) = argument.strip_prefix("--") else {
         return false;
     };
     let name = name.split(['=', '.']).next().unwrap_or_default().replace('_', "-");
-    // Shorter beginnings fit more than one flag, and the parser refuses them itself.
+    // Shorter prefixes match more than one flag, and the parser refuses them itself.
     name.len() >= 4 && flag.starts_with(&name) || name == flag
 }
 

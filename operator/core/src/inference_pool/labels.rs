@@ -1,16 +1,16 @@
-//! Labels of what a pool has, and what its service selects.
+//! Labels of a pool's objects, and the selector of its service.
 
 use super::observation::InferencePoolObservation;
 use crate::names::{self, Labels, labels, role};
 
-/// Labels that the pod with the agent has in every replica: what the service and the scale subresource select.
+/// Labels of the pod with the agent in every replica: the selector of the service and of the scale subresource.
 pub fn selector(seen: &InferencePoolObservation) -> Labels {
     let mut selector = members(seen);
     selector.insert(names::RANK.to_owned(), "0".to_owned());
     selector
 }
 
-/// Labels that all pods of the pool have.
+/// Labels of all pods of the pool.
 pub fn members(seen: &InferencePoolObservation) -> Labels {
     [
         (names::INFERENCE_POOL, seen.owner.name.as_str()),
@@ -21,7 +21,7 @@ pub fn members(seen: &InferencePoolObservation) -> Labels {
     .collect()
 }
 
-/// Labels of everything of a pool.
+/// Labels of all objects of a pool.
 pub fn pool_labels(seen: &InferencePoolObservation) -> Labels {
     let mut labels = labels([
         (names::ROLE, role::ENGINE),

@@ -1,33 +1,33 @@
-//! What a command line is made from, whichever the engine: where the model is, which part of the replica this is, which
-//! adapters are held.
+//! The input of an engine's command line, for every engine: the model, the pod's place in the replica, and the
+//! adapters.
 //!
 //! Both builders ([`super::vllm`], [`super::sglang`]) are pure functions of a [`Launch`] and the engine's part of the
 //! spec.
 
 use grpo_crds::{InferencePoolSpec, inference_pool::LoraLimits};
 
-/// The engine listens here, on loopback: the agent beside it is the only door.
+/// The engine listens here, on loopback: the agent in its pod is the only client.
 pub const ENGINE_PORT: u16 = 8001;
 
-/// Where the first pod of a replica takes the others' processes, open to the pods of the pool only.
+/// Rendezvous port of a replica's first pod, for its other pods; open to the pods of the pool only.
 pub const RENDEZVOUS_PORT: u16 = 29500;
 
-/// The engine serves the model it booted with under this name. Requests say `policy` for every version; the agent
-/// knows which version serves.
+/// The engine serves its start model under this name. Requests say `policy` for every version; the agent knows which
+/// version serves.
 pub const SERVED_NAME: &str = "policy";
 
-/// What a command line is made from besides the engine's own settings.
+/// The input of a command line besides the engine's own settings.
 #[derive(Clone, Debug)]
 pub struct Launch<'a> {
-    /// The folder with the model's files.
+    /// Folder of the model's files.
     pub model: String,
     pub lora: Option<&'a LoraLimits>,
-    /// The engine reports the experts of tokens.
+    /// Whether the engine reports the experts of tokens.
     pub routed_experts: bool,
-    /// Which pod of the replica this is.
+    /// The pod's index within the replica.
     pub node: u32,
     pub nodes: u32,
-    /// A name of the replica's first pod that its other pods resolve.
+    /// A name of the replica's first pod that its other pods can resolve.
     pub leader: String,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// A command line under construction: flags with values, in the order they were given.
+/// A command line under construction: flags with values, in the order of the calls.
 #[derive(Debug, Default)]
 pub struct Arguments(Vec<String>);
 

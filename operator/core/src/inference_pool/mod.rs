@@ -1,7 +1,7 @@
-//! What is to be done about an `InferencePool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
+//! Decisions about an `InferencePool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
 //!
-//! Which replicas come and go is [`crate::pod_group`]'s; what they are made of is [`replica_pods`], with the command
-//! lines of [`vllm`] and [`sglang`].
+//! [`crate::pod_group`] decides which replicas to create and delete; [`replica_pods`] builds their pods, with the
+//! command lines of [`vllm`] and [`sglang`].
 
 pub mod decide;
 mod flags;

@@ -1,4 +1,5 @@
-//! What a pool has besides its replicas: the service whose name resolves to all of them, and who may reach them.
+//! The objects of a pool besides its replicas: account, the service whose name resolves to all replicas, network
+//! policy.
 
 use grpo_contracts::RunConfig;
 use k8s_openapi::api::{
@@ -21,7 +22,8 @@ pub fn objects(seen: &InferencePoolObservation) -> Vec<DesiredObject> {
     vec![account(seen), service(seen), policy(seen)]
 }
 
-/// Has no rights: agents ask the API server for nothing but the cluster's public keys, which every account may read.
+/// An account without rights: agents ask the API server only for the cluster's public keys, which every account may
+/// read.
 fn account(seen: &InferencePoolObservation) -> DesiredObject {
     seen.owner.object::<ServiceAccount>(
         account::engines(&seen.owner.name),
@@ -30,7 +32,7 @@ fn account(seen: &InferencePoolObservation) -> DesiredObject {
     )
 }
 
-/// Where the replicas' agents are, for people and for clients in the cluster.
+/// The URL of the replicas' agents, for people and for clients in the cluster.
 pub fn url(seen: &InferencePoolObservation) -> String {
     format!(
         "http://{}.{}.svc:{}",
@@ -40,7 +42,7 @@ pub fn url(seen: &InferencePoolObservation) -> String {
     )
 }
 
-/// Its name resolves to every replica, ready or not: the driver asks each how it is.
+/// The name resolves to every replica, ready or not: the driver asks each for its status.
 fn service(seen: &InferencePoolObservation) -> DesiredObject {
     let port = RunConfig::AGENT_PORT;
     seen.owner.object::<Service>(
@@ -55,8 +57,9 @@ fn service(seen: &InferencePoolObservation) -> DesiredObject {
     )
 }
 
-/// Agents are asked by drivers and by the operator, those of a pool that no run owns by other pools' agents too; the
-/// pods of a pool reach each other, since a replica may be several. All others stay out, sandboxes too.
+/// Allows drivers, the operator and metrics collectors to reach agents; in a pool without a run, also the agents of
+/// other pools. The pods of a pool reach each other, since a replica may have several. All others are denied, sandboxes
+/// too.
 fn policy(seen: &InferencePoolObservation) -> DesiredObject {
     let port = json!([{"protocol": "TCP", "port": RunConfig::AGENT_PORT}]);
     let callers = match &seen.run {

@@ -1,4 +1,4 @@
-//! What there is of an InferencePool (`grpo.dev`) when it is decided upon.
+//! The observed state of an InferencePool (`grpo.dev`), as input of a decision.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use jiff::Timestamp;
 
 use crate::{desired_object::Owner, pods::PodFacts, quota::QuotaWait};
 
-/// What the agents of a pool said, by the name of their pod.
+/// Reports of a pool's agents, by the name of their pod.
 pub type Statuses = BTreeMap<String, AgentStatus>;
 
-/// Everything a decision about a pool is made from.
+/// All input of a decision about a pool.
 #[derive(Clone, Debug)]
 pub struct InferencePoolObservation {
     pub pool: InferencePool,
     pub owner: Owner,
     pub pods: Vec<PodFacts>,
-    /// What the agents in them say.
+    /// Reports of the agents in the pods.
     pub agents: Statuses,
     /// The run the pool was made for.
     pub run: Option<String>,
-    /// The claim is one of a run that has ended or does not exist any more.
+    /// The claim's run has ended or no longer exists.
     pub claim_is_void: bool,
-    /// Why no pods are made now, where a ResourceQuota is short.
+    /// Why no pods are created now, if a ResourceQuota is short.
     pub quota: Option<QuotaWait>,
     pub now: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! The pods of one replica: the engine on loopback and the agent that is its only door, or the agent alone.
+//! The pods of one replica: the engine on loopback with the agent, its only client, or the agent alone.
 //!
 //! | engine | pods | containers of the first |
 //! |---|---|---|
@@ -6,11 +6,12 @@
 //! | vllm, sglang | `nodes` | engine; the agent as a sidecar that ends after it |
 //! | external | 1 | agent |
 //!
-//! A model of the hub or of a bucket is brought by an init container before all of them ([`crate::model_download`]).
+//! An init container downloads a model from the hub or a bucket before the other containers start
+//! ([`crate::model_download`]).
 //!
 //! The kubelet cannot reach an engine that listens on loopback, so its probes ask the agent, which asks the engine. An
-//! engine of one pod is restarted in place. Of several pods none can go on without the others: none is restarted, and
-//! the replica is made again.
+//! engine of one pod is restarted in place. With several pods, none can continue without the others: none is restarted,
+//! and the replica is created again.
 
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access::Service};
 use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
@@ -36,26 +37,26 @@ use crate::{
     settings::Settings,
 };
 
-/// Where the agent pulls versions to, and the engine reads them.
+/// Folder with the pulled versions: the agent writes it, the engine reads it.
 const CACHE: &str = "/cache";
-/// Where engines keep what is downloaded for them and what they compile.
+/// Folder for the engines' downloads and compiled files.
 const MODEL_CACHE: &str = ModelDownload::CACHE_MOUNT;
-/// What an engine may take to end once it has nothing to do any more.
+/// Time for an idle engine to end.
 const ENDING_SECONDS: u64 = 30;
 /// The agent's variable for [`drain_key`].
 const DRAIN_KEY: &str = "GRPO_DRAIN_KEY";
-/// How often it is asked whether an engine answers, while it starts and after that.
+/// Probe period while an engine starts, and afterwards.
 const STARTUP_PERIOD: u64 = 10;
 const LIVENESS_PERIOD: u64 = 10;
-/// An engine that has not answered for two minutes is started again.
+/// An engine without an answer for two minutes is restarted.
 const LIVENESS_FAILURES: u64 = 12;
 
-/// A pod of a replica, the first with the agent, marked with the template that replicas are made from now.
+/// A pod of a replica, annotated with the current template. The first pod has the agent.
 pub fn member(seen: &InferencePoolObservation, settings: &Settings, key: PodKey, template: &str) -> DesiredObject {
     pod(seen, settings, key).annotated(names::TEMPLATE, template)
 }
 
-/// The pod alone, without a mark.
+/// The pod without the annotation.
 pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: PodKey) -> DesiredObject {
     let engine = &seen.pool.spec.engine;
     let name = names::engine_pod(&seen.owner.name, key);
@@ -94,8 +95,8 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
             if key.rank == 0 {
                 let drain = json!({"name": DRAIN_KEY, "value": drain_key(seen)});
                 let mut agent = agent(seen, settings, attempt, &flags_of_served(seen), vec![drain]);
-                // A sidecar starts before the engine and ends after it: it is there for the engine's probes and while
-                // it drains.
+                // A sidecar starts before the engine and ends after it, so it can answer the engine's probes and drain
+                // it.
                 agent["restartPolicy"] = json!("Always");
                 spec["initContainers"] = json!([agent]);
             }
@@ -139,7 +140,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
     pod
 }
 
-/// How a pod gets a model that is downloaded. An external engine has its own.
+/// How a pod gets a downloaded model. An external engine brings its own.
 fn fetch_model(seen: &InferencePoolObservation) -> Option<Fetch<'_>> {
     let spec = &seen.pool.spec;
     let model = RemoteModel::of(&spec.model).filter(|_| spec.engine.external.is_none())?;
@@ -161,7 +162,7 @@ fn fetch_model(seen: &InferencePoolObservation) -> Option<Fetch<'_>> {
     })
 }
 
-/// Draining, then ending.
+/// Time to drain plus time to end.
 fn grace_seconds(seen: &InferencePoolObservation) -> u64 {
     let spec = &seen.pool.spec;
     match (spec.update.drain_timeout, &spec.engine.embedded) {
@@ -188,19 +189,19 @@ fn flags_of_served(seen: &InferencePoolObservation) -> Vec<String> {
     flags
 }
 
-/// What the kubelet's order to drain comes with: the pool's uid. Those who may read the pool can read it, and callers
-/// that only reach its agents cannot.
+/// The key in the kubelet's drain request: the pool's uid. Users with read access to the pool can read it; callers with
+/// network access to the agents alone cannot.
 fn drain_key(seen: &InferencePoolObservation) -> &str {
     &seen.owner.uid
 }
 
-/// Volumes and mounts of the agent alone: its tokens, and its way to the cluster's public keys.
+/// Volumes and mounts of the agent alone: its tokens, and access to the cluster's public keys.
 fn agent_access() -> ((Value, Value), (Value, Value)) {
     (tokens(&[Service::Driver, Service::EngineAgent]), api_server_access())
 }
 
-/// Accounts that may call the agents, but for the operator's. The pool of a run serves that run; any other, the runs of
-/// its namespace and the agents of other pools.
+/// Accounts that may call the agents, besides the operator's. A pool made for a run serves that run; any other pool
+/// serves the runs of its namespace and the agents of other pools.
 fn callers(seen: &InferencePoolObservation) -> Vec<String> {
     match &seen.run {
         Some(run) => vec![account::driver(run)],
@@ -208,7 +209,7 @@ fn callers(seen: &InferencePoolObservation) -> Vec<String> {
     }
 }
 
-/// The agent's container: `flags` say which engine it guards.
+/// The agent's container; `flags` describe its engine.
 fn agent(
     seen: &InferencePoolObservation,
     settings: &Settings,
@@ -277,7 +278,7 @@ fn external_agent(
     agent(seen, settings, attempt, &flags, key.into_iter().collect())
 }
 
-/// Whether a URL is of a service of this cluster, by a name that says so: the pod's token goes nowhere else.
+/// Whether a URL names a service of this cluster explicitly: the pod's token is sent to no other host.
 fn is_service(url: &str) -> bool {
     let rest = url.strip_prefix("http://").unwrap_or_default();
     let host = rest.split([':', '/']).next().unwrap_or_default();
@@ -366,7 +367,7 @@ fn served_engine(
             "failureThreshold": LIVENESS_FAILURES,
             "terminationGracePeriodSeconds": 10,
         });
-        // Answers when the engine has nothing to do any more.
+        // Answers when the engine is idle.
         container["lifecycle"] = json!({"preStop": {"httpGet": {
             "path": "/agent/v1/drain",
             "port": RunConfig::AGENT_PORT,
@@ -378,7 +379,7 @@ fn served_engine(
 
 type CommandLine = (String, Value, Vec<String>, Vec<(&'static str, String)>);
 
-/// Image, command, arguments and own environment.
+/// Image, command, arguments and the engine's own environment variables.
 fn command_line(seen: &InferencePoolObservation, settings: &Settings, launch: &Launch<'_>) -> CommandLine {
     let image = |given: &Option<String>, repository: &str, version: Option<&str>, usual: &str| {
         given
@@ -415,7 +416,7 @@ fn command_line(seen: &InferencePoolObservation, settings: &Settings, launch: &L
     }
 }
 
-/// What Python engines need to run as a user their image does not know, on a file system they cannot write.
+/// Variables for Python engines that run as a user unknown to their image, on a read-only file system.
 fn shared_environment() -> Vec<(&'static str, String)> {
     vec![
         ("USER", "grpo".to_owned()),
@@ -423,12 +424,12 @@ fn shared_environment() -> Vec<(&'static str, String)> {
         ("TORCHINDUCTOR_CACHE_DIR", format!("{MODEL_CACHE}/torchinductor")),
         ("TRITON_CACHE_DIR", format!("{MODEL_CACHE}/triton")),
         ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
-        // The model is there: no server is asked for it.
+        // The model is already local: no request to the hub.
         ("HF_HUB_OFFLINE", "1".to_owned()),
     ]
 }
 
-/// An environment with values that come from Secrets, which win.
+/// An environment in which values from Secrets replace equal names.
 fn with_secrets(environment: Value, secrets: Vec<Value>) -> Value {
     let mut environment = environment.as_array().cloned().unwrap_or_default();
     environment.retain(|variable| !secrets.iter().any(|secret| secret["name"] == variable["name"]));

@@ -1,41 +1,43 @@
 //! The command line and environment of SGLang 0.5.23.
 //!
-//! | flag | why |
-//! |---|---|
-//! | `--model-path` | a mounted folder, or a repository that SGLang downloads into the model cache |
-//! | `--served-model-name policy` | requests do not depend on where the model came from |
-//! | `--host 127.0.0.1 --port 8001` | only the agent in the same pod can reach the server, because every client of the server can change its weights |
-//! | `--tp-size`, `--pp-size`, `--dp-size` | the pool's parallelism; the pod asks for as many GPUs |
-//! | `--context-length`, `--mem-fraction-static`, `--max-running-requests`, `--quantization` | fields of the pool |
-//! | `--disable-radix-cache` | only where the pool switches prefix caching off |
-//! | `--sampling-defaults openai` | otherwise the model's `generation_config.json` decides about what a request does not name, and the recorded logprobs are of a distribution that the trainer does not know |
-//! | `--weight-version base` | the version that answers carry until the agent brings another |
-//! | `--random-seed 0` | replicas that are started alike are alike |
-//! | `--enable-metrics` | the agent passes them on |
-//! | `--enable-lora --max-lora-rank --lora-target-modules all` | adapters come later, so nothing can be inferred from those given at the start |
-//! | `--max-loras-per-batch`, `--max-loaded-loras` | one more than adapters: requests for the model itself count as one |
-//! | `--enable-return-routed-experts` | the pool's `routedExperts`; requests that want experts say so |
-//! | `--nnodes --node-rank --dist-init-addr` | several pods: each starts the same command |
+//! Each flag, with its reason:
+//! - `--model-path`: a folder: mounted, or downloaded before the engine starts
+//! - `--served-model-name policy`: requests do not depend on where the model came from
+//! - `--host 127.0.0.1 --port 8001`: only the agent in the same pod can reach the server, because every client of the
+//!   server can change its weights
+//! - `--tp-size`, `--pp-size`, `--dp-size`: the pool's parallelism; the pod asks for as many GPUs
+//! - `--context-length`, `--mem-fraction-static`, `--max-running-requests`, `--quantization`: fields of the pool
+//! - `--disable-radix-cache`: only where the pool switches prefix caching off
+//! - `--sampling-defaults openai`: otherwise the model's `generation_config.json` sets what a request leaves out, and
+//!   the recorded logprobs are of a distribution unknown to the trainer
+//! - `--weight-version base`: the version in answers until the agent loads another
+//! - `--random-seed 0`: replicas with the same arguments behave alike
+//! - `--enable-metrics`: the agent forwards the metrics
+//! - `--enable-lora --max-lora-rank --lora-target-modules all`: adapters come later, so SGLang cannot infer the
+//!   settings from adapters at the start
+//! - `--max-loras-per-batch`, `--max-loaded-loras`: one more than adapters: requests for the model itself count as one
+//! - `--enable-return-routed-experts`: the pool's `routedExperts`; requests ask for experts explicitly
+//! - `--nnodes --node-rank --dist-init-addr`: several pods: each starts the same command
 //!
-//! Logprobs are those after temperature, SGLang's way without a flag; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change
-//! that and is set to `0`.
+//! Logprobs are after temperature, SGLang's default; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to
+//! `0`.
 //!
-//! `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION` is off: `/health` would sample a token, which waits for as long as the
-//! server loads weights, and the liveness probe would start it again.
+//! `SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION` is off: `/health` would sample a token, which waits while the server
+//! loads weights, and the liveness probe would restart the server.
 //!
-//! Every command line in the golden files is read by the parser of SGLang 0.5.23 (`make check-vllm`). A request's seed
-//! is honoured only where `extraArgs` has `--enable-deterministic-inference`.
+//! The parser of SGLang 0.5.23 reads every command line in the golden files (`make check-vllm`). SGLang honours a
+//! request's seed only if `extraArgs` has `--enable-deterministic-inference`.
 
 use grpo_crds::inference_pool::SglangEngine;
 
 use super::launch::{Arguments, ENGINE_PORT, Launch, RENDEZVOUS_PORT, SERVED_NAME};
 
-/// The version the command line is made for.
+/// The version for which this command line is written.
 pub const VERSION: &str = "0.5.23";
 
 pub const COMMAND: [&str; 3] = ["python3", "-m", "sglang.launch_server"];
 
-/// What comes after [`COMMAND`].
+/// The arguments after [`COMMAND`].
 pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
     let mut arguments = Arguments::default();
     arguments
@@ -84,7 +86,7 @@ pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
     arguments.extend(&engine.extra_args).done()
 }
 
-/// What SGLang is told by its environment.
+/// SGLang's environment variables.
 pub fn environment() -> Vec<(&'static str, String)> {
     vec![
         ("SGLANG_RETURN_ORIGINAL_LOGPROB", "0".to_owned()),

@@ -1,7 +1,7 @@
-//! What replicas are made from now, as two digests: of the pool's spec, and of the pods that this operator makes of it.
+//! The template of replicas, as two digests: of the pool's spec, and of the pods that this operator creates from it.
 //!
-//! A replica of another template is replaced. Where a run claims the pool only another spec counts: an operator of
-//! another version, or with other settings, starts no engine again that holds a run's weights.
+//! A replica of another template is replaced. While a run claims the pool only another spec counts: an operator of
+//! another version, or with other settings, restarts no engine that holds a run's weights.
 
 use grpo_crds::inference_pool::{InferencePoolSpec, UpdatePolicy};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{observation::InferencePoolObservation, replica_pods::pod};
 use crate::{digest::digest, names::PodKey, pods::PodFacts, settings::Settings};
 
-/// Two replicas of the same template differ in nothing but number and attempt.
+/// Two replicas of the same template differ only in number and attempt.
 pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String {
     let key = |rank| PodKey {
         group: 0,
@@ -21,7 +21,7 @@ pub fn template(seen: &InferencePoolObservation, settings: &Settings) -> String 
     format!("{}-{build}", of_spec(&seen.pool.spec))
 }
 
-/// How many replicas there are, and how they are replaced, changes none of them.
+/// The digest of the spec without the number of replicas and the limits of their replacement: these change no replica.
 fn of_spec(spec: &InferencePoolSpec) -> String {
     let spec = InferencePoolSpec {
         replicas: 0,
@@ -34,7 +34,7 @@ fn of_spec(spec: &InferencePoolSpec) -> String {
     digest(&json!(spec))
 }
 
-/// The pods, where those that are made from the same spec count as made from this template if a run claims the pool.
+/// The pods; while a run claims the pool, pods created from the same spec count as created from this template.
 pub fn with_template(seen: &InferencePoolObservation, template: &str) -> Vec<PodFacts> {
     let status = seen.pool.status.as_ref();
     let claimed = status.is_some_and(|status| status.claimed_by.is_some());
@@ -42,11 +42,11 @@ pub fn with_template(seen: &InferencePoolObservation, template: &str) -> Vec<Pod
     let mut pods = seen.pods.clone();
     for pod in &mut pods {
         let Some(old) = pod.template.as_deref() else { continue };
-        // A pod that never ran holds no weights: it waits for the right image maybe.
+        // A pod that never ran holds no weights: it may wait for the right image.
         let holds_weights = claimed && pod.has_started();
         let current = match old.split_once('-') {
             Some((old, _)) => holds_weights && old == spec,
-            // Made before the two digests were told apart: of its spec nothing is known.
+            // Created before the template had two digests: its spec is unknown.
             None => holds_weights || old == build,
         };
         if current {

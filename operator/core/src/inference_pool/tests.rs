@@ -20,7 +20,7 @@ use crate::{
     settings::Settings,
 };
 
-/// A pool that the API server has accepted, without pods.
+/// A pool accepted by the API server, without pods.
 pub fn seeing(yaml: &str) -> InferencePoolObservation {
     let pool: InferencePool = object(yaml);
     InferencePoolObservation {
@@ -50,7 +50,7 @@ fn decided(seen: &InferencePoolObservation) -> Decision {
     decide(seen, &Settings::for_tests())
 }
 
-/// A pod made from what is wanted now.
+/// A pod with the current template.
 fn current(seen: &InferencePoolObservation, replica: u32, state: PodState) -> PodFacts {
     PodFacts {
         template: Some(template(seen, &Settings::for_tests())),
@@ -402,7 +402,7 @@ fn a_pod_downloads_a_model_of_a_bucket_and_only_its_init_container_sees_the_keys
     }
 }
 
-/// The init container that brings the model, of each pod.
+/// The arguments of each pod's init container that downloads the model.
 fn fetches(seen: &InferencePoolObservation) -> Vec<String> {
     let pods = decided(seen).create.into_iter().map(|(pod, _)| pod.object);
     let first = pods.map(|pod| pod["spec"]["initContainers"][0].clone());

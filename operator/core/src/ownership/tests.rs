@@ -7,7 +7,7 @@ use crate::{
     fixtures::{DEMO, object},
 };
 
-/// The claim that the demo wants, retained or not.
+/// The volume claim that the demo wants, retained or not.
 fn wanted(retained: bool) -> DesiredObject {
     let owner = Owner::of(&object::<grpo_crds::GrpoRun>(DEMO)).unwrap();
     let labels = names::labels([(names::RUN, "demo")]);
@@ -28,7 +28,7 @@ fn owned_by(kind: &str, name: &str, uid: &str, controller: bool) -> Value {
     ]})
 }
 
-/// A retained claim of a run named demo, with this uid.
+/// A retained volume claim of a run named demo, with this uid.
 fn kept_by(uid: &str) -> Value {
     json!({
         "uid": "there",
@@ -44,7 +44,7 @@ fn only_what_nobody_has_and_what_is_owned_already_is_written() {
     let of_another_run =
         json!({"uid": "there", "labels": {"app.kubernetes.io/managed-by": "grpo-operator", "grpo.dev/run": "other"}});
     let apply = Some(Write::Apply { uid: "there".into() });
-    // What is there, whether a retained claim is wanted, and what is done.
+    // The existing object, whether a retained claim is wanted, and the expected action.
     let cases = [
         (None, false, Some(Write::Create)),
         (None, true, Some(Write::Create)),
@@ -55,14 +55,14 @@ fn only_what_nobody_has_and_what_is_owned_already_is_written() {
         (Some(owned_by("GrpoRun", "demo", "uid-1", false)), false, None),
         (Some(owned_by("Deployment", "db", "uid-9", true)), false, None),
         (Some(owned_by("Deployment", "db", "uid-9", true)), true, None),
-        // store.retain has changed: the run's own claim gives up its owner, or gets it back. Another run's does
-        // neither.
+        // store.retain has changed: the run's own volume claim loses its owner, or gets it back. Another run's claim
+        // does neither.
         (Some(owned_by("GrpoRun", "demo", "uid-1", true)), true, apply.clone()),
         (Some(owned_by("GrpoRun", "demo", "uid-0", true)), true, None),
         (Some(kept_by("uid-1")), false, apply.clone()),
         (Some(kept_by("uid-0")), false, None),
         (Some(kept_by("uid-0")), true, apply.clone()),
-        // A claim that was retained is not put under an owner that takes it along.
+        // A retained claim never gets an owner whose deletion would delete it.
         (Some(left.clone()), false, None),
         (Some(left), true, apply),
         (Some(of_another_run), true, None),

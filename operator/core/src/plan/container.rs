@@ -1,5 +1,4 @@
-//! One container: image, command line, environment, resources, what it sees of the file system, how it is asked whether
-//! it lives.
+//! One container of a plan: image, command line, environment, resources, mounts and probes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +8,7 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-/// Volumes that Kubernetes adds by itself: the token of a service account.
+/// Volumes added by Kubernetes: the token of a service account.
 const ADDED_BY_KUBERNETES: &str = "kube-api-access-";
 
 #[derive(Serialize)]
@@ -17,7 +16,7 @@ const ADDED_BY_KUBERNETES: &str = "kube-api-access-";
 pub struct ContainerPlan {
     name: String,
     image: String,
-    /// Command and arguments, a flag and its value to a line.
+    /// Command and arguments, one line for each flag with its value.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,
     env: BTreeMap<String, String>,
@@ -27,13 +26,13 @@ pub struct ContainerPlan {
     mounts: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     probes: BTreeMap<&'static str, String>,
-    /// Given where it is not what the restricted Pod Security level asks for.
+    /// Set if it differs from the restricted Pod Security level.
     #[serde(skip_serializing_if = "Option::is_none")]
     security: Option<String>,
 }
 
 impl ContainerPlan {
-    /// `sidecar`: it starts before the others and ends after them.
+    /// `sidecar`: the container starts before the others and ends after them.
     pub fn of(container: &Container, volumes: &[Volume], sidecar: bool) -> Self {
         let words = container
             .command
@@ -119,8 +118,7 @@ fn variable(variable: &EnvVar) -> (String, String) {
     (variable.name.clone(), value)
 }
 
-/// What it is promised and what it may take, by resource. What is limited and not requested is promised as far as the
-/// limit: Kubernetes' rule.
+/// Requests and limits by resource. Without a request, the limit is the request: Kubernetes' rule.
 pub fn resources(given: Option<&ResourceRequirements>) -> BTreeMap<String, String> {
     let empty = BTreeMap::new();
     let requests = given.and_then(|given| given.requests.as_ref()).unwrap_or(&empty);
@@ -238,7 +236,7 @@ fn port(port: &IntOrString) -> String {
     }
 }
 
-/// None for a container that the restricted Pod Security level accepts, on a file system it cannot write.
+/// Returns `None` for a container that the restricted Pod Security level accepts, with a read-only root file system.
 fn unrestricted(container: &Container) -> Option<String> {
     let context = container.security_context.clone().unwrap_or_default();
     let capabilities = context.capabilities.unwrap_or_default();

@@ -1,12 +1,12 @@
-//! Pods of one group differ in little: one of them is shown, and where they differ the values of all, in the order of
-//! their names.
+//! Merges the pods of one group, which differ little: shows one pod, and where they differ the values of all, in the
+//! order of their names.
 
 use serde_yaml_ng::{Mapping, Value};
 
-/// Between the values of different pods.
+/// Separator of the values of different pods.
 const BETWEEN: &str = " | ";
 
-/// One value for all. Where they differ: `a | b | c`.
+/// One value for all pods, or `a | b | c` if they differ.
 pub fn merged(values: &[Value]) -> Value {
     let Some(first) = values.first() else {
         return Value::Null;

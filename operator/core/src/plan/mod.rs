@@ -1,10 +1,9 @@
-//! What a manifest becomes in a cluster, as people read it: objects in, one page of YAML out.
+//! The plan of a manifest, for people: objects in, one page of YAML out.
 //!
-//! The operator's tests write it for every example (`docs/examples/golden`), from the objects that its pure code wants;
-//! the book's pages include it, so that they cannot say anything else than what happens. The end-to-end tests write it
-//! from the objects that a real API server holds, and compare. So that the two can be compared, only what somebody
-//! decided is read: what the API server adds by itself (addresses, defaults, its own tokens and tolerations) is left
-//! out, uids and the namespace are named instead of shown.
+//! The operator's tests write the plan of every example (`docs/examples/golden`) from the objects that its pure code
+//! returns; the book includes these plans, so it always shows the real behaviour. The end-to-end tests write the plan
+//! from the objects of a real API server, and compare. To make the two comparable, a plan leaves out what the API
+//! server adds (addresses, defaults, its own tokens and tolerations), and has names instead of uids and the namespace.
 //!
 //! ```text
 //! objects ─► normal (uids, namespace) ─► sections: summary, runs, pods, services, policies, rights, files
@@ -25,8 +24,8 @@ use self::{page::Page, source::Objects};
 
 pub use self::source::Unreadable;
 
-/// What the objects are, as people read it: the manifests of an example, and everything that they came to own.
-/// `namespace` is theirs, a word that means nothing else in them.
+/// The plan of an example: its manifests, and all objects created from them. `namespace` is their namespace, a word
+/// with no other meaning in them.
 pub fn plan(example: &str, namespace: &str, objects: &[Value]) -> Result<String, Unreadable> {
     let objects = Objects::normal(namespace, objects)?;
     let pods = pods::pods(&objects)?;

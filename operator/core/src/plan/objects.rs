@@ -1,4 +1,4 @@
-//! Everything besides pods: services, policies, rights, and what is mounted.
+//! The objects of a plan besides pods: services, policies, rights, and mounted objects.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use super::{
     source::{Objects, Unreadable},
 };
 
-/// Whether the operator made the object. An object without owners existed before, such as the API server's own objects.
+/// Whether the operator created the object. Objects without owners existed before, such as the API server's own.
 fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {
     owners.as_ref().is_some_and(|owners| !owners.is_empty())
 }
@@ -28,7 +28,7 @@ fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePlan {
-    /// Headless: its name resolves to the pods, ready or not where it says so.
+    /// Headless: the name resolves to the pods; says so if unready pods are included.
     kind: String,
     selects: String,
     ports: Vec<String>,
@@ -149,7 +149,7 @@ fn selected(selector: Option<&LabelSelector>) -> String {
     }
 }
 
-/// What each service account may do, a rule to a line.
+/// Rights of each service account, one line for each rule.
 pub fn rights(objects: &Objects) -> Result<BTreeMap<String, Vec<String>>, Unreadable> {
     let roles: Vec<Role> = objects.of_kind()?;
     let accounts = objects.of_kind::<ServiceAccount>()?.into_iter();
@@ -177,7 +177,7 @@ fn rule(rule: &PolicyRule) -> String {
     format!("{}{group} {names}: {}", list(&rule.resources), rule.verbs.join(", "))
 }
 
-/// Claims, ConfigMaps and Secrets that are made.
+/// The created volume claims, ConfigMaps and Secrets.
 pub fn files(objects: &Objects) -> Result<BTreeMap<String, String>, Unreadable> {
     let mut files = BTreeMap::new();
     for claim in objects.of_kind::<PersistentVolumeClaim>()? {

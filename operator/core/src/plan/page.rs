@@ -1,4 +1,4 @@
-//! The text of a plan: sections of YAML that pages may include by their names.
+//! The text of a plan: sections of YAML that pages may include by name.
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ impl Page {
         ))
     }
 
-    /// A section that pages may include by its name. One with nothing in it says so.
+    /// Adds a section that pages may include by its name. An empty section says so.
     pub fn section(&mut self, name: &'static str, content: &impl Serialize) -> Result<(), Unreadable> {
         let text =
             serde_yaml_ng::to_string(&content).map_err(|source| Unreadable::Section { section: name, source })?;

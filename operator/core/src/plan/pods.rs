@@ -1,7 +1,6 @@
-//! Pods, by what they are for. Those of one group are shown once.
+//! The pods of a plan, by role. Pods of one group are shown once.
 //!
-//! The gateway's pod is read from its Deployment, since the pod itself comes from Kubernetes' own controllers and only
-//! where these run.
+//! The gateway's pod is read from its Deployment, since only Kubernetes' own controllers create the pod, if they run.
 
 use std::collections::BTreeMap;
 
@@ -28,11 +27,11 @@ const ROLE: &str = "grpo.dev/role";
 #[serde(rename_all = "camelCase")]
 pub struct PodGroup {
     pub role: String,
-    /// Whose they are: `GrpoRun demo`.
+    /// The owner, such as `GrpoRun demo`.
     pub of: String,
     pub count: usize,
     pub names: Vec<String>,
-    /// GPUs of each.
+    /// GPUs of each pod.
     #[serde(skip_serializing_if = "is_zero")]
     pub gpus: i64,
     pub each: Value,
@@ -45,14 +44,14 @@ fn is_zero(number: &i64) -> bool {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodPlan {
-    /// Given where it is not the pod's own name.
+    /// Set if it differs from the pod's own name.
     #[serde(skip_serializing_if = "Option::is_none")]
     hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     subdomain: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     service_account: Option<String>,
-    /// Whether the token of the service account is in the pod.
+    /// Whether the pod has the token of its service account.
     token: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scheduling_gates: Vec<String>,
@@ -66,7 +65,7 @@ struct PodPlan {
     node_selector: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tolerations: Vec<String>,
-    /// On the node of every pod with these labels.
+    /// Placed on the node of the pods with these labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     beside: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,7 +74,7 @@ struct PodPlan {
     pull_secrets: Vec<String>,
     restart_policy: String,
     grace_seconds: i64,
-    /// The user of its processes, and that of its volumes' files.
+    /// The user of its processes, the group of its volumes' files, and the seccomp profile.
     user: String,
     containers: Vec<ContainerPlan>,
 }
@@ -137,7 +136,7 @@ fn add(
         .iter()
         .flatten()
         .find(|owner| owner.controller == Some(true));
-    // Pods that belong to none of our kinds are another's doing: a Deployment's.
+    // Pods without an owner of our kinds have another creator: a Deployment.
     let Some(owner) = owner.filter(|owner| owner.api_version.starts_with(grpo_crds::GROUP)) else {
         return;
     };
@@ -155,7 +154,7 @@ fn add(
     group.sort_by_key(|(one, ..)| in_order(one));
 }
 
-/// Names in the order of the numbers they end with.
+/// Sort key: names in the order of the numbers at their end.
 fn in_order(name: &str) -> (String, Vec<u64>) {
     let mut stem = name;
     let mut numbers = Vec::new();
@@ -254,7 +253,7 @@ fn user(spec: &PodSpec) -> String {
     )
 }
 
-/// None for what Kubernetes tolerates in every pod.
+/// Returns `None` for a toleration that Kubernetes adds to every pod.
 fn toleration(toleration: &Toleration) -> Option<String> {
     let key = toleration.key.clone().unwrap_or_else(|| "everything".into());
     if key.starts_with("node.kubernetes.io/") {
@@ -273,7 +272,7 @@ fn toleration(toleration: &Toleration) -> Option<String> {
     Some(format!("{key}{value}{effect}"))
 }
 
-/// Labels as a selector shows them.
+/// Labels in selector syntax.
 pub fn in_words(labels: Option<&BTreeMap<String, String>>) -> String {
     let words: Vec<String> = labels
         .into_iter()
@@ -283,7 +282,7 @@ pub fn in_words(labels: Option<&BTreeMap<String, String>>) -> String {
     words.join(", ")
 }
 
-/// What each sandbox of a pool is promised and may take.
+/// Requests and limits of each sandbox of a pool.
 pub fn of_sandbox(pool: &grpo_crds::SandboxPoolSpec) -> BTreeMap<String, String> {
     resources(Some(&pool.bounded_resources()))
 }

@@ -1,5 +1,4 @@
-//! What is read from our own kinds: where a run keeps and finds things, what its sandboxes are, and what of it no
-//! process executes yet.
+//! The plan of our own kinds: the locations that a run uses, its sandboxes, and fields that no process executes yet.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +33,7 @@ impl NotExecuted {
     }
 }
 
-/// Fields that the API has and this version's processes do not execute.
+/// API fields that this version's processes do not execute.
 pub fn not_executed(objects: &Objects) -> Result<Vec<NotExecuted>, Unreadable> {
     let mut fields = Vec::new();
     for run in objects.named::<GrpoRun>("GrpoRun")? {
@@ -48,14 +47,14 @@ pub fn not_executed(objects: &Objects) -> Result<Vec<NotExecuted>, Unreadable> {
     Ok(fields)
 }
 
-/// What `run.json` and the status say of a run.
+/// The facts of a run from `run.json` and the status.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunPlan {
     mode: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     objective: Option<String>,
-    /// Below the store's volume.
+    /// Path below the store's volume.
     store: String,
     model: String,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -128,7 +127,7 @@ impl RunPlan {
     }
 }
 
-/// Pods that a gateway makes as they are leased, and lets go.
+/// Sandbox pods, which a gateway creates when they are leased, and deletes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxesPlan {

@@ -1,4 +1,4 @@
-//! The objects that a plan is made from, as they are the same wherever they come from.
+//! The input objects of a plan, normalized so that their source does not matter.
 
 use k8s_openapi::{NamespaceResourceScope, Resource};
 use serde::de::DeserializeOwned;
@@ -16,12 +16,11 @@ pub enum Unreadable {
     },
 }
 
-/// The objects, of which uids are told apart by whose they are.
+/// The objects, with names instead of uids.
 pub struct Objects(Vec<Value>);
 
 impl Objects {
-    /// The same objects, with every uid as `<uid-of-Kind-name>` and the namespace as `<namespace>`, wherever they are
-    /// mentioned.
+    /// Replaces every uid by `<uid-of-Kind-name>` and the namespace by `<namespace>`, everywhere in the objects.
     pub fn normal(namespace: &str, objects: &[Value]) -> Result<Self, Unreadable> {
         let unreadable = |source| Unreadable::Object {
             what: "the objects".into(),
@@ -44,7 +43,7 @@ impl Objects {
         self.named(K::KIND)
     }
 
-    /// All objects of a kind, by name.
+    /// All objects of a kind, sorted by name.
     pub fn named<K: DeserializeOwned>(&self, kind: &str) -> Result<Vec<K>, Unreadable> {
         let mut found: Vec<&Value> = self.0.iter().filter(|object| object["kind"] == kind).collect();
         found.sort_by_key(|object| name(object));

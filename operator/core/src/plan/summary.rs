@@ -1,4 +1,5 @@
-//! The page in five lines: how many pods of what, and how many GPUs together.
+//! The summary of a plan: one line for the pods of each group, one for each sandbox pool, and the total of pods and
+//! GPUs.
 
 use grpo_crds::SandboxPool;
 

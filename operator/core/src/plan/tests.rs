@@ -31,7 +31,7 @@ fn engine(number: u32) -> Value {
     )
 }
 
-/// What an API server adds to a pod.
+/// A pod with the fields that an API server adds.
 fn stored(mut pod: Value) -> Value {
     let spec = &mut pod["spec"];
     spec["serviceAccountName"] = json!("default");

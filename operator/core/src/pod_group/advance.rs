@@ -1,4 +1,4 @@
-//! The next steps of pod groups.
+//! Computes the next steps of pod groups.
 
 use std::time::Duration;
 
@@ -101,19 +101,19 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
     }
 }
 
-/// Groups that count, and those that are on their way out.
+/// Groups that count, and groups that are being removed.
 fn live<'a>(wanted: &PodGroups, attempt: u32, all: &[Unit<'a>]) -> (Vec<Unit<'a>>, Vec<Unit<'a>>) {
     match wanted.update {
         UpdatePolicy::Recreate => {
             let (current, old): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|unit| unit.attempt == attempt);
             (whole(wanted, attempt, current), old)
         }
-        // The others of a group whose pod is being deleted go too.
+        // If one pod of a group is being deleted, its other pods go too.
         UpdatePolicy::Rolling { .. } => all.iter().cloned().partition(|unit| !unit.is_ending()),
     }
 }
 
-/// Every group of an attempt, also one that has no pod.
+/// Every group of an attempt, including groups without pods.
 fn whole<'a>(wanted: &PodGroups, attempt: u32, there: Vec<Unit<'a>>) -> Vec<Unit<'a>> {
     let none = |group| Unit {
         group,
@@ -126,7 +126,7 @@ fn whole<'a>(wanted: &PodGroups, attempt: u32, there: Vec<Unit<'a>>) -> Vec<Unit
         .collect()
 }
 
-/// What has to come and to go so that there are the groups that are wanted.
+/// Creates and deletes pods towards the wanted groups.
 fn change<'a>(
     wanted: &PodGroups,
     all: &[Unit<'a>],
@@ -179,20 +179,20 @@ fn all_succeeded(wanted: &PodGroups, live: &[Unit<'_>]) -> bool {
     wanted.update == UpdatePolicy::Recreate && live.iter().all(succeeded)
 }
 
-/// What ended an attempt of a group.
+/// The end of a group's attempt.
 struct First {
     attempt: u32,
     failure: Failure,
-    /// All of its pods had started.
+    /// Whether all of its pods had started.
     started: bool,
 }
 
-/// Which groups are over, and why.
+/// The groups that are over, and the cause.
 #[derive(Default)]
 struct Ends {
-    /// Numbers of the groups.
+    /// Numbers of the groups that are over.
     over: Vec<u32>,
-    /// Of those, the first that failed by itself, or the first.
+    /// The first of them that failed by itself, otherwise the first of all.
     first: Option<First>,
     hung_on: Vec<String>,
     not_yet: Option<Duration>,
@@ -239,7 +239,7 @@ fn pausing(status: &AttemptStatus, left: Duration) -> String {
     )
 }
 
-/// What the groups wait for: the pod with most to say comes first.
+/// The reason why the groups wait, from the pod with the most informative message.
 fn waiting(wanted: &PodGroups, live: &[Unit<'_>]) -> Option<String> {
     let dull = |reason: &str| matches!(reason, "Created" | "Starting" | "ContainerCreating" | "PodInitializing");
     let pods = || live.iter().flat_map(|unit| &unit.pods);
@@ -256,7 +256,7 @@ fn waiting(wanted: &PodGroups, live: &[Unit<'_>]) -> Option<String> {
         .or_else(|| unready(wanted, &pods().copied().collect::<Vec<_>>()))
 }
 
-/// Pods that run and are not ready, where that says something.
+/// Running pods that are not ready, if groups have a start deadline.
 fn unready(wanted: &PodGroups, live: &[&PodFacts]) -> Option<String> {
     wanted.start?;
     let gone: Vec<&&PodFacts> = live.iter().filter(|pod| pod.is_out_of_reach()).collect();

@@ -1,4 +1,4 @@
-//! What is known of earlier attempts: failures and disruptions in a row, the pause after them, nodes to avoid.
+//! The record of earlier attempts: failures and disruptions in a row, the back-off after them, nodes to avoid.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{
     pods::{Failure, PodFacts},
 };
 
-/// So many nodes are avoided at most, the last ones.
+/// Maximum number of avoided nodes; the last ones are kept.
 const AVOIDED: usize = 8;
 
-/// What is known, corrected by pods of a later attempt that was begun but not written down.
+/// The record, corrected by pods of a later attempt that was begun but not recorded.
 pub(super) fn adopted(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
     let newest = pods.iter().map(|pod| pod.attempt).max().unwrap_or(0);
     let mut status = known.clone();
@@ -28,7 +28,7 @@ pub(super) fn adopted(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus
     status
 }
 
-/// An attempt ended so. `started`: all of its pods had started.
+/// Counts the end of an attempt. `started`: all of its pods had started.
 pub(super) fn count_end(
     wanted: &PodGroups,
     status: &mut AttemptStatus,
@@ -42,7 +42,7 @@ pub(super) fn count_end(
     }
     status.progress_mark = wanted.mark.clone();
     status.last_failure = Some(shortened(&failure.message));
-    // A disruption of what ran is an event; one of what never started may repeat at once, without end.
+    // A disruption of a started attempt is a single event; one before the start may repeat at once, without end.
     let in_a_row = match (failure.disrupted, started) {
         (false, _) => {
             status.disruptions = 0;
@@ -62,14 +62,14 @@ pub(super) fn count_end(
     status.not_before = pause.and_then(|pause| now.checked_add(pause).ok()).map(Time);
 }
 
-/// All groups serve.
+/// Forgets failures, once all groups serve.
 pub(super) fn forget_failures(status: &mut AttemptStatus) {
     status.consecutive_failures = 0;
     status.disruptions = 0;
     status.last_failure = None;
 }
 
-/// Why no further attempt is made, if none is.
+/// Why no further attempt is possible; `None` if one is.
 pub(super) fn used_up(wanted: &PodGroups, status: &AttemptStatus, failure: &Failure) -> Option<String> {
     if wanted.limit.is_some_and(|limit| status.consecutive_failures >= limit) {
         return Some(format!(
@@ -87,7 +87,7 @@ pub(super) fn used_up(wanted: &PodGroups, status: &AttemptStatus, failure: &Fail
     })
 }
 
-/// The newest last, as often as they are named.
+/// Adds nodes to avoid, the newest last; a node named again moves to the end.
 pub(super) fn avoid(status: &mut AttemptStatus, hung_on: Vec<String>) {
     status.avoid_nodes.retain(|node| !hung_on.contains(node));
     status.avoid_nodes.extend(hung_on);
@@ -95,14 +95,14 @@ pub(super) fn avoid(status: &mut AttemptStatus, hung_on: Vec<String>) {
     status.avoid_nodes.drain(..surplus);
 }
 
-/// Once something more is finished than when a rank hung, its node may have been innocent.
+/// Forgets the avoided nodes once new work is finished since a rank hung: the node may have been innocent.
 pub(super) fn forget_avoided(wanted: &PodGroups, status: &mut AttemptStatus) {
     if status.progress_mark != wanted.mark {
         status.avoid_nodes.clear();
     }
 }
 
-/// 5 s after the second in a row, doubled with every further one.
+/// The back-off: 5 s after the second in a row, doubled with every further one.
 fn pause(in_a_row: u32) -> Option<Duration> {
     in_a_row.checked_sub(2).map(|doublings| FAILED_PODS.pause(doublings))
 }

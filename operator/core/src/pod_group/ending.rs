@@ -1,6 +1,6 @@
-//! Why an attempt is over, if it is: of everything that its pods say, the cause rather than its consequences.
+//! Finds why an attempt is over, if it is: the cause among all that its pods report, not a consequence.
 //!
-//! One rank's end ends all others, and watches show the ends in any order. A pod that the cluster took away explains
+//! The end of one rank ends all others, and watches show the ends in any order. A pod that the cluster removed explains
 //! all ends. A rank that waited too long reports which ranks hang. A rank that ended by itself explains the ranks that
 //! report a lost peer; the operator waits a moment for it.
 
@@ -12,15 +12,15 @@ use jiff::Timestamp;
 use super::group::{PodGroups, UpdatePolicy, missing};
 use crate::pods::{Failure, PodFacts, PodState};
 
-/// How long the cause of a lost peer is waited for.
+/// How long to wait for the cause of a lost peer.
 const CAUSE_TO_COME: Duration = Duration::from_secs(3);
 
-/// What is to be said of an attempt.
+/// Whether and why an attempt is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// Nothing ended.
     None,
-    /// It is over, but the cause is not known yet, or a deadline runs: look again then.
+    /// The attempt is over but its cause is not known yet, or a deadline runs: check again after this time.
     NotYet(Duration),
     Over {
         failure: Failure,
@@ -38,7 +38,7 @@ impl Ending {
     }
 }
 
-/// Looks at the pods of one group's attempt. `created`: whether all of them had been made.
+/// Examines the pods of one group's attempt. `created`: all of them had been created.
 pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now: Timestamp) -> Ending {
     let failures: Vec<&Failure> = live
         .iter()
@@ -67,7 +67,7 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
     if let Some(rank) = lost.first().filter(|_| created) {
         return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
     }
-    // Of ranks that lost a peer, one that was aborted may be that peer.
+    // Among ranks that lost a peer, an aborted rank may be that peer.
     let aborted = failures
         .iter()
         .find(|failure| failure.exit_code != Some(PEER_LOST_CODE));
@@ -94,7 +94,7 @@ fn taken_away(live: &[&PodFacts], failures: &[&Failure]) -> Option<Failure> {
     Some(taken(format!("pod {} {how}", deleted.name)))
 }
 
-/// A rank hung. Where its pod is out of reach it is the node that went, which the cluster will say only later.
+/// A rank hung. If its pod is out of reach, the node is lost, which the cluster reports only later.
 fn hung(hang: &Hang, at: Option<Timestamp>, live: &[&PodFacts]) -> Ending {
     let pods: Vec<&&PodFacts> = live.iter().filter(|pod| hang.pods.contains(&pod.rank)).collect();
     let places: Vec<String> = pods
@@ -135,7 +135,7 @@ fn cause_to_come(first: &Failure, live: &[&PodFacts], now: Timestamp) -> Option<
         .filter(|left| others_run && !left.is_zero())
 }
 
-/// Pods that all run have to be ready within the group's deadline. Waiting for nodes and images does not count.
+/// Checks that running pods become ready within the group's deadline. Waiting for nodes and images does not count.
 fn start(wanted: &PodGroups, live: &[&PodFacts], now: Timestamp) -> Ending {
     let Some(deadline) = wanted.start else {
         return Ending::None;

@@ -1,4 +1,4 @@
-//! Groups as they are wanted, how they are, and what is to be done about them.
+//! Pod groups: the desired state, the observed state, and the resulting changes.
 
 use std::time::Duration;
 
@@ -9,73 +9,72 @@ use crate::{
     pods::{Failure, PodFacts},
 };
 
-/// What is wanted.
+/// The desired groups.
 #[derive(Clone, Debug)]
 pub struct PodGroups {
     /// Number of groups.
     pub groups: u32,
-    /// Pods of each.
+    /// Pods in each group.
     pub size: u32,
     pub update: UpdatePolicy,
-    /// So many failures in a row end the run; none: failures end nothing.
+    /// Number of failures in a row that ends the run; `None`: failures never end it.
     pub limit: Option<u32>,
-    /// The exit code by which a pod says that another attempt is of no use.
+    /// The exit code of a pod for a terminal fault: another attempt cannot help.
     pub fault_code: Option<i32>,
-    /// Exit codes by which ranks say that another one hangs or is lost have their meaning.
+    /// The exit codes with which ranks report a hung or lost peer apply.
     pub ranks_report_peers: bool,
-    /// What is finished now, in any form that changes when more is; none: failures are forgotten once all groups serve.
+    /// A mark of the finished work, which changes with progress; `None`: failures are forgotten once all groups serve.
     pub mark: Option<String>,
-    /// Pods that all run have to be ready by then; none where they are as soon as they run.
+    /// Deadline for running pods to become ready; `None`: a running pod counts as ready.
     pub start: Option<Duration>,
 }
 
-/// How groups follow a change.
+/// How groups follow a change of the template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpdatePolicy {
-    /// All groups have one attempt, until all their pods have succeeded: what ends one group ends them all. Changes
-    /// wait for the next attempt.
+    /// All groups share one attempt, until all their pods have succeeded: if one group ends, all end. Changes wait for
+    /// the next attempt.
     Recreate,
-    /// Each group has attempts of its own and serves without end. Groups made from an earlier template are replaced a
-    /// few at a time.
+    /// Each group has its own attempts and serves without end. Outdated groups are replaced a few at a time.
     Rolling {
-        /// What groups are to be made from.
+        /// The current template.
         template: String,
         max_surge: u32,
         max_unavailable: u32,
     },
 }
 
-/// How the groups are.
+/// The observed state of the groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupState {
-    /// Pods are being made, scheduled, started.
+    /// Pods are created, scheduled or started.
     Starting { message: String },
-    /// All pods run, or some have ended well already.
+    /// All pods run, or some have already succeeded.
     Running,
-    /// The next attempt waits.
+    /// The next attempt waits for its back-off.
     Pausing { message: String },
-    /// All pods ended well.
+    /// All pods succeeded.
     Succeeded,
-    /// A pod said that another attempt is of no use.
+    /// A pod reported a terminal fault.
     Fault(Failure),
     /// Too many failures in a row.
     Exhausted { message: String },
 }
 
-/// What to do, and what is known from now on.
+/// The changes to make, and the new status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupUpdate {
     pub status: AttemptStatus,
-    /// Pods to make.
+    /// Pods to create.
     pub create: Vec<PodKey>,
-    /// Names of pods to be deleted.
+    /// Names of pods to delete.
     pub delete: Vec<String>,
     pub state: GroupState,
-    /// Look again then.
+    /// Reconcile again after this time.
     pub retry_in: Option<Duration>,
-    /// An attempt that has just ended: which, and how.
+    /// An attempt that has just ended: its number, and the cause.
     pub ended: Option<(u32, String)>,
-    /// Groups made from an earlier template.
+    /// Number of groups with an earlier template.
     pub outdated: u32,
 }
 
@@ -93,7 +92,7 @@ impl GroupUpdate {
     }
 }
 
-/// Ranks of a group of so many that have no pod.
+/// Ranks without a pod, in a group of this size.
 pub(super) fn missing(size: u32, live: &[&PodFacts]) -> Vec<u32> {
     (0..size)
         .filter(|rank| !live.iter().any(|pod| pod.rank == *rank))

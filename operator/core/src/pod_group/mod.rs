@@ -1,15 +1,14 @@
-//! Pod groups: pods that live and die together. A driver is a group of one, a trainer one of `nodes`, and an engine has
-//! as many groups as replicas.
+//! Pod groups: pods that start and end together. A driver is a group of one pod, a trainer a group of `nodes` pods, and
+//! a pool has one group for each engine replica.
 //!
-//! Pure: what is wanted, what is known of earlier attempts and what pods there are, in; pods to make and delete and
-//! what is known from now on, out. One failed, deleted or lost pod ends its group's attempt: its pods are deleted
-//! without waiting for them to go, and the next attempt, whose pods have other names, begins at once, after a growing
-//! pause from the second failure in a row. Images are waited for however long they take. Failures count only until
-//! something more is finished, or until all groups serve. What the cluster took away is no failure; where it repeats
-//! before pods have started, it has a pause too. Later attempts avoid nodes on which a rank hung, where they can, until
-//! something more is finished.
+//! Pure. Input: the wanted groups, the record of earlier attempts, and the pods. Output: pods to create and delete, and
+//! the new record. One failed, deleted or lost pod ends its group's attempt: its pods are deleted without waiting for
+//! their end, and the next attempt, whose pods have other names, begins at once; from the second failure in a row after
+//! a growing back-off. Pulling images has no deadline. Failures count only until new work is finished, or until all
+//! groups serve. A removal by the cluster is no failure; if it repeats before pods have started, it has a back-off too.
+//! Later attempts avoid nodes on which a rank hung, if they can, until new work is finished.
 //!
-//! [`UpdatePolicy`] says how groups follow a change of what they are made from.
+//! [`UpdatePolicy`] decides how groups follow a change of their template.
 
 mod advance;
 mod attempts;

@@ -1,8 +1,8 @@
-//! Which groups come and which go where groups serve and are replaced a few at a time.
+//! Rolling update: which groups to create and which to delete, for groups that serve and are replaced a few at a time.
 //!
-//! Groups of an earlier template, and those that are too many, go so that at least `groups - max_unavailable` ready
-//! ones stay; new ones come so that at most `groups + max_surge` exist, those that still end included, because they
-//! still hold their devices. A pod that should have ended long ago is on a lost node and holds nothing.
+//! Outdated and surplus groups are deleted only while at least `groups - max_unavailable` ready ones stay; new ones are
+//! created only up to `groups + max_surge`, counting those that still end, because they still hold their devices. A pod
+//! long past its deletion deadline is on a lost node and holds nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -14,29 +14,29 @@ use super::{
 };
 use crate::names::PodKey;
 
-/// What changes.
+/// The changes of one step.
 #[derive(Debug, Default)]
 pub(super) struct RollingUpdate {
     pub(super) create: Vec<PodKey>,
     pub(super) delete: Vec<String>,
-    /// Groups of an earlier template.
+    /// Number of groups with an earlier template.
     pub(super) outdated: u32,
-    /// All groups that are wanted are of this template and serve.
+    /// All wanted groups have this template and serve.
     pub(super) all_ready: bool,
-    /// Some are missing, whether or not there is capacity for them now.
+    /// Groups are missing, whether or not there is capacity for them now.
     pub(super) lacks: bool,
-    /// A pod that never ends counts as lost then.
+    /// When a pod that does not end counts as lost.
     pub(super) retry_in: Option<Duration>,
 }
 
-/// What a rolling update allows.
+/// The limits of a rolling update.
 pub(super) struct Limits<'a> {
     pub(super) template: &'a str,
     pub(super) max_surge: u32,
     pub(super) max_unavailable: u32,
 }
 
-/// `all`: of every attempt that has pods. `live`: those of them that are not over. `attempt`: the newest.
+/// `all`: groups of every attempt with pods. `live`: those that are not over. `attempt`: the newest attempt.
 pub(super) fn rolling(
     wanted: &PodGroups,
     limits: &Limits<'_>,
@@ -63,13 +63,13 @@ pub(super) fn rolling(
             update.delete.extend(unit.undeleted());
         }
     }
-    // Of those that are too many, the ones that do not serve go first, then those that came last.
+    // Surplus groups go in this order: first those that do not serve, then the newest.
     let mut surplus: Vec<_> = current.iter().collect();
     surplus.sort_by_key(|unit| (unit.is_ready(), std::cmp::Reverse(unit.group)));
     let too_many = current.len().saturating_sub(wanted.groups as usize);
     let (going, staying) = surplus.split_at(too_many);
     update.delete.extend(going.iter().flat_map(|unit| unit.undeleted()));
-    // Pods of an attempt that has not been made whole yet.
+    // Pods missing in an incomplete attempt.
     update
         .create
         .extend(staying.iter().flat_map(|unit| unit.missing(wanted.size)));
@@ -81,7 +81,7 @@ pub(super) fn rolling(
     let taken: BTreeSet<u32> = live.iter().map(|unit| unit.group).collect();
     let free = (0..).filter(|group| !taken.contains(group));
     for group in free.take(missing.min(capacity) as usize) {
-        // Pods of earlier attempts may still have their names.
+        // Pods of earlier attempts may still exist under their names.
         let earlier = all.iter().filter(|unit| unit.group == group);
         let next = earlier.map(|unit| unit.attempt.saturating_add(1)).max().unwrap_or(0);
         let attempt = next.max(attempt);

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::group::missing;
 use crate::{names::PodKey, pods::PodFacts};
 
-/// A pod that is still there so long after it should have been gone is on a lost node.
+/// A pod that still exists this long after its deletion deadline is on a lost node.
 pub(super) const LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// The pods of one attempt of one group.
@@ -23,7 +23,7 @@ impl Unit<'_> {
         self.pods.iter().any(|pod| pod.deleting)
     }
 
-    /// It holds nothing any more: all of its pods are on lost nodes.
+    /// Whether all of its pods are on lost nodes, so that it holds nothing.
     pub(super) fn is_lost(&self, now: Timestamp) -> bool {
         let lost = |pod: &&PodFacts| pod.deleting && pod.gone_by.is_some_and(|by| now >= by + LOST_AFTER);
         self.pods.iter().all(lost)
@@ -33,12 +33,12 @@ impl Unit<'_> {
         self.pods.iter().all(|pod| pod.template.as_deref() == Some(template))
     }
 
-    /// The first pod speaks for its group: a replica's agent is in it.
+    /// The first pod decides for its group: a replica's agent is in it.
     pub(super) fn is_ready(&self) -> bool {
         self.pods.iter().any(|pod| pod.rank == 0 && pod.is_ready())
     }
 
-    /// Pods that are not being deleted yet.
+    /// Names of pods that are not being deleted yet.
     pub(super) fn undeleted(&self) -> impl Iterator<Item = String> {
         self.pods.iter().filter(|pod| !pod.deleting).map(|pod| pod.name.clone())
     }
@@ -51,7 +51,7 @@ impl Unit<'_> {
     }
 }
 
-/// By group and attempt.
+/// The units of these pods, by group and attempt.
 pub(super) fn units(pods: &[PodFacts]) -> Vec<Unit<'_>> {
     let mut units: BTreeMap<(u32, u32), Vec<&PodFacts>> = BTreeMap::new();
     for pod in pods {
@@ -63,7 +63,7 @@ pub(super) fn units(pods: &[PodFacts]) -> Vec<Unit<'_>> {
         .collect()
 }
 
-/// Groups of so many pods that exist, and those of them that serve.
+/// Number of groups that exist, and of those that serve. `size`: pods in each group.
 pub fn counts(pods: &[PodFacts], size: u32) -> (u32, u32) {
     let units = units(pods);
     let staying = || units.iter().filter(|unit| !unit.is_ending());
@@ -73,7 +73,7 @@ pub fn counts(pods: &[PodFacts], size: u32) -> (u32, u32) {
     (count(staying().count()), count(ready.count()))
 }
 
-/// Names of the pods of groups of which no pod is on a node.
+/// Names of pods whose group has no pod on a node.
 pub fn unbound(pods: &[PodFacts]) -> Vec<String> {
     let mut units = units(pods);
     units.retain(|unit| unit.pods.iter().all(|pod| pod.node_name.is_none()));

@@ -102,7 +102,7 @@ fn a_container_that_keeps_ending_is_waiting_although_its_pod_runs() {
     assert!(message.contains("exit code 1: no model"), "{message}");
 }
 
-/// The state of a driver's pod of this phase, and whether a container beside the driver's still runs.
+/// The state of a driver's pod in this phase, and whether a container besides the driver's still runs.
 fn with_sidecar(phase: &str, driver: serde_json::Value, sidecar: serde_json::Value) -> (PodState, bool) {
     let named = |name: &str, state: serde_json::Value| {
         let mut container = container(state)[0].clone();

@@ -75,8 +75,8 @@ fn a_refused_run_that_does_not_come_back_keeps_nobody_waiting() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Runs make one pod at a time, in any order, against a quota that holds each of them alone: all of them get all of
-    /// their pods, one after the other ended.
+    /// Runs create one pod at a time, in any order, against a quota that holds each of them alone: each run gets all of
+    /// its pods, one run after another.
     #[test]
     fn runs_that_fit_alone_are_made_one_after_the_other(
         needs in prop::collection::vec(1u32..6, 2..5),
@@ -91,13 +91,13 @@ proptest! {
             if finished.iter().all(|finished| *finished) {
                 return Ok(());
             }
-            // A whole run ends a minute later.
+            // A complete run ends a minute later.
             if let Some(whole) = (0..needs.len()).find(|n| !finished[*n] && made[*n] == needs[*n]) {
                 now += SignedDuration::from_secs(60);
                 (made[whole], finished[whole]) = (0, true);
                 continue;
             }
-            // In any order, but everybody some time.
+            // In any order, but every run has its turn.
             let n = if round % 3 == 0 { round / 3 } else { order.next().unwrap() } % needs.len();
             now += SignedDuration::from_millis(700);
             if finished[n] {
@@ -106,7 +106,7 @@ proptest! {
             match turns.ask(&maker(&n.to_string()), true, now) {
                 Some(wait) if wait.refused => made[n] = 0,
                 Some(_) => {}
-                // Two controllers make the two halves.
+                // Two controllers create one half each.
                 None => {
                     for _ in 0..needs[n].div_ceil(2).min(needs[n] - made[n]) {
                         if made.iter().sum::<u32>() == quota {

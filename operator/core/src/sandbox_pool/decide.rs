@@ -1,4 +1,4 @@
-//! What is to be done about a SandboxPool (`grpo.dev`). Pure but for the key, which is random and made once.
+//! Decides the changes for a SandboxPool (`grpo.dev`). Pure except for the key, which is random and created once.
 
 use grpo_contracts::reason::Reason;
 use grpo_crds::SandboxPoolStatus;
@@ -21,12 +21,12 @@ use crate::{
 
 pub const READY: &str = "Ready";
 
-/// Everything that is to be done.
+/// All changes to make.
 pub struct Decision {
     pub objects: Vec<DesiredObject>,
-    /// Names of NetworkPolicies that an earlier spec asked for, and this one does not.
+    /// Names of NetworkPolicies that an earlier spec needed and this one does not.
     pub delete_policies: Vec<String>,
-    /// A gateway serves.
+    /// Whether a gateway serves.
     pub serves: bool,
     pub status: SandboxPoolStatus,
     pub events: Vec<Event>,
@@ -109,7 +109,7 @@ fn event(warns: bool, reason: Reason, text: &str) -> Event {
     }
 }
 
-/// Whether a finding is told as an Event: not that nothing is known yet, nor that nothing is wrong still.
+/// Whether a finding becomes an Event. A first finding that is unknown or good, or an unchanged one, does not.
 fn is_news(finding: &Finding, previous: &[Condition]) -> bool {
     let before = previous.iter().find(|condition| condition.type_ == finding.type_);
     match (before, &finding.status) {
@@ -128,7 +128,7 @@ fn gateway_problem(pods: &[PodFacts]) -> String {
     problem.unwrap_or_else(|| "its pod is being made".to_owned())
 }
 
-/// What keeps a sandbox from starting, when it is more than time.
+/// What keeps a sandbox from starting, if waiting does not help.
 fn stuck_sandbox(seen: &SandboxPoolObservation) -> Option<String> {
     let ordinary = ["Created", "Starting", "ContainerCreating", "PodInitializing"];
     seen.sandbox_pods

@@ -1,5 +1,5 @@
-//! What a SandboxPool's (`grpo.dev`) gateway has found out by trying, as conditions: whether sandboxes reach nothing,
-//! whether the kernel bounds them, whether their images are to be had, whether their pods start.
+//! Conditions from the experiments of a SandboxPool's (`grpo.dev`) gateway: whether sandboxes reach nothing, whether
+//! the kernel limits them, whether their images can be pulled, whether their pods start.
 
 use grpo_contracts::reason::Reason;
 use grpo_crds::SandboxPoolSpec;
@@ -12,7 +12,7 @@ pub const LIMITS_ENFORCED: &str = "LimitsEnforced";
 pub const IMAGES_AVAILABLE: &str = "ImagesAvailable";
 pub const SANDBOXES_START: &str = "SandboxesStart";
 
-/// Images and pods that are named; the others have the same cause more often than not.
+/// Number of images and pods named in a message; the others usually have the same cause.
 const NAMED: usize = 3;
 
 /// One condition.
@@ -103,7 +103,7 @@ fn limits(spec: &SandboxPoolSpec, found: Option<&Limits>) -> Finding {
     }
     match found.processes {
         Some(count) => bounds.push(format!("{count} processes")),
-        // The kubelet bounds the pod's, which a container does not see.
+        // The kubelet limits the processes of the pod, which a container does not see.
         None => bounds.push("processes as the kubelet's podPidsLimit says".to_owned()),
     }
     let limits = spec.bounded_resources().limits.unwrap_or_default();

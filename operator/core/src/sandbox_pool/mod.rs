@@ -1,6 +1,6 @@
-//! What is to be done about a `SandboxPool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
+//! Decisions about a `SandboxPool` (`grpo.dev`): [`decide`] turns an [`observation`] into a decision.
 //!
-//! The gateway that is made owns the sandbox pods; here they are only counted.
+//! The pool's gateway owns the sandbox pods; here they are only counted.
 
 pub mod decide;
 mod isolation;

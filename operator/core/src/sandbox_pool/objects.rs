@@ -1,4 +1,4 @@
-//! What a SandboxPool (`grpo.dev`) consists of: the gateway with its rights, its key and its ledger, the account of its
+//! The objects of a SandboxPool (`grpo.dev`): the gateway with its rights, key and ledger, the service account of its
 //! clients, and the network policies of gateway and sandboxes.
 
 use base64::Engine as _;
@@ -32,12 +32,13 @@ const POOL_FILE: &str = "pool.json";
 const CONFIG_FOLDER: &str = "/etc/grpo";
 const KEY_FOLDER: &str = "/etc/grpo/key";
 const SEED: &str = "seed";
-/// A gateway listens when it has read its ledger and its pods, which an API server under load makes slow, seconds.
+/// Delay of the first liveness probe, seconds. A gateway listens only after it has read its ledger and its pods, which
+/// is slow if the API server is under load.
 const GATEWAY_LIVENESS_DELAY: u32 = 120;
-/// Between two looks whether it makes progress, seconds, and failed looks in a row until it is restarted.
+/// Period of the liveness probe, seconds, and failures in a row before a restart.
 const GATEWAY_LIVENESS_PERIOD: u32 = 10;
 const GATEWAY_LIVENESS_FAILURES: u32 = 6;
-/// The label that Kubernetes gives each namespace.
+/// The label with the name of each namespace, set by Kubernetes.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
@@ -65,7 +66,7 @@ fn selector(seen: &SandboxPoolObservation, role: &str) -> Value {
     json!({names::SANDBOX_POOL: seen.owner.name, names::ROLE: role})
 }
 
-/// The spec, with the operator's pull secrets: the gateway makes sandboxes and prefetch pods by it.
+/// The spec with the operator's pull secrets; the gateway creates sandboxes and prefetch pods from it.
 fn pool_text(seen: &SandboxPoolObservation, settings: &Settings) -> String {
     let mut spec = seen.pool.spec.clone();
     if !settings.pull_secrets.is_empty() {
@@ -77,7 +78,7 @@ fn pool_text(seen: &SandboxPoolObservation, settings: &Settings) -> String {
             }
         }
     }
-    // A spec is made of texts and numbers only: it always is JSON.
+    // A spec has only texts and numbers, so it always serializes to JSON.
     serde_json::to_string_pretty(&spec).unwrap_or_default()
 }
 
@@ -89,7 +90,8 @@ fn pool_file(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObjec
     )
 }
 
-/// The gateway's private key. Random, so it is made once and never written again; the operator cannot read it back.
+/// The gateway's private key. It is random, so it is created once and never written again; the operator cannot read it
+/// back.
 fn key(seen: &SandboxPoolObservation) -> DesiredObject {
     let seed: [u8; 32] = rand::random();
     let text = base64::engine::general_purpose::STANDARD.encode(seed);
@@ -106,15 +108,15 @@ fn ledgers(seen: &SandboxPoolObservation) -> Vec<String> {
     names::ledgers(&seen.owner.name, seen.pool.spec.max)
 }
 
-/// A shard of the ledger of leases, empty at first; from then on the gateway's.
+/// A shard of the ledger of leases: created empty, then written by the gateway only.
 fn ledger(seen: &SandboxPoolObservation, name: &str) -> DesiredObject {
     seen.owner
         .object::<ConfigMap>(name, &pool_labels(seen, role::LEDGER), json!({"data": {}}))
         .created_once()
 }
 
-/// The gateway may make and delete pods of its namespace, read Events and write its own ledger, and nothing else. In a
-/// pool with a package index it also labels the pods of graders.
+/// The gateway may create and delete pods of its namespace, read Events and write its own ledger, and nothing else. In
+/// a pool with a package index it also labels the pods of graders.
 fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     let (name, labels) = (names::gateway(&seen.owner.name), pool_labels(seen, role::GATEWAY));
     let owner = &seen.owner;
@@ -144,8 +146,8 @@ fn gateway_rights(seen: &SandboxPoolObservation) -> [DesiredObject; 3] {
     ]
 }
 
-/// A token of this account, for the gateway, lets people and other systems' programs use the pool: to whom the API
-/// server gives one. It has no rights and no pod.
+/// The service account of people and other systems that use the pool: a token of this account for the gateway, issued
+/// by the API server, gives access. The account has no rights and no pod.
 fn client_account(seen: &SandboxPoolObservation) -> DesiredObject {
     seen.owner.object::<ServiceAccount>(
         account::sandbox_client(&seen.owner.name),
@@ -154,8 +156,8 @@ fn client_account(seen: &SandboxPoolObservation) -> DesiredObject {
     )
 }
 
-/// Flags with the accounts that may call the gateway. A pool described in a run serves that run; any other, the runs of
-/// its namespace and of those that it lets in.
+/// Flags with the accounts that may call the gateway. A pool made for a run serves that run; any other pool serves the
+/// runs of its own namespace and of the namespaces it allows.
 fn callers(seen: &SandboxPoolObservation) -> Vec<String> {
     let driver = account::driver(seen.run.as_deref().unwrap_or("*"));
     let own = [driver.clone(), account::sandbox_client(&seen.owner.name)];
@@ -170,7 +172,7 @@ fn other_namespaces(seen: &SandboxPoolObservation) -> impl Iterator<Item = &str>
     allowed.filter(|namespace| *namespace != seen.owner.namespace)
 }
 
-/// The gateway is reached by drivers and by pods that are marked as its clients.
+/// Allows drivers, and pods marked as clients, to reach the gateway.
 fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
     let mut drivers = json!({names::ROLE: role::DRIVER});
     if let Some(run) = &seen.run {
@@ -203,7 +205,7 @@ fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
     )
 }
 
-/// Sandboxes are reached by their gateway only, and reach nothing; nor do prefetch pods.
+/// Allows only the gateway to reach sandboxes; sandboxes and prefetch pods reach nothing.
 fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
     seen.owner.object::<NetworkPolicy>(
         names::sandbox_policy(&seen.owner.name),
@@ -222,8 +224,8 @@ fn sandboxes_reach_nothing(seen: &SandboxPoolObservation) -> DesiredObject {
     )
 }
 
-/// Sandboxes that a grader has leased reach the pool's package index besides. Policies add up: this one takes nothing
-/// from the one above, and sandboxes without the label do not notice it.
+/// Allows sandboxes leased by a grader to reach the pool's package index. Policies add up: this one removes nothing
+/// from the policy above, and does not affect sandboxes without the label.
 fn graders_reach_the_package_index(seen: &SandboxPoolObservation) -> Option<DesiredObject> {
     let index = seen.pool.spec.package_index.as_ref()?;
     let peer = match (&index.pods, &index.cidr) {
@@ -241,7 +243,7 @@ fn graders_reach_the_package_index(seen: &SandboxPoolObservation) -> Option<Desi
             peer
         }
         (None, Some(cidr)) => json!({"ipBlock": {"cidr": cidr}}),
-        // The API server accepts no such pool.
+        // The API server rejects such a pool.
         (None, None) => return None,
     };
     let mut graders = selector(seen, role::SANDBOX);
@@ -269,8 +271,8 @@ fn gateway_service(seen: &SandboxPoolObservation) -> DesiredObject {
     )
 }
 
-/// One gateway at a time: the old one ends before the new one begins. It is replaced when the pool's spec changes;
-/// leases survive that in the ledger.
+/// One gateway at a time: the old one ends before the new one starts. A change of the pool's spec replaces the gateway;
+/// leases survive in the ledger.
 fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject {
     let owner = &seen.owner;
     let name = names::gateway(&owner.name);
@@ -317,7 +319,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
                 "env": environment(settings, 1, &[], &options.env),
                 "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}],
                 "readinessProbe": {"httpGet": {"path": "/readyz", "port": port}, "periodSeconds": 1},
-                // A gateway that makes no progress is restarted; leases survive that too.
+                // A gateway without progress is restarted; leases survive that too.
                 "livenessProbe": {
                     "httpGet": {"path": "/healthz", "port": port},
                     "initialDelaySeconds": GATEWAY_LIVENESS_DELAY,

@@ -1,4 +1,4 @@
-//! What there is of a SandboxPool (`grpo.dev`) when it is decided upon.
+//! The observed state of a SandboxPool (`grpo.dev`), as input of a decision.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::{desired_object::Owner, pods::PodFacts};
 
-/// Everything a decision about a pool is made from.
+/// All input of a decision about a pool.
 #[derive(Clone, Debug)]
 pub struct SandboxPoolObservation {
     pub pool: SandboxPool,
@@ -17,7 +17,7 @@ pub struct SandboxPoolObservation {
     pub sandbox_pods: Vec<PodFacts>,
     /// Leases in the ledger.
     pub leases: usize,
-    /// What the gateway tells of the pool.
+    /// The gateway's report on the pool.
     pub report: Option<Arc<PoolReport>>,
     /// The run the pool was made for.
     pub run: Option<String>,

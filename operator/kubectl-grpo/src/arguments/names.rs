@@ -1,10 +1,10 @@
-//! Names and durations as people give them.
+//! Parses names and durations from the command line.
 
 use grpo_records::paths;
 use jiff::SignedDuration;
 use std::time::Duration;
 
-/// The name of a GrpoRun; `grun/demo` and its like are taken as kubectl takes them.
+/// The name of a GrpoRun. Accepts `grun/demo` and similar forms, as kubectl does.
 pub fn run_name(text: &str) -> Result<String, String> {
     let name = match text.split_once('/') {
         None => text,

@@ -1,4 +1,4 @@
-//! What plan, wait and completion are asked for.
+//! The arguments of plan, wait and completion.
 
 use super::names::{duration, run_name};
 use clap::{Args, ValueEnum};

@@ -1,4 +1,4 @@
-//! What the commands are asked for that work before and after a run: tasks, validated, prepull, copy.
+//! The arguments of the commands for the time before and after a run: tasks, validated, prepull, copy.
 
 use super::RecordsOptions;
 use super::names::{duration, run_name, set_name};
@@ -123,13 +123,13 @@ pub enum Form {
 }
 
 impl Form {
-    /// Whether the rows are needed, or reports are enough.
+    /// Whether the command needs rows, or only reports.
     pub fn needs_rows(self) -> bool {
         self != Self::Table
     }
 }
 
-/// The version that `--weights` means without a name.
+/// The version that `--weights` without a name selects.
 pub const LATEST: &str = "latest";
 
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub enum WeightsFormat {
     Merged,
 }
 
-/// A set's name as reports have it.
+/// A set's name, as reports have it.
 fn task_set(text: &str) -> Result<String, String> {
     let name = text.strip_prefix("tasks.").unwrap_or(text);
     let name = name.strip_prefix("evaluate.").unwrap_or(name);

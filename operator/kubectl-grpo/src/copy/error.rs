@@ -1,4 +1,4 @@
-//! What can go wrong with a copy, each with the next step.
+//! Errors of a copy, each with the next step.
 
 use super::merge::MergeError;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Adds an adapter to the weights of its base model: W + alpha / rank * B A, on files alone.
 //!
-//! A file of the result has the header of the base's file, so tensors keep their names, shapes, types and places.
-//! Tensors with an adapter are computed in single precision, some rows at a time, and rounded to the base's type; all
-//! others are copied. The folder has its name when all of it is there.
+//! A file of the result has the header of the base's file, so tensors keep their names, shapes, types and offsets.
+//! Tensors with an adapter are computed in single precision, a few rows at a time, and rounded to the base's type; all
+//! others are copied. The folder gets its name when it is complete.
 
 mod error;
 mod safetensors_file;
@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 
 const CONFIG: &str = "adapter_config.json";
 const ADAPTER: &str = "adapter_model.safetensors";
-/// How PEFT begins the names of an adapter's tensors.
+/// PEFT's prefix of an adapter's tensor names.
 const PREFIX: &str = "base_model.model.";
-/// Files of a model beside its weights, by their endings.
+/// Endings of a model's other files.
 const COMPANIONS: [&str; 4] = ["json", "jinja", "txt", "model"];
-/// Values that are in memory at once, about.
+/// Approximate number of values in memory at once.
 const BLOCK: usize = 4 << 20;
 
 /// The two matrices of one adapter, in single precision.
@@ -36,7 +36,7 @@ struct Matrices {
     b: Vec<f32>,
 }
 
-/// `adapter`: a folder as PEFT writes it. `target` must not exist.
+/// `adapter` is a folder in PEFT's format. `target` must not exist.
 pub fn merge(base: &Path, adapter: &Path, target: &Path) -> Result<(), MergeError> {
     if target.exists() {
         return Err(MergeError::There {
@@ -80,7 +80,7 @@ pub fn merge(base: &Path, adapter: &Path, target: &Path) -> Result<(), MergeErro
     fs::rename(&unfinished, target).map_err(disk("renaming", &unfinished))
 }
 
-/// The adapter's matrices by the name of the weight that they are added to.
+/// The adapter's matrices, by the name of the weight that they are added to.
 fn read_adapter(folder: &Path) -> Result<(Lora, BTreeMap<String, Matrices>), MergeError> {
     let config = folder.join(CONFIG);
     let bytes = fs::read(&config).map_err(disk("reading", &config))?;
@@ -115,7 +115,7 @@ fn read_adapter(folder: &Path) -> Result<(Lora, BTreeMap<String, Matrices>), Mer
     Ok((lora, matrices))
 }
 
-/// Writes one file of the result; takes the matrices that belong to it.
+/// Writes one file of the result, and takes the matrices that belong to it.
 fn merge_file(from: &Path, to: &Path, scale: f32, matrices: &mut BTreeMap<String, Matrices>) -> Result<(), MergeError> {
     let mut input = BufReader::new(File::open(from).map_err(disk("reading", from))?);
     let mut output = BufWriter::new(File::create(to).map_err(disk("writing", to))?);
@@ -135,7 +135,7 @@ fn merge_file(from: &Path, to: &Path, scale: f32, matrices: &mut BTreeMap<String
     output.flush().map_err(disk("writing", to))
 }
 
-/// Reads a weight, adds what its adapter computes, and writes it.
+/// Reads a weight, adds its adapter's product, and writes it.
 fn add(
     tensor: &Tensor,
     pair: &Matrices,
@@ -164,7 +164,7 @@ fn add(
         let mut values = tensor.values(block * inputs, input, from)?;
         for (row, weights) in values.chunks_exact_mut(inputs).enumerate() {
             let factors = &pair.b[(first + row) * rank..][..rank];
-            // The product first, then the sum: W is rounded once.
+            // The product first, then the sum: W is rounded only once.
             let mut product = vec![0.0_f32; inputs];
             for (factor, line) in factors.iter().zip(pair.a.chunks_exact(inputs)) {
                 product

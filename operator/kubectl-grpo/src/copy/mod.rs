@@ -1,12 +1,12 @@
-//! Copies records and weights out of a run's store to a folder of this machine.
+//! Copies records and weights from a run's store to a folder of this machine.
 //!
 //! ```text
 //! folders of the store ──► files with sizes ──► [`plan::step`]: keep, or fetch from a byte on
 //!     ──► FILE.part ──► size and checksum ──► FILE
 //! ```
 //!
-//! A file has its name only when it is whole, so that a call that was broken off continues where it was. Paths are
-//! those of the store: `kubectl grpo show --from` reads a copy with episodes.
+//! A file gets its name when it is complete, so an interrupted call continues later. Paths are those of the store:
+//! `kubectl grpo show --from` reads a copy with episodes.
 
 mod error;
 pub mod merge;
@@ -31,22 +31,22 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A reader pod ends by then; a later call continues.
+/// A reader pod ends after this time; a later call continues.
 pub const DEADLINE: Duration = Duration::from_secs(12 * 3600);
 const PIECE: usize = 1 << 20;
 const ROWS: &str = "rows.safetensors";
 const TRAJECTORY: &str = "traj.json";
 
-/// What a call did.
+/// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     pub files: u64,
     pub bytes: u64,
-    /// Files that were here already.
+    /// Files that existed here already.
     pub kept: u64,
-    /// Files that the run removed meanwhile.
+    /// Files that the run removed during the copy.
     pub gone: u64,
-    /// Where weights lie now.
+    /// The folder of the weights.
     pub weights: Option<PathBuf>,
 }
 
@@ -70,7 +70,7 @@ impl Copied {
     }
 }
 
-/// Copies what is asked for; without any kind, all records.
+/// Copies the requested kinds; without any, all records.
 pub async fn copy(source: &mut Source, asked: &Copy) -> Result<Copied, Error> {
     let mut kinds = Kinds {
         episodes: asked.episodes,
@@ -93,7 +93,7 @@ pub async fn copy(source: &mut Source, asked: &Copy) -> Result<Copied, Error> {
     for folder in kinds.folders() {
         wanted.extend(copying.source.files(folder).await?.into_iter().map(Wanted::from));
     }
-    // Nothing of the records is copied where the weights cannot be.
+    // Copy no records if the weights cannot be copied.
     let weights = match &asked.weights {
         Some(version) => Some(copying.weights(asked, version).await?),
         None => None,
@@ -105,8 +105,8 @@ pub async fn copy(source: &mut Source, asked: &Copy) -> Result<Copied, Error> {
     Ok(done)
 }
 
-/// Merges the adapter in a folder into its base model; answers the folder with the model. It computes on a thread that
-/// does not hold the program up when it is interrupted.
+/// Merges the adapter in a folder into its base model, and returns the model's folder. It computes on a thread that
+/// does not delay the program's end after an interrupt.
 pub async fn merged(base: &Path, adapter: &Path) -> Result<PathBuf, Error> {
     let mut name = adapter.file_name().unwrap_or_default().to_owned();
     name.push("-merged");
@@ -128,14 +128,14 @@ struct Copying<'a> {
 }
 
 impl Copying<'_> {
-    /// The version that is asked for, with its files.
+    /// The requested version, with its files.
     async fn weights(&mut self, asked: &Copy, version: &str) -> Result<(WeightsManifest, Vec<Wanted>), Error> {
         let mut manifests = Vec::new();
         for file in self.source.files(paths::WEIGHTS).await? {
             if file.path.rsplit('/').next() != Some(paths::MANIFEST) {
                 continue;
             }
-            // One that the trainer removed meanwhile is no version any more.
+            // A version that the trainer removed meanwhile does not count.
             if let Some(bytes) = self.source.whole_file(&file.path).await? {
                 let path = file.path;
                 let manifest = serde_json::from_slice::<WeightsManifest>(&bytes);
@@ -215,7 +215,7 @@ impl Copying<'_> {
     }
 }
 
-/// The file, to be written from a byte on.
+/// Opens the file for writing from this byte on.
 fn open(part: &Path, from: u64) -> std::io::Result<File> {
     match from {
         0 => File::create(part),
@@ -223,11 +223,11 @@ fn open(part: &Path, from: u64) -> std::io::Result<File> {
     }
 }
 
-/// Refuses, and deletes, what is not as the store says. An episode's record names the checksum of its rows, which come
-/// before it.
+/// Rejects and deletes a file that differs from the store's. An episode's record, which is copied after the rows, has
+/// their checksum.
 fn check(wanted: &Wanted, part: &Path, dest: &Path) -> Result<(), CopyError> {
     let damaged = |path: &str, file: &Path, found: String, wanted: String| {
-        // What is damaged is not continued.
+        // A damaged file is not continued.
         let _ = std::fs::remove_file(file);
         Err(CopyError::Damaged {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Which files of a store are copied, and what of each is still to be fetched: pure.
+//! Selects the files of a store to copy, and the missing part of each. Pure.
 
 use super::error::CopyError;
 use crate::arguments::tools::{LATEST, WeightsFormat};
@@ -6,7 +6,7 @@ use grpo_records::look::files::StoredFile;
 use grpo_records::paths;
 use grpo_records::weights::WeightsManifest;
 
-/// What of a store is wanted, weights apart.
+/// The wanted parts of a store, except weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     pub episodes: bool,
@@ -15,7 +15,7 @@ pub struct Kinds {
 }
 
 impl Kinds {
-    /// Folders of the store. A copy with episodes is a store that `--from` reads, so it has the journal.
+    /// Folders of the store. A copy with episodes also has the journal, because `--from` reads it as a store.
     pub fn folders(self) -> Vec<&'static str> {
         let of = |wanted: bool, folders: &[&'static str]| if wanted { folders.to_vec() } else { Vec::new() };
         let episodes = of(
@@ -37,7 +37,7 @@ impl Kinds {
     }
 }
 
-/// A file of the store, and what is known of its bytes.
+/// A file of the store, with the known facts about its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub path: String,
@@ -55,17 +55,17 @@ impl From<StoredFile> for Wanted {
     }
 }
 
-/// What is done about a file.
+/// The next step for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is here already.
+    /// The file exists here already.
     Keep,
-    /// Fetch it from this byte on, behind what an earlier call has fetched.
+    /// Fetch the file from this byte on, after the part of an earlier call.
     Fetch { from: u64 },
 }
 
-/// `here` and `part`: lengths of the file and of its unfinished part on this machine, where there are any. A file of a
-/// store never changes, so that a part of it is its beginning; a log that grows has another length.
+/// `here` and `part` are the lengths of the file and of its unfinished part on this machine, if they exist. A file of a
+/// store never changes, so a part is always its beginning; a log that grew has another length.
 pub fn step(wanted: &Wanted, here: Option<u64>, part: Option<u64>) -> Step {
     match (here, part) {
         (Some(length), _) if length == wanted.bytes => Step::Keep,
@@ -74,7 +74,7 @@ pub fn step(wanted: &Wanted, here: Option<u64>, part: Option<u64>) -> Step {
     }
 }
 
-/// The manifest of the version that is meant.
+/// The manifest of the selected version.
 pub fn chosen<'a>(
     run: &str,
     manifests: &'a [WeightsManifest],
@@ -97,7 +97,7 @@ pub fn chosen<'a>(
     })
 }
 
-/// Whether the version is an adapter; refused where that is not the format that is asked for.
+/// Whether the version is an adapter; an error if that contradicts the requested format.
 pub fn is_adapter(
     manifest: &WeightsManifest,
     format: Option<WeightsFormat>,
@@ -123,7 +123,7 @@ pub fn is_adapter(
     }
 }
 
-/// The files of a version, the manifest last: a folder counts when it is there.
+/// The files of a version, the manifest last: only a folder with a manifest counts as a version.
 pub fn files(manifest: &WeightsManifest, manifest_bytes: u64) -> Result<Vec<Wanted>, CopyError> {
     if let Some(file) = manifest.files.iter().find(|file| !paths::is_plain_name(&file.name)) {
         return Err(CopyError::FileName {

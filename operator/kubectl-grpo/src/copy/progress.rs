@@ -1,4 +1,4 @@
-//! How far a copy is, for people: a line every ten seconds.
+//! Prints the progress of a copy, one line every ten seconds.
 
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,12 @@ impl Progress {
         }
     }
 
-    /// A file is done.
+    /// Counts a finished file.
     pub fn file(&mut self) {
         self.files.0 += 1;
     }
 
-    /// So many more bytes are here.
+    /// Counts more copied bytes.
     pub fn bytes(&mut self, more: u64) {
         self.bytes.0 += more;
         if self.said.elapsed() >= SAY {
@@ -44,7 +44,7 @@ impl Progress {
     }
 }
 
-/// In the unit that people read.
+/// The size in a readable unit.
 pub fn size(bytes: u64) -> String {
     let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
     match units.iter().find(|(scale, _)| bytes >= *scale) {

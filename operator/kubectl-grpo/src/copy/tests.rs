@@ -1,4 +1,4 @@
-//! Copies of a store that lies in a folder.
+//! Copies of a store in a folder.
 
 use super::*;
 use crate::arguments::{Arguments, What};

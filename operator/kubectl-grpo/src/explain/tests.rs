@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Every reason that people can meet.
+/// Every reason that users can see.
 fn all_reasons() -> BTreeSet<String> {
     let ours = Reason::ALL.iter().map(|reason| reason.text().to_owned());
     let voids = VoidReason::ALL.iter().map(|reason| format!("{reason:?}"));
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What a schema says of a field below `spec` or `status`: its description, if the field exists.
+/// The schema's description of a field below `spec` or `status`, if the field exists.
 fn described<'a>(schema: &'a Value, path: &str) -> Option<&'a str> {
     let mut at = schema;
     for name in path.split('.') {
@@ -114,7 +114,7 @@ fn a_remedy_names_fields_that_exist_and_are_not_refused() {
     assert!(seen > 40, "only {seen} fields were found on the page");
 }
 
-/// Fields of which every use is refused.
+/// Fields whose every use is refused.
 fn refused(schema: &Value, at: &str, found: &mut Vec<String>) {
     let fields = schema.get("properties").or_else(|| schema["items"].get("properties"));
     for (name, field) in fields.and_then(Value::as_object).into_iter().flatten() {
@@ -152,7 +152,7 @@ fn no_message_of_operator_or_driver_recommends_a_refused_field() {
     }
 }
 
-/// Rust files below a folder, without those of tests.
+/// Rust files below a folder, except tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,15 +1,15 @@
 //! `<id>/trajectory.json`: an episode in the Agent Trajectory Interchange Format of Harbor (ATIF-v1.4, Apache-2.0).
 //!
-//! A step is a message of the prompt or an answer of the policy with what came back. Sampled ids and their logprobs are
-//! in an answer's metrics: its text need not be tokenized again. The ids of prompts are left out: they repeat
-//! all earlier ones, and the store has them.
+//! A step is a message of the prompt, or an answer of the policy with its observation. Sampled ids and their logprobs
+//! are in an answer's metrics, so that its text need not be tokenized again. Prompt ids are left out: they repeat all
+//! earlier ones, and the store has them.
 
 use super::mini_swe_agent::model;
 use grpo_records::{EpisodeMeta, Outcome, TurnRecord};
 use serde_json::{Value, json};
 
 const VERSION: &str = "ATIF-v1.4";
-/// The function that a command stands for: built-in bash loops name none.
+/// The function name of a command: built-in bash loops have none.
 const COMMAND: &str = "bash";
 
 /// The content of `<id>/trajectory.json`.
@@ -56,7 +56,7 @@ pub fn trajectory(meta: &EpisodeMeta, turns: &[TurnRecord], patch: &str) -> Valu
     })
 }
 
-/// Steps in their order, each with its number.
+/// Steps in order, each with its number.
 #[derive(Default)]
 struct Steps(Vec<Value>);
 
@@ -69,7 +69,7 @@ impl Steps {
         self.0.push(step);
     }
 
-    /// Adds what came back to the last answer. The results of several calls come in the order of the calls.
+    /// Adds an observation to the last answer. The results of several calls come in the order of the calls.
     fn observe(&mut self, content: &str) {
         let Some(step) = self.0.iter_mut().rev().find(|step| step["source"] == "agent") else {
             return self.push("user", content, json!({}));
@@ -94,7 +94,7 @@ fn ids(calls: &Value) -> Vec<Value> {
     calls.map(|call| call["tool_call_id"].clone()).collect()
 }
 
-/// What an answer has besides its text.
+/// The fields of an answer besides its text.
 fn answer(turn: &TurnRecord) -> Value {
     let calls = turn.action.as_calls().unwrap_or_default().into_iter();
     let calls = calls.map(|call| called(&call.id, &call.name, arguments(&call.arguments)));
@@ -127,7 +127,7 @@ fn called(id: &str, name: &str, arguments: Value) -> Value {
     json!({ "tool_call_id": id, "function_name": name, "arguments": arguments })
 }
 
-/// The format wants an object: any other text stands in one.
+/// The format requires an object: any other text is wrapped in one.
 fn arguments(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Value::Object(object),

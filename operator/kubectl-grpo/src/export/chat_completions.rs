@@ -1,10 +1,10 @@
-//! `chat_completions/<step>.jsonl`: the conversations of a step as rLLM's trainer dumps them (Apache-2.0), a JSON list
-//! of messages a line. All samples are in it, in the order of groups and samples.
+//! `chat_completions/<step>.jsonl`: the conversations of a step in the format of rLLM's trainer (Apache-2.0), one JSON
+//! list of messages per line. It has all samples, in the order of groups and samples.
 
 use grpo_records::{EpisodeScope, TurnRecord, ended, paths};
 use serde_json::{Value, json};
 
-/// The file's name below the exported folder. An evaluation is that of the step that made its weights.
+/// The file's name below the exported folder. An evaluation has the number of the step that produced its weights.
 pub fn file(scope: &EpisodeScope) -> String {
     match scope {
         EpisodeScope::Iteration { iteration } => format!("chat_completions/{iteration}.jsonl"),

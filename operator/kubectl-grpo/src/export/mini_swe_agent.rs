@@ -1,13 +1,14 @@
 //! The files of mini-swe-agent 2.4.6 (MIT): `<id>.traj.json` in its format "mini-swe-agent-1.1" and `preds.json`, which
-//! swebench reads, with the `step_debug` and `info` that OpenClaw-RL's trajectories have besides.
+//! swebench reads; in addition `step_debug` and `info` of OpenClaw-RL's trajectories.
 //!
-//! What a store does not have is left out: the raw output of a command (messages hold what the policy read) and costs.
-//! An answer without an action stays among the messages, as in mini-swe-agent 1.12: the policy's next prompt has it.
+//! Data that a store does not have is left out: costs, and the raw output of commands (messages have the output that
+//! the policy read). An answer without an action stays among the messages, as in mini-swe-agent 1.12, because the
+//! policy's next prompt has it.
 
 use grpo_records::{EpisodeEnd, EpisodeMeta, Outcome, TurnRecord};
 use serde_json::{Value, json};
 
-/// So many characters of an output are shown at each end.
+/// The number of characters shown at each end of an output.
 const SHOWN: usize = 2000;
 
 /// The entry of `preds.json`.
@@ -19,12 +20,12 @@ pub fn prediction(meta: &EpisodeMeta, patch: &str) -> Value {
     })
 }
 
-/// The version that sampled, or all of them.
+/// The version that sampled the episode, or all versions.
 pub(super) fn model(meta: &EpisodeMeta) -> String {
     meta.weights.join("+")
 }
 
-/// mini-swe-agent's word, where it has one.
+/// mini-swe-agent's term, if it has one.
 pub fn exit_status(end: EpisodeEnd) -> String {
     match end {
         EpisodeEnd::Submitted => "Submitted".into(),
@@ -117,13 +118,13 @@ fn timed_out(turn: &TurnRecord) -> bool {
     turn.exec.as_ref().is_some_and(|exec| exec.timed_out)
 }
 
-/// That of the command; -1 where it has none.
+/// The command's return code; -1 without one.
 fn returncode(turn: &TurnRecord) -> i32 {
     let exec = turn.exec.as_ref().filter(|exec| !exec.timed_out);
     exec.and_then(|exec| exec.exit_code).unwrap_or(-1)
 }
 
-/// An entry for each command, with the step that it is: a step without a command has none.
+/// An entry for each command, with its step: a step without a command has none.
 fn step(turn: &TurnRecord) -> Option<Value> {
     let exec = turn.exec.as_ref()?;
     let output = &turn.observation_text;

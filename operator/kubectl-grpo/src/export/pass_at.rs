@@ -1,14 +1,14 @@
-//! pass@k of a set: how likely one of k samples of a task is resolved, with a 95 % interval.
+//! pass@k of a set: the chance that one of k samples of a task is resolved, with a 95 % interval.
 //!
-//! Of a task with `n` samples, `c` of them resolved, the estimate without bias is 1 - C(n - c, k) / C(n, k) (Codex,
-//! arXiv 2107.03374, eq. 1). A set's is the mean of its tasks'. Samples of one task are not independent of each other,
-//! so the interval is that of a mean of tasks: 1.96 standard errors, the deviation taken over tasks (Miller, arXiv
-//! 2411.00640). Where no task differs from another that would be no interval at all; then it is Wilson's for so many
-//! tasks.
+//! For a task with `n` samples, `c` of them resolved, the unbiased estimate is 1 - C(n - c, k) / C(n, k) (Codex, arXiv
+//! 2107.03374, eq. 1). A set's estimate is the mean over its tasks. Samples of one task are not independent, so the
+//! interval is that of a mean over tasks: 1.96 standard errors, with the deviation over tasks (Miller, arXiv
+//! 2411.00640). If all tasks have the same estimate, that interval would be empty; then it is Wilson's for this number
+//! of tasks.
 
 use serde_json::{Value, json};
 
-/// 97.5 % of a normal distribution lie below.
+/// 97.5 % of a normal distribution lie below this value.
 const Z: f64 = 1.959_963_984_540_054;
 
 /// The verdicts of one task.
@@ -25,12 +25,12 @@ pub struct PassAt {
     pub rate: f64,
     pub low: f64,
     pub high: f64,
-    /// Tasks with at least k verdicts: the others tell nothing.
+    /// Tasks with at least k verdicts: the others do not count.
     pub tasks: usize,
 }
 
 impl PassAt {
-    /// Nothing where no task has so many verdicts.
+    /// `None` if no task has that many verdicts.
     pub fn of(tasks: &[Samples], k: u32) -> Option<Self> {
         let rates = tasks.iter().filter(|task| k > 0 && task.judged >= k);
         let rates: Vec<f64> = rates.map(|task| of_task(*task, k)).collect();
@@ -56,7 +56,7 @@ impl PassAt {
         })
     }
 
-    /// For each power of two, and for as many samples as a task has at most.
+    /// For each power of two, and for the largest number of samples of a task.
     pub fn all(tasks: &[Samples]) -> Vec<Self> {
         let most = tasks.iter().map(|task| task.judged).max().unwrap_or(0);
         let mut ks: Vec<u32> = (0..32).map(|power| 1 << power).take_while(|k| *k <= most).collect();
@@ -98,7 +98,7 @@ fn of_task(task: Samples, k: u32) -> f64 {
     1.0 - missed.product::<f64>()
 }
 
-/// The interval of a share of `n` (Wilson 1927), within 0 and 1; of nothing, all of it.
+/// The interval of a share of `n` (Wilson 1927), within 0 and 1; without samples, all of it.
 pub(crate) fn wilson(rate: f64, n: f64) -> (f64, f64) {
     if n <= 0.0 {
         return (0.0, 1.0);

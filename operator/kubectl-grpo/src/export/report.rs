@@ -1,7 +1,7 @@
 //! `results.jsonl` and `summary.json`, with the fields of OpenClaw-RL's evaluation (swe-rl, MIT).
 //!
-//! A line of results is one episode of the exported sample. The summary counts these, and has pass@k over all samples
-//! of the iteration or evaluation besides. A void has no verdict: it is an error there, and in no rate.
+//! A line of results is one episode of the exported sample. The summary counts these episodes, and also has pass@k over
+//! all samples of the iteration or evaluation. A void has no verdict: it counts as an error, and in no rate.
 
 use super::mini_swe_agent::exit_status;
 use super::pass_at::{PassAt, Samples};
@@ -15,12 +15,12 @@ pub struct Report {
     tasks: BTreeMap<String, Samples>,
     /// By task.
     results: BTreeMap<String, EpisodeMeta>,
-    /// Tasks of which an attempt at the exported sample came to nothing.
+    /// Tasks with a void attempt at the exported sample.
     voided: BTreeSet<String>,
 }
 
 impl Report {
-    /// Takes a verdict of any sample in: an episode has one at most.
+    /// Counts a verdict of any sample: an episode has at most one.
     pub fn judged(&mut self, meta: &EpisodeMeta) {
         if meta.outcome.is_verdict() {
             let task = self.tasks.entry(meta.key.instance.clone()).or_default();
@@ -29,7 +29,7 @@ impl Report {
         }
     }
 
-    /// Takes an attempt at the exported sample in.
+    /// Adds an attempt at the exported sample.
     pub fn exported(&mut self, meta: &EpisodeMeta) {
         let id = meta.key.instance.clone();
         match meta.outcome.is_verdict() {
@@ -38,7 +38,7 @@ impl Report {
         }
     }
 
-    /// Tasks whose exported sample has no verdict: another attempt may have one.
+    /// Tasks whose exported sample has no verdict in any attempt.
     pub fn errors(&self) -> usize {
         self.voided.iter().filter(|id| !self.results.contains_key(*id)).count()
     }
@@ -47,7 +47,7 @@ impl Report {
         PassAt::all(&self.tasks.values().copied().collect::<Vec<_>>())
     }
 
-    /// One line for each task, by id.
+    /// One line for each task, ordered by id.
     pub fn results(&self) -> String {
         self.results
             .values()
@@ -55,7 +55,7 @@ impl Report {
             .collect()
     }
 
-    /// `data`: the iteration or evaluation, in words.
+    /// `data` is the name of the iteration or evaluation.
     pub fn summary(&self, data: &str, sample: u32) -> Value {
         let judged = self.results.len();
         let total = judged + self.errors();
@@ -75,7 +75,7 @@ impl Report {
             "data": data,
             "total": total,
             "resolved": resolved,
-            // Of those that have a verdict: an error is not the policy's.
+            // Of the tasks with a verdict: an error is not the policy's.
             "resolve_rate": rounded(resolved as f64 / judged.max(1) as f64, 4),
             "errors": self.errors(),
             "no_patch": count(|meta| meta.patch_bytes == 0),
@@ -101,7 +101,7 @@ fn result(meta: &EpisodeMeta) -> Value {
     })
 }
 
-/// Seconds that agent and grader worked; waiting is not in them.
+/// Seconds of work of agent and grader, without waiting.
 fn elapsed(meta: &EpisodeMeta) -> f64 {
     (meta.agent_millis + meta.grade_millis) as f64 / 1000.0
 }

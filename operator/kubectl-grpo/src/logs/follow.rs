@@ -1,4 +1,4 @@
-//! Reads the logs of all parts at once, finds parts that come later, and prints their lines in one order.
+//! Reads the logs of all parts at once, finds parts that start later, and prints their lines in one order.
 
 use super::interleave::{Interleaver, SourceId};
 use super::parts::{Part, Run, selector};
@@ -20,13 +20,13 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// So long a line waits for older ones of other parts.
+/// The time that a line waits for older lines of other parts.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// Before a broken connection is taken up again.
+/// The pause before a broken connection is resumed.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often a followed run without open logs is looked at.
+/// How often a followed run without open logs is checked.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// Lines on their way from the readers: a fast log waits for a slow terminal.
+/// Lines between readers and printer: a fast log waits for a slow terminal.
 const ON_THEIR_WAY: usize = 4096;
 /// Wide enough for most names; longer ones push their line to the right.
 const NAME: usize = 10;
@@ -93,7 +93,7 @@ struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    /// Reads every log of the pod that is not read yet.
+    /// Begins to read every unread log of the pod.
     fn begin(&mut self, pod: &Pod) {
         for part in self.run.parts(pod) {
             if self.begun.insert(part.clone()) {
@@ -130,7 +130,7 @@ fn parameters(wanted: &Logs) -> LogParams {
     }
 }
 
-/// Reads one log to its end. A connection that breaks while following is taken up where it broke.
+/// Reads one log to its end. While following, a broken connection is resumed where it broke.
 async fn read(
     pods: Api<Pod>,
     namespace: String,
@@ -161,7 +161,7 @@ async fn read(
                     break None;
                 }
             }
-            // It went away between being seen and being asked.
+            // The container ended between the listing and this request.
             Err(error) if refused(&error, 404) || refused(&error, 400) => break None,
             Err(error) if refused(&error, 403) || !parameters.follow => {
                 let asking = Asking {
@@ -181,18 +181,18 @@ async fn read(
             parameters.since_time = last;
         }
     };
-    // The receiver is gone only when the program ends.
+    // The receiver is gone only at the end of the program.
     let _ = sender.send(News::Closed(id, ended)).await;
 }
 
-/// Prints until everything is read; while following, until the run is over.
+/// Prints until all logs are read; while following, until the run has ended.
 async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Receiver<News>) -> Result<(), Error> {
     let follow = readers.wanted.follow;
     let mut out = anstream::stdout();
     let later = watcher(readers.pods.clone(), watcher::Config::default().labels(&selector())).default_backoff();
     let mut later = std::pin::pin!(later);
     loop {
-        // While nothing is open, the run may have ended without another word.
+        // Without open logs, the run may have ended without a further event.
         let turn = match readers.open {
             0 => Some(Instant::now() + LOOK_AGAIN),
             _ => readers.lines.next_turn(),
@@ -233,7 +233,7 @@ async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Rece
     }
 }
 
-/// A line behind the name of its part, coloured where the output is a terminal.
+/// A line after the name of its part, with color if the output is a terminal.
 fn print_line(out: &mut impl Write, name: &str, source: SourceId, text: &str) -> Result<(), Error> {
     let colour = COLOURS[(source as usize) % COLOURS.len()];
     let style = Style::new().fg_color(Some(colour.into()));

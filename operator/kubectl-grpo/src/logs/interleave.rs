@@ -1,34 +1,33 @@
-//! Lines of many sources in one order, by their times.
+//! Merges lines of many sources into one order, by their times.
 //!
-//! Pure: lines go in as they arrive, and come out oldest first. A line is let out when every open source has shown a
-//! later one, so what is read whole comes out in exact order. While following, a source may be silent for hours: then a
-//! line is let out when it has waited for `patience`, and a still older one that arrives later comes out late rather
-//! than never.
+//! Pure: lines go in as they arrive, and come out oldest first. A line comes out when every open source has shown a
+//! later one, so complete logs come out in exact order. While following, a source may be silent for hours: a line then
+//! comes out after `patience`, and an older one that arrives later comes out late rather than never.
 
 use jiff::Timestamp;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::{Duration, Instant};
 
-/// Names a source: a container of a pod in one of its lives.
+/// Identifies a source: a container of a pod in one of its lives.
 pub type SourceId = u64;
 
 /// One line of one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
     pub at: Timestamp,
-    /// In which order lines arrived: lines of one time and one source stay in it.
+    /// The order of arrival, which decides between lines of one time and one source.
     arrived: u64,
     pub source: SourceId,
     pub text: String,
     since: Instant,
 }
 
-/// Lines that wait for their turn.
+/// Lines that wait for output.
 pub struct Interleaver {
-    /// None: until every open source has shown a later line.
+    /// `None`: until every open source has shown a later line.
     patience: Option<Duration>,
-    /// Open sources and the time of their newest line.
+    /// Open sources, and the time of their newest line.
     open: BTreeMap<SourceId, Option<Timestamp>>,
     waiting: BinaryHeap<Reverse<Line>>,
     arrivals: u64,
@@ -44,12 +43,12 @@ impl Interleaver {
         }
     }
 
-    /// From now on lines of this source are waited for.
+    /// From now on, lines wait for this source.
     pub fn open(&mut self, source: SourceId) {
         self.open.entry(source).or_default();
     }
 
-    /// No more lines of this source.
+    /// Ends a source: it has no more lines.
     pub fn close(&mut self, source: SourceId) {
         self.open.remove(&source);
     }
@@ -58,8 +57,8 @@ impl Interleaver {
         self.open.is_empty() && self.waiting.is_empty()
     }
 
-    /// A line has arrived. A source's own lines never change places: one that is older than its predecessor takes the
-    /// predecessor's time.
+    /// Adds a line. A source's own lines never swap: a line that is older than its predecessor gets the predecessor's
+    /// time.
     pub fn push(&mut self, source: SourceId, at: Timestamp, text: String, now: Instant) {
         let newest = self.open.entry(source).or_default();
         let at = newest.map_or(at, |before| before.max(at));
@@ -74,7 +73,7 @@ impl Interleaver {
         }));
     }
 
-    /// Lines whose turn it is.
+    /// Lines that are ready for output.
     pub fn ready(&mut self, now: Instant) -> Vec<Line> {
         let seen_by_all = self.seen_by_all();
         let mut ready = Vec::new();
@@ -93,13 +92,14 @@ impl Interleaver {
         ready
     }
 
-    /// When the oldest line's patience ends.
+    /// The end of the oldest line's patience.
     pub fn next_turn(&self) -> Option<Instant> {
         let first = &self.waiting.peek()?.0;
         Some(first.since + self.patience?)
     }
 
-    /// Up to when every open source has spoken: None when none is open, Some(None) when one has not spoken at all.
+    /// The time up to which every open source has shown a line: `None` without open sources, `Some(None)` if one has
+    /// shown none.
     fn seen_by_all(&self) -> Option<Option<Timestamp>> {
         self.open.values().copied().min()
     }

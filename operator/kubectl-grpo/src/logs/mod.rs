@@ -1,8 +1,7 @@
 //! `kubectl grpo logs`: the logs of all parts of a run, interleaved by the time of their lines.
 //!
-//! [`parts`] says which pods and containers belong to the run and what they are called; [`stream`] reads one
-//! container's log;
-//! [`interleave`] puts the lines of all of them into one order; [`follow`] finds pods that come later.
+//! [`parts`] finds the run's pods and containers and names them; [`stream`] reads one container's log; [`interleave`]
+//! merges the lines of all of them; [`follow`] finds pods that start later.
 
 mod follow;
 pub mod interleave;

@@ -1,4 +1,4 @@
-//! Which pods and containers belong to a run, and what their lines are called.
+//! The pods and containers of a run, and the names in front of their lines.
 
 use crate::arguments::LogPart;
 use grpo_contracts::names::{ATTEMPT, GROUP, INFERENCE_POOL, RANK, ROLE, RUN, SANDBOX_POOL, role};
@@ -6,7 +6,7 @@ use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-/// Selects every pod whose logs may be of interest. Sandboxes have none: what runs in them is in the records.
+/// Selects every pod with relevant logs. Sandboxes have none: their commands' output is in the records.
 pub fn selector() -> String {
     format!(
         "{ROLE} in ({},{},{},{})",
@@ -17,18 +17,18 @@ pub fn selector() -> String {
     )
 }
 
-/// A container that has a log, in one of its lives.
+/// A container with a log, in one of its lives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
     pub pod: String,
     pub uid: String,
     pub container: String,
     pub restarts: i32,
-    /// Such as `trainer-1`; with the attempt from the second on.
+    /// Such as `trainer-1`; from the second attempt on with the attempt.
     pub name: String,
 }
 
-/// What the pods of a run are told by.
+/// Identifies the pods of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     name: String,
@@ -43,7 +43,7 @@ impl Run {
         let pool = |given: Option<String>| given.unwrap_or_else(|| name.clone());
         Self {
             inference: pool(run.spec.inference.pool_ref.as_ref().map(|pool| pool.name.clone())),
-            // A gateway of another namespace is not among the pods that are looked at.
+            // A gateway of another namespace is not among the listed pods.
             sandboxes: pool(run.spec.sandboxes.pool_ref.as_ref().map(|pool| match &pool.namespace {
                 Some(other) if Some(other) != run.namespace().as_ref() => String::new(),
                 _ => pool.name.clone(),
@@ -63,7 +63,7 @@ impl Run {
         owner || is(RUN, &self.name)
     }
 
-    /// The containers of a pod that have a log now; none for a pod of somebody else.
+    /// The containers of a pod that have a log now; empty for a pod of another owner.
     pub fn parts(&self, pod: &Pod) -> Vec<Part> {
         if !self.owns(pod) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! Reasons why a plan is impossible.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Which nodes the pods of a plan would go to, or why they do not fit: by the operator's admission.
+//! The nodes for the pods of a plan, or the reason why they do not fit, by the operator's admission.
 
 use super::made::{Made, PlannedPod, sandbox, sandbox_row};
 use super::nodes::Nodes;
@@ -10,10 +10,10 @@ use kube::ResourceExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The name of what belongs to no run.
+/// The name for pools that belong to no run.
 const POOLS: &str = "pools that no run owns";
 
-/// Adds the nodes to a report. Each run is laid on the nodes by itself: the operator admits one after the other.
+/// Adds the nodes to a report. Each run is placed by itself, because the operator admits one after another.
 pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
     let mut taken: Vec<PodNeeds> = nodes.bound.clone().unwrap_or_default();
     let mut fits = Vec::new();
@@ -31,7 +31,7 @@ pub fn add(report: &mut Report, made: &Made, nodes: &Nodes) {
         let pool = run.spec.sandboxes.pool_ref.as_ref().map_or(&name, |pool| &pool.name);
         count_sandboxes(report, made, pool, nodes, &beside);
     }
-    // Of a pool without a run in the manifests.
+    // A pool without a run in the manifests.
     let beside: Vec<&PodNeeds> = taken.iter().collect();
     for pool in &made.sandboxes {
         count_sandboxes(report, made, &pool.name_any(), nodes, &beside);
@@ -59,7 +59,7 @@ fn owned_by<'a>(made: &'a Made, run: Option<&str>) -> Vec<&'a PlannedPod> {
     made.pods.iter().filter(|pod| pod.run.as_deref() == run).collect()
 }
 
-/// Where these pods go, and the pods with their nodes.
+/// Places these pods; returns the row, and the pods with their nodes.
 fn place(of: &str, pods: &[&PlannedPod], nodes: &Nodes, taken: &[PodNeeds]) -> (FitRow, Vec<PodNeeds>) {
     let bound: Vec<&PodNeeds> = taken.iter().collect();
     let needs: Vec<&PodNeeds> = pods.iter().map(|pod| &pod.needs).collect();
@@ -90,7 +90,7 @@ fn place(of: &str, pods: &[&PlannedPod], nodes: &Nodes, taken: &[PodNeeds]) -> (
     (row, placed)
 }
 
-/// How many sandboxes of the pool fit beside these pods, counted once.
+/// Counts, once for each pool, the sandboxes that fit beside these pods.
 fn count_sandboxes(report: &mut Report, made: &Made, pool: &str, nodes: &Nodes, beside: &[&PodNeeds]) {
     let Some(pool) = made.sandboxes.iter().find(|one| one.name_any() == pool) else {
         return;

@@ -1,4 +1,4 @@
-//! The documents of files, folders and standard input.
+//! Reads the documents of files, folders and standard input.
 
 use super::error::PlanError;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A larger file is no manifest. Lists of nodes and pods of large clusters are within it.
+/// A larger file is not a manifest. Lists of nodes and pods of large clusters are smaller.
 const LARGEST: u64 = 256 << 20;
 
 /// One document.
@@ -25,7 +25,7 @@ impl Document {
         self.value["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Whether it is of our API group.
+    /// Whether its API group is ours.
     pub fn is_ours(&self) -> bool {
         let group = self.value["apiVersion"]
             .as_str()
@@ -34,7 +34,7 @@ impl Document {
     }
 }
 
-/// All documents of these files; those of a folder in the order of their names. Items of lists are documents.
+/// All documents of these files; a folder's files in the order of their names. Items of lists are documents.
 pub fn read(files: &[PathBuf]) -> Result<Vec<Document>, PlanError> {
     let mut documents = Vec::new();
     for given in files {
@@ -57,7 +57,7 @@ pub fn parse(text: &str, file: &Path) -> Result<Vec<Document>, PlanError> {
     Ok(documents)
 }
 
-/// A list is its items, and an empty document is nothing.
+/// A list becomes its items; an empty document is dropped.
 fn unfold(mut value: Value, file: &Path, documents: &mut Vec<Document>) {
     let is_list = value["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     if value.is_null() {

@@ -1,4 +1,5 @@
-//! What the operator would create for the manifests, as plans read it: runs, pools and pods with their needs.
+//! The objects that the operator would create for the manifests, as plans read them: runs, pools, and pods with their
+//! needs.
 
 use super::error::PlanError;
 use super::report::{PodRow, SandboxRow};
@@ -17,7 +18,7 @@ const GPU: &str = "nvidia.com/gpu";
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 
-/// All of it.
+/// All of these objects.
 pub struct Made {
     pub runs: Vec<GrpoRun>,
     pub inference: Vec<InferencePool>,
@@ -25,12 +26,12 @@ pub struct Made {
     pub pods: Vec<PlannedPod>,
 }
 
-/// A pod that the operator, or a Deployment of it, would create.
+/// A pod that the operator, or one of its Deployments, would create.
 pub struct PlannedPod {
-    /// Whose it is: `GrpoRun demo`.
+    /// The owner: `GrpoRun demo`.
     pub of: String,
     pub role: String,
-    /// The run that it belongs to; None for a pool that no run owns.
+    /// The pod's run; `None` for a pool that no run owns.
     pub run: Option<String>,
     pub spec: PodSpec,
     pub needs: PodNeeds,
@@ -59,7 +60,7 @@ impl Made {
         })
     }
 
-    /// Pods by what they are for.
+    /// Pods by role.
     pub fn rows(&self) -> Vec<PodRow> {
         let mut rows: Vec<PodRow> = Vec::new();
         for pod in &self.pods {
@@ -84,7 +85,7 @@ impl Made {
         rows
     }
 
-    /// The fields of a manifest that ask for such a pod.
+    /// The manifest fields that cause such a pod.
     fn source(&self, pod: &PlannedPod) -> String {
         let run = pod
             .run
@@ -119,7 +120,7 @@ impl Made {
     }
 }
 
-/// Requests of a pool's sandboxes.
+/// The requests of a pool's sandboxes.
 pub fn sandbox_row(pool: &SandboxPool) -> SandboxRow {
     let needs = sandbox(pool);
     let limits = pool.spec.bounded_resources().limits.unwrap_or_default();
@@ -134,7 +135,7 @@ pub fn sandbox_row(pool: &SandboxPool) -> SandboxRow {
     }
 }
 
-/// A sandbox as the scheduler sees it: the gateway makes it, of the pool's resources, selector and tolerations.
+/// A sandbox as the scheduler sees it: the gateway creates it with the pool's resources, selector and tolerations.
 pub fn sandbox(pool: &SandboxPool) -> PodNeeds {
     let overlay = overlay(Some(&pool.spec));
     PodNeeds::planned(&Pod {
@@ -164,7 +165,7 @@ fn planned(pod: Pod) -> PlannedPod {
     }
 }
 
-/// The pods of a Deployment, whose owner they are shown with.
+/// The pods of a Deployment, shown with its owner.
 fn of_deployment(deployment: &Deployment) -> Vec<Pod> {
     let Some(spec) = &deployment.spec else {
         return Vec::new();

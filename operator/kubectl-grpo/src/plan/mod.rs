@@ -1,11 +1,12 @@
-//! `kubectl grpo plan`: what would become of manifests in a cluster, before they are applied.
+//! `kubectl grpo plan`: the effect of manifests on a cluster, before they are applied.
 //!
 //! ```text
 //! files ─► documents ─► rules (schema, CEL) ─► preview (the operator's decisions) ─► report ─► table or JSON
 //!                                                        nodes (a file, the cluster) ─┘
 //! ```
 //!
-//! Pods, sizes and places are the operator's own functions (`grpo-operator-core`): a plan says what the operator does.
+//! Pods, sizes and places come from the operator's own functions (`grpo-operator-core`), so a plan shows the operator's
+//! decisions.
 
 pub mod error;
 pub mod fits;
@@ -38,7 +39,7 @@ use rules::Rules;
 use serde_json::Value;
 use std::path::Path;
 
-/// The namespace of manifests that name none, where neither command line nor cluster says one.
+/// The namespace of manifests without one, if neither command line nor cluster names one.
 const NAMESPACE: &str = "default";
 
 pub async fn plan(options: &ClusterOptions, wanted: &PlanOptions) -> Result<(), Error> {
@@ -67,7 +68,7 @@ pub async fn plan(options: &ClusterOptions, wanted: &PlanOptions) -> Result<(), 
     }
 }
 
-/// The plan, and the objects that it is made from.
+/// The plan, and the objects behind it.
 pub fn report_of(
     documents: &[Document],
     nodes: Option<&Nodes>,
@@ -76,7 +77,7 @@ pub fn report_of(
     let mut report = Report::default();
     let accepted = checked(documents, &mut report)?;
     let mut settings = Settings::defaults().map_err(|error| PlanError::Settings(error.to_string()))?;
-    // Such a run is a problem of the report already; the rest of it is planned all the same.
+    // Such a run is a problem of the report already; its plan is computed anyway.
     settings.admit_unsupported = true;
     let around = Surroundings {
         namespace,
@@ -163,7 +164,7 @@ fn files(documents: &[Document]) -> String {
     }
 }
 
-/// Fields for which the operator refuses the run before it creates anything.
+/// Fields because of which the operator refuses the run before it creates anything.
 fn not_executed(run: &GrpoRun, report: &mut Report) {
     let name = run.name_any();
     let found = unsupported(&run.spec).into_iter();

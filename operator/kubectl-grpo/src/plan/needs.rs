@@ -1,5 +1,5 @@
-//! What has to exist before the pods of a plan can start: claims, Secrets, ConfigMaps, classes, queues, and pools that
-//! a run refers to.
+//! Objects that must exist before the pods of a plan can start: claims, Secrets, ConfigMaps, classes, queues, and the
+//! pools that a run refers to.
 
 use super::input::Document;
 use super::made::Made;
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Volume;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// All of it, but for what the operator creates and what the manifests have.
+/// All of them, except those that the operator creates and those in the manifests.
 pub fn needs(made: &Made, objects: &[Value], documents: &[Document]) -> Vec<String> {
     let mut wanted = BTreeSet::new();
     for pod in &made.pods {
@@ -68,7 +68,7 @@ fn pools(run: &GrpoRun) -> Vec<String> {
     pools
 }
 
-/// Whether the operator waits with this reason for something that a plan cannot see.
+/// Whether the operator, with this reason, waits for something that a plan cannot see.
 pub fn is_unseen(reason: &str) -> bool {
     matches!(
         Reason::named(reason),

@@ -1,4 +1,4 @@
-//! The nodes that a plan is laid on: of a file, or of the cluster.
+//! The nodes for a plan: from a file, or from the cluster.
 
 use super::error::PlanError;
 use super::input::{self, Document};
@@ -10,13 +10,13 @@ use kube::api::{Api, ListParams};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// The labels of a node that say how many MiB each of its GPUs has, and which GPUs they are.
+/// The node labels with the MiB of each GPU, and with the GPUs' name.
 const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 const GPU_PRODUCT: &str = "nvidia.com/gpu.product";
-/// Pods of one answer: a cluster may have a hundred thousand.
+/// Pods in one answer: a cluster may have a hundred thousand.
 const PAGE: u32 = 500;
 
-/// Nodes, and the pods on them where these are known.
+/// Nodes, and their pods if known.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     pub from: String,
@@ -25,13 +25,13 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// MiB of the largest GPU, as the operator takes it.
+    /// MiB of the largest GPU, as the operator computes it.
     pub fn gpu_memory(&self) -> Option<u64> {
         let labels = self.nodes.iter().filter_map(|node| node.labels.get(GPU_MEMORY));
         labels.filter_map(|text| text.parse().ok()).max()
     }
 
-    /// The name of the GPUs, where all nodes have the same.
+    /// The name of the GPUs, if it is the same on all nodes.
     pub fn gpu_product(&self) -> Option<&str> {
         let mut labels = self.nodes.iter().filter_map(|node| node.labels.get(GPU_PRODUCT));
         let first = labels.next()?;
@@ -53,7 +53,7 @@ pub fn of_file(file: &Path) -> Result<Nodes, PlanError> {
     })
 }
 
-/// Those of the cluster. Pods that may not be listed are told to `said`, and all nodes count as empty.
+/// The cluster's nodes. If pods may not be listed, `said` gets a message and all nodes count as empty.
 pub async fn of_cluster(cluster: &Cluster, said: impl FnOnce(String)) -> Result<Nodes, Error> {
     let asking = |resource| Asking {
         verb: "list",
@@ -79,7 +79,7 @@ pub async fn of_cluster(cluster: &Cluster, said: impl FnOnce(String)) -> Result<
     })
 }
 
-/// Pods on nodes, page by page: only what matters of each is kept.
+/// Pods on nodes, page by page: keeps only the needs of each.
 async fn pods(cluster: &Cluster) -> Result<Vec<PodNeeds>, kube::Error> {
     let api: Api<Pod> = Api::all(cluster.client.clone());
     let mut params = ListParams::default().limit(PAGE);
@@ -94,7 +94,7 @@ async fn pods(cluster: &Cluster) -> Result<Vec<PodNeeds>, kube::Error> {
     }
 }
 
-/// Pods that have ended take nothing.
+/// Ended pods use no resources.
 fn on_nodes(pods: &[Pod]) -> Vec<PodNeeds> {
     let ended = |pod: &Pod| {
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -1,9 +1,9 @@
-//! A plan as data: what `-o json` prints, and what the tables are made of. Amounts are bytes, and thousandths of a CPU.
+//! A plan as data, for `-o json` and the tables. Amounts are in bytes, and in thousandths of a CPU.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// All of it.
+/// The whole plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -11,22 +11,22 @@ pub struct Report {
     pub pods: Vec<PodRow>,
     pub sandboxes: Vec<SandboxRow>,
     pub memory: Vec<MemoryRow>,
-    /// Where nodes name their GPUs.
+    /// Only if nodes name their GPUs.
     pub speed: Vec<SpeedRow>,
     pub downloads: Vec<DownloadRow>,
     pub disk: Vec<DiskRow>,
     pub weights: Vec<WeightsRow>,
-    /// Objects that have to exist, and are not in the manifests.
+    /// Objects that must exist and are not in the manifests.
     pub needs: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<NodesReport>,
-    /// What lets a run wait, or may end it later.
+    /// Reasons why a run may wait, or end later.
     pub warnings: Vec<String>,
-    /// What keeps a run from running, each with the next step.
+    /// Reasons why a run cannot run, each with the next step.
     pub problems: Vec<String>,
 }
 
-/// What the API server and the operator say of a manifest.
+/// The judgement of the API server and the operator on a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ManifestReport {
@@ -48,18 +48,18 @@ pub struct PodRow {
     pub of: String,
     pub role: String,
     pub count: u32,
-    /// Requests of each.
+    /// The requests of each pod.
     pub gpus: i64,
     pub cpu_millis: i64,
     pub memory_bytes: i64,
-    /// Other devices and storage that each requests.
+    /// Other requested devices and storage of each pod.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub others: BTreeMap<String, i64>,
-    /// The fields that say so.
+    /// The manifest fields behind them.
     pub from: String,
 }
 
-/// Sandboxes of a pool, which its gateway makes as they are leased.
+/// Sandboxes of a pool, which its gateway creates when they are leased.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SandboxRow {
@@ -67,9 +67,9 @@ pub struct SandboxRow {
     pub at_most: u32,
     pub cpu_millis: i64,
     pub memory_bytes: i64,
-    /// Of each: what it may use besides what it requests.
+    /// The limits of each sandbox, beyond its requests.
     pub limits: BTreeMap<String, String>,
-    /// How many fit beside all other pods of the plan.
+    /// The number that fits beside all other pods of the plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fit: Option<u32>,
 }
@@ -81,30 +81,30 @@ pub struct MemoryRow {
     pub of: String,
     /// Such as `each of 8 trainer ranks`.
     pub each: String,
-    /// None where the name of the model says no size.
+    /// `None` if the model's name contains no size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// What it has, where nodes say it.
+    /// The available memory, if nodes report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bytes: Option<u64>,
     pub parts: Vec<(String, u64)>,
-    /// The assumption behind it, or what follows.
+    /// The assumption behind it, or the consequence.
     pub notes: Vec<String>,
 }
 
-/// How fast a trainer's GPU computes, by arithmetic.
+/// A trainer GPU's speed, by arithmetic.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SpeedRow {
     pub of: String,
     pub gpu: String,
-    /// GPUs that compute so.
+    /// GPUs with this speed.
     pub gpus: u32,
     /// Tokens of each row.
     pub row: u64,
-    /// Of each GPU.
+    /// For each GPU.
     pub tokens_per_second: u64,
-    /// Whether activations fit into its memory; else blocks are computed twice.
+    /// Whether activations fit into memory; otherwise blocks are computed twice.
     pub kept: bool,
 }
 
@@ -125,24 +125,24 @@ pub struct DiskRow {
     pub of: String,
     /// Such as `claim runs`.
     pub place: String,
-    /// What is written, as far as it is known.
+    /// The written bytes, as far as known.
     pub bytes: u64,
     pub parts: Vec<(String, u64)>,
-    /// What the manifest asks for.
+    /// The requested size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bytes: Option<u64>,
 }
 
-/// Weights on the network, each iteration.
+/// Network traffic of weights in each iteration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightsRow {
     pub of: String,
-    /// One version.
+    /// The size of one version.
     pub version_bytes: u64,
     /// Replicas that pull it.
     pub pulls: u32,
-    /// Written once and read by each of them.
+    /// Written once, and read by each replica.
     pub iteration_bytes: u64,
 }
 
@@ -153,7 +153,7 @@ pub struct NodesReport {
     pub count: usize,
     /// Allocatable GPUs of nodes that take pods.
     pub gpus: i64,
-    /// Pods that are on the nodes already are counted.
+    /// Whether the pods on the nodes are included.
     pub pods_known: bool,
     pub fits: Vec<FitRow>,
 }
@@ -164,7 +164,7 @@ pub struct NodesReport {
 pub struct FitRow {
     pub of: String,
     pub fits: bool,
-    /// By node, its pods.
+    /// The pods of each node.
     pub places: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -1,6 +1,6 @@
-//! Judges a manifest as the API server does: by the schema and the CEL rules of this version's CRDs, without a server.
+//! Judges a manifest as the API server does, without a server: by the schema and the CEL rules of this version's CRDs.
 //!
-//! A cluster with the CRDs of another version may judge otherwise.
+//! A cluster with another version of the CRDs may judge differently.
 
 use super::error::PlanError;
 use kube::core::cel::{CompiledSchema, ErrorKind, Validator, compile_schema};
@@ -15,10 +15,10 @@ pub struct Rules {
     validator: Validator,
 }
 
-/// What came of judging a manifest.
+/// The judgement on a manifest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// What the API server would refuse it for.
+    /// Reasons for which the API server would refuse it.
     pub refused: Vec<String>,
     /// Rules that could not be evaluated here.
     pub unchecked: Vec<String>,
@@ -37,19 +37,19 @@ impl Rules {
         })
     }
 
-    /// Whether manifests of this kind are judged here.
+    /// Whether manifests of this kind can be judged here.
     pub fn knows(&self, kind: &str) -> bool {
         self.schemas.contains_key(kind)
     }
 
-    /// The manifest without the empty fields that may not be null, as the API server takes it: it leaves them out.
+    /// The manifest without empty fields that may not be null, which the API server leaves out.
     pub fn without_nulls(&self, manifest: &Value) -> Value {
         let kind = manifest["kind"].as_str().unwrap_or_default();
         let schema = self.schemas.get(kind);
         schema.map_or_else(|| manifest.clone(), |schema| without_nulls(schema, manifest))
     }
 
-    /// A manifest that [`Rules::without_nulls`] gives.
+    /// Judges a manifest from [`Rules::without_nulls`].
     pub fn judge(&mut self, manifest: &Value) -> Judged {
         let kind = manifest["kind"].as_str().unwrap_or_default();
         let Some(schema) = self.schemas.get(kind) else {
@@ -74,7 +74,7 @@ impl Rules {
         if manifest["spec"].is_null() {
             judged.refused.push("spec: required value".to_owned());
         }
-        // The API server evaluates no rule over a value that its schema refuses.
+        // The API server evaluates no rule on a value that its schema refuses.
         if judged.refused.is_empty() {
             let compiled = self
                 .compiled
@@ -117,7 +117,7 @@ fn without_nulls(schema: &Value, value: &Value) -> Value {
     }
 }
 
-/// The manifest with the schema's defaults where fields are left out, and whole numbers as floats where the schema says
+/// The manifest with the schema's defaults for missing fields, and with whole numbers as floats where the schema has
 /// `number`, as the API server reads them.
 fn with_defaults(schema: &Value, value: &Value) -> Value {
     match value {

@@ -1,5 +1,5 @@
-//! Bytes of a plan: memory, downloads, disk, and weights on the network; and how fast it trains. All of them are the
-//! operator's own forecasts ([`grpo_operator_core::estimate::forecast`]).
+//! Bytes of a plan (memory, downloads, disk, weights on the network) and its training speed. All are the operator's own
+//! forecasts ([`grpo_operator_core::estimate::forecast`]).
 
 use super::made::Made;
 use super::report::{DiskRow, DownloadRow, MemoryRow, Report, SpeedRow, WeightsRow};
@@ -11,7 +11,7 @@ use grpo_operator_core::quantity::thousandths;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
-/// Adds them to a report. `gpu`: bytes of a GPU, and `product` its name, where nodes say it.
+/// Adds them to a report. `gpu` is the bytes of a GPU and `product` its name, if nodes report them.
 pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&str>) {
     for run in &made.runs {
         report.memory.extend(trainer(run, gpu));
@@ -112,7 +112,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
 fn speed(run: &GrpoRun, bytes: Option<u64>, product: &str) -> Option<SpeedRow> {
     let found = forecast::trainer_speed(&run.spec, &Gpu::named(product)?, bytes)?;
     let trainer = run.spec.trainer.as_ref()?;
-    // Three digits: arithmetic says no more.
+    // Three digits: the arithmetic is not more precise.
     let step = 10f64.powf(found.tokens_per_second.log10().floor() - 2.0).max(1.0);
     Some(SpeedRow {
         of: name(run),
@@ -184,7 +184,7 @@ fn engine(pool: &InferencePool, gpu: Option<u64>) -> Option<MemoryRow> {
     })
 }
 
-/// Weights that leave no cache.
+/// Weights that leave no room for a cache.
 fn too_large(row: &MemoryRow, pool: &InferencePool) -> Option<String> {
     let fraction = forecast::engine(&pool.spec.model, &pool.spec.engine)?
         .fraction

@@ -3,10 +3,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The bar of a plan, for each example.
+/// The time limit of a plan, for each example.
 const LIMIT: Duration = Duration::from_secs(1);
 const TRIES: usize = 5;
-/// A word that is nowhere in the examples.
+/// A word that no example contains.
 const ELSEWHERE: &str = "namespace-of-the-example";
 
 fn here() -> PathBuf {
@@ -78,7 +78,7 @@ fn planned_in_time(file: &Path, nodes: &Nodes) -> (Report, Vec<Value>) {
     panic!("{} took {took:?}", file.display());
 }
 
-/// Roles, owners, numbers and GPUs of the golden file's pods.
+/// Compares roles, owners, numbers and GPUs with the golden file's pods.
 fn rows_are_those_of(name: &str, report: &Report, golden: &str) {
     let page: Value = serde_yaml_ng::from_str(golden).unwrap();
     type Rows = BTreeMap<(String, String), (u64, i64)>;

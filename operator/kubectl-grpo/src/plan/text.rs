@@ -1,4 +1,4 @@
-//! A plan for people.
+//! A plan as text.
 
 use super::report::{DiskRow, FitRow, MemoryRow, PodRow, Report, SpeedRow};
 use crate::text::{paragraph, table};
@@ -6,9 +6,9 @@ use grpo_memory::in_words;
 use std::fmt::Write;
 
 const WIDTH: usize = 120;
-/// Of a node, so many pods are named.
+/// The number of pods named for a node.
 const PODS_NAMED: usize = 4;
-/// Of nodes, so many are named.
+/// The number of nodes named.
 const NODES_NAMED: usize = 16;
 
 pub fn text(report: &Report) -> String {
@@ -27,7 +27,7 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-/// A section with nothing in it is left out.
+/// Leaves out an empty section.
 fn section(out: &mut String, head: &str, body: String) {
     if !body.is_empty() {
         let before = if out.is_empty() { "" } else { "\n" };
@@ -36,7 +36,7 @@ fn section(out: &mut String, head: &str, body: String) {
     }
 }
 
-/// Every line two columns in.
+/// Indents every line by two columns.
 fn indented(body: &str) -> String {
     body.lines()
         .map(|line| format!("  {line}").trim_end().to_owned() + "\n")
@@ -47,7 +47,7 @@ fn lines(lines: &[String]) -> String {
     lines.iter().map(|line| line.clone() + "\n").collect()
 }
 
-/// Sentences, each behind a dash.
+/// Sentences, each after a dash.
 fn items(items: &[String]) -> String {
     items
         .iter()
@@ -90,7 +90,7 @@ fn cpus(millis: i64) -> String {
     }
 }
 
-/// As manifests write it: the largest unit that leaves nothing over.
+/// In the notation of manifests: the largest unit without a remainder.
 fn memory_of(bytes: i64) -> String {
     let units = [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
     let whole = units.iter().find(|(_, shift)| bytes > 0 && bytes % (1 << shift) == 0);

@@ -1,4 +1,4 @@
-//! The client's side of what pods of a run serve: HTTP over one connection that the API server forwards into a pod.
+//! The client of the servers in a run's pods: HTTP over one connection that the API server forwards into a pod.
 
 use crate::error::{Asking, Error};
 use bytes::Bytes;
@@ -16,11 +16,11 @@ use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The longest answer that is taken: a page is far shorter.
+/// The longest accepted answer: a page is far shorter.
 const LONGEST_ANSWER: usize = 128 << 20;
-/// Patience with one answer. A slow disk is waited for, a dead node is not.
+/// Deadline of one answer: long enough for a slow disk, not for a dead node.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A broken connection is explained within this time, or not at all.
+/// Deadline for the reason of a broken connection.
 const REASON_WITHIN: Duration = Duration::from_secs(1);
 
 /// An open HTTP connection to a pod of a run.
@@ -30,7 +30,7 @@ pub struct PodConnection {
 }
 
 impl PodConnection {
-    /// Through the API server's port-forward.
+    /// Connects through the API server's port-forward.
     pub async fn of_pod(pods: &Api<Pod>, namespace: &str, pod: &str, port: u16) -> Result<Self, Error> {
         let asking = Asking {
             verb: "create",
@@ -58,14 +58,14 @@ impl PodConnection {
             },
             Some(why) = &mut broken => return refused(why),
         };
-        // The connection may end before the reason arrives, which says more.
+        // The connection may end before its reason arrives, which says more.
         match tokio::time::timeout(REASON_WITHIN, broken).await {
             Ok(Some(why)) => refused(why),
             _ => Err(error),
         }
     }
 
-    /// Over any connection.
+    /// Uses any connection.
     pub async fn over(pod: &str, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, Error> {
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
@@ -81,7 +81,7 @@ impl PodConnection {
         self.fetch("/healthz".to_owned()).await.map(|_| ())
     }
 
-    /// One question; `wanted` becomes the query.
+    /// One request; `wanted` becomes the query.
     pub async fn ask<T: DeserializeOwned>(&mut self, route: &str, wanted: &impl Serialize) -> Result<T, Error> {
         let path = self.path(route, wanted)?;
         let (status, body) = self.fetch(path).await?;
@@ -93,13 +93,13 @@ impl PodConnection {
         Err(self.refusal(route, status, &body))
     }
 
-    /// One question whose answer is too long for memory; `wanted` becomes the query.
+    /// One request with an answer that is too long for memory; `wanted` becomes the query.
     pub async fn stream(&mut self, route: &str, wanted: &impl Serialize) -> Result<Pieces, Error> {
         let request = Request::get(self.path(route, wanted)?).body(Full::default());
         self.pieces(route, request).await
     }
 
-    /// One question that is an object, and whose answer is too long for memory.
+    /// One request with an object as its body, and an answer that is too long for memory.
     pub async fn post(&mut self, route: &str, question: &impl Serialize) -> Result<Pieces, Error> {
         let body = serde_json::to_vec(question).map_err(|error| self.error(error.to_string()))?;
         let request = Request::post(route).header("content-type", "application/json");
@@ -143,7 +143,7 @@ impl PodConnection {
     async fn send(&mut self, mut request: Request<Full<Bytes>>) -> Result<Response<Incoming>, String> {
         let host = hyper::header::HeaderValue::from_static("records");
         request.headers_mut().insert(hyper::header::HOST, host);
-        // The connection has to have noticed that the answer before was its last word.
+        // Wait until the connection knows whether the previous answer was its last.
         self.sender.ready().await.map_err(|error| error.to_string())?;
         let sent = self.sender.send_request(request).await;
         sent.map_err(|error| error.to_string())
@@ -168,7 +168,7 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// None behind the last one.
+    /// `None` after the last piece.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let frame = async { self.body.frame().await.transpose().map_err(|error| error.to_string()) };

@@ -1,5 +1,5 @@
-//! The driver's image, for pods that do a part of a driver's work: that of a driver in the namespace, or the one that
-//! the operator is started with.
+//! Finds the driver's image, for pods that do part of a driver's work: that of a driver in the namespace, or the image
+//! in the operator's arguments.
 
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error};
@@ -8,11 +8,11 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, LocalObjectReference, Pod};
 use kube::api::{Api, ListParams};
 
-/// How the chart labels the operator.
+/// The chart's label of the operator.
 const OPERATOR: &str = "app.kubernetes.io/name=grpo-operator";
 const HUB_VARIABLE: &str = "HF_ENDPOINT";
 
-/// An image, and what a driver of this cluster has beside it.
+/// An image, and the other settings of this cluster's drivers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DriverImage {
     pub image: String,
@@ -26,7 +26,7 @@ pub fn of_pod(pod: &Pod) -> Option<&String> {
     pod.spec.as_ref()?.containers.first()?.image.as_ref()
 }
 
-/// That of any driver in the namespace: the drivers of one operator all have one image.
+/// The image of any driver in the namespace: all drivers of one operator have the same image.
 pub async fn of_neighbour(cluster: &Cluster) -> Result<Option<DriverImage>, Error> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let selector = format!("{ROLE}={}", role::DRIVER);
@@ -57,7 +57,7 @@ fn hub_variable(container: &Container) -> Option<String> {
     variables.find(|variable| variable.name == HUB_VARIABLE)?.value.clone()
 }
 
-/// That of the operator's Deployment. None for people who may not list Deployments of all namespaces.
+/// The image in the operator's Deployment. `None` for users who may not list Deployments of all namespaces.
 pub async fn of_operator(cluster: &Cluster) -> Option<DriverImage> {
     let deployments: Api<Deployment> = Api::all(cluster.client.clone());
     let found = deployments.list(&ListParams::default().labels(OPERATOR)).await.ok()?;

@@ -1,19 +1,20 @@
-//! Pods that this plugin makes for a moment, and connections into pods.
+//! Short-lived pods of this plugin, and connections into pods.
 //!
-//! [`serving`] makes a pod that serves answers, and deletes it; [`connection`] asks a pod through the API server's
-//! port-forward; [`driver_image`] finds the image such a pod needs; [`why`] reads from a pod why it does not run.
+//! [`serving`] creates a pod that answers requests, and deletes it; [`connection`] sends requests to a pod through the
+//! API server's port-forward; [`driver_image`] finds the image of such a pod; [`why`] reads from a pod why it does not
+//! run.
 
 pub mod connection;
 pub mod driver_image;
 pub mod serving;
 pub mod why;
 
-/// The label of pods that this plugin makes, and its value.
+/// The label of this plugin's pods, and its value.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "kubectl-grpo");
-/// User, group and volume group of these pods, as of all processes of the operator.
+/// User, group and volume group of these pods, as for all processes of the operator.
 const USER: i64 = 65532;
 
-/// What the restricted Pod Security Standard asks of a pod.
+/// The pod settings that the restricted Pod Security Standard requires.
 pub fn pod_security() -> serde_json::Value {
     serde_json::json!({
         "runAsNonRoot": true, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
@@ -21,7 +22,7 @@ pub fn pod_security() -> serde_json::Value {
     })
 }
 
-/// What it asks of a container, and a root file system that is read only.
+/// The container settings that it requires, and a read-only root file system.
 pub fn container_security() -> serde_json::Value {
     serde_json::json!({
         "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,

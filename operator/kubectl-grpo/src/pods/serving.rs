@@ -1,4 +1,4 @@
-//! A pod that is made to serve a few answers to this program: made, waited for, connected to, deleted.
+//! A pod that serves a few answers to this program: creates it, waits for it, connects to it and deletes it.
 //!
 //! If this program dies before it deletes the pod, the pod's own deadline ends it.
 
@@ -14,7 +14,7 @@ use kube::runtime::wait::await_condition;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The process has to listen by then.
+/// Deadline for the process to listen.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);
 const KNOCK_EVERY: Duration = Duration::from_millis(200);
 
@@ -24,12 +24,12 @@ pub struct ServingPod {
     events: Api<Event>,
     namespace: String,
     name: String,
-    /// What it does, for messages: `reads the store of GrpoRun demo`.
+    /// The purpose, for messages: `reads the store of GrpoRun demo`.
     purpose: String,
 }
 
 impl ServingPod {
-    /// Makes the pod and connects to it. After a failure, or Ctrl-C, the pod is deleted.
+    /// Creates the pod and connects to it. After a failure, or Ctrl-C, it deletes the pod.
     pub async fn start(
         cluster: &Cluster,
         wanted: Value,
@@ -89,7 +89,7 @@ impl ServingPod {
         self.knock().await
     }
 
-    /// The process may not listen yet; one that has ended never will.
+    /// Tries to connect: the process may not listen yet, and an ended one never will.
     async fn knock(&self) -> Result<PodConnection, Error> {
         let began = std::time::Instant::now();
         loop {
@@ -106,7 +106,7 @@ impl ServingPod {
         }
     }
 
-    /// A volume that cannot be mounted is named in events only. A caller who may not list them does without.
+    /// A volume that cannot be mounted appears in events only. Callers who may not list them get `None`.
     async fn last_warning(&self) -> Option<String> {
         let of_pod = format!("involvedObject.name={},type=Warning", self.name);
         let events = self.events.list(&ListParams::default().fields(&of_pod)).await.ok()?;

@@ -1,4 +1,4 @@
-//! Why a pod does not run, in the words of scheduler and kubelet.
+//! Explains why a pod does not run, in the words of scheduler and kubelet.
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -6,7 +6,7 @@ pub fn is_running(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
 }
 
-/// Why the pod will not run any more, if it is so.
+/// Why the pod can never run, or `None`.
 pub fn hopeless(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let ended = status.container_statuses.iter().flatten().find_map(|container| {
@@ -21,7 +21,7 @@ pub fn hopeless(pod: &Pod) -> Option<String> {
         .or(image)
 }
 
-/// In the scheduler's or the kubelet's words.
+/// The cause of the wait, in the scheduler's or the kubelet's words.
 pub fn what_it_waits_for(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     let container = status.container_statuses.iter().flatten().find_map(|container| {

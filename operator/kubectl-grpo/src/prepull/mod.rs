@@ -1,4 +1,4 @@
-//! Has nodes pull images before a run needs them: one short-lived pod for each image on each node.
+//! Makes nodes pull images before a run needs them: one short-lived pod for each image on each node.
 //!
 //! ```text
 //! nodes × images ──► pulls ──► [`pulls::decide`] ◄── what the pods show ([`pod::seen`])
@@ -6,8 +6,8 @@
 //!            pods made and deleted ◄┘      lines of progress, a table of failures ([`report`])
 //! ```
 //!
-//! The pods of a call carry its name as a label and as the prefix of their names. All of them are deleted when the call
-//! ends, by Ctrl-C too; if this program dies, their deadline ends them.
+//! The pods of a call carry its name as a label and as the prefix of their names. The call deletes all of them at its
+//! end, also after Ctrl-C; if this program dies, their deadline ends them.
 
 pub mod pod;
 pub mod pulls;
@@ -25,33 +25,33 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often the pods are looked at.
+/// Interval between looks at the pods.
 pub const LOOK: Duration = Duration::from_secs(2);
-/// How often people hear how far it is.
+/// Interval between lines of progress.
 const SAY: Duration = Duration::from_secs(10);
-/// After the API server refused a pod for now.
+/// The pause after the API server temporarily refused a pod.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
-/// How often pods that are left are looked for at the end, and the pause between.
+/// Tries to delete the remaining pods at the end, and the pause between them.
 const CLEARINGS: u32 = 5;
 const CLEARING_PAUSE: Duration = Duration::from_millis(500);
-/// Pods outlive the deadline by so much, so that their failure is still read.
+/// Pods outlive the deadline by this time, so that their failure can still be read.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(60);
 
-/// What a call wants.
+/// The request of a call.
 #[derive(Clone, Debug)]
 pub struct PrepullRequest {
     pub images: Vec<String>,
-    /// Labels of nodes; None for those of the overlay, or all nodes.
+    /// Labels of nodes; `None` for those of the overlay, or all nodes.
     pub selector: Option<String>,
     pub limits: Limits,
     pub pull_secrets: Vec<String>,
-    /// What the pool lays over its sandboxes.
+    /// The pool's overlay for its sandboxes.
     pub overlay: OverlaySpec,
-    /// How often the pods are looked at.
+    /// Interval between looks at the pods.
     pub look: Duration,
 }
 
-/// The images of a file: one a line, `#` begins a comment.
+/// The images of a file: one per line, `#` begins a comment.
 pub fn read_images(file: &Path) -> Result<Vec<String>, Error> {
     let text = match file == Path::new("-") {
         true => std::io::read_to_string(std::io::stdin()),
@@ -69,7 +69,7 @@ pub fn read_images(file: &Path) -> Result<Vec<String>, Error> {
     Ok(names.filter(|name| known.insert(*name)).map(str::to_owned).collect())
 }
 
-/// Pulls until everything is there or has failed. `name`: of this call.
+/// Pulls until every image is pulled or has failed. `name` is the call's name.
 pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> Result<Vec<Pull>, Error> {
     if order.images.is_empty() {
         return Err(Error::Usage("there is no image to pull: the list is empty".into()));
@@ -172,7 +172,7 @@ impl Call<'_> {
         if let Action::Create { pull, attempt } = action {
             name = self.template.name(pull, attempt);
             if !self.create(&name, &pulls[pull]).await? {
-                // It was not tried, so it is no attempt.
+                // A refused creation does not count as an attempt.
                 let not_before = self.began.elapsed() + REFUSED_PAUSE;
                 action = Action::Again {
                     pull,
@@ -187,13 +187,13 @@ impl Call<'_> {
         }
     }
 
-    /// False where the API server refuses the pod for now: a quota is full, or it is in trouble.
+    /// False if the API server temporarily refuses the pod: a quota is full, or the server is overloaded or failing.
     async fn create(&self, name: &str, pull: &Pull) -> Result<bool, Error> {
         let wanted = self.template.pod(name, &pull.node, &pull.image);
         let wanted = serde_json::from_value(wanted).map_err(|error| Error::Usage(error.to_string()))?;
         match self.pods.create(&PostParams::default(), &wanted).await {
             Ok(_) => Ok(true),
-            // An answer was lost, and the pod is there.
+            // The pod exists: an earlier answer was lost.
             Err(error) if refused(&error, 409) => Ok(true),
             Err(error) if is_passing(&error) => {
                 eprintln!("The API server refuses pod {name} for now: {error}");
@@ -211,7 +211,7 @@ impl Call<'_> {
         }
     }
 
-    /// Deletes every pod of this call, and one whose creation was still on its way when the call was interrupted.
+    /// Deletes every pod of this call, also one that was being created when the call was interrupted.
     async fn clear(&self) -> Result<(), Error> {
         for _ in 0..CLEARINGS {
             let pods = self.list().await;
@@ -237,7 +237,7 @@ impl Call<'_> {
     }
 }
 
-/// A quota may have room later, and an API server in trouble may be well again.
+/// A quota may have room later, and a failing API server may recover.
 fn is_passing(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => {
@@ -250,7 +250,7 @@ fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// A name for a call that no other call has.
+/// A unique name for a call.
 pub fn call_name() -> String {
     let now = jiff::Timestamp::now().as_nanosecond() as u64;
     format!(

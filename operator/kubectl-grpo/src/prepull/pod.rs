@@ -1,27 +1,27 @@
-//! The pod that has one node pull one image, and what its status says of the image.
+//! The pod that makes one node pull one image, and the image's state as its status shows it.
 //!
 //! The kubelet pulls the image before it looks at the command, so the command need not exist in the image: a container
-//! that cannot be started shows that the image is there.
+//! that cannot start proves that the image is there.
 
 use crate::pods::why::what_it_waits_for;
 use crate::pods::{MANAGED_BY, container_security, pod_security};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use serde_json::{Value, json};
 
-/// Pods of one call carry its name here.
+/// The label with the name of the call.
 pub const CALL: &str = "grpo.dev/prepull";
-/// No image has it.
+/// No image has this command.
 const COMMAND: &str = "/grpo-prepull-runs-nothing";
 
-/// What all pods of a call share.
+/// The settings of all pods of a call.
 #[derive(Clone, Debug, Default)]
 pub struct Template {
     /// The name of the call, and the prefix of its pods' names.
     pub call: String,
     pub pull_secrets: Vec<String>,
-    /// Of the pool's sandboxes: a runtime may keep images apart from others.
+    /// The runtime class of the pool's sandboxes: a runtime may keep its images apart.
     pub runtime_class: Option<String>,
-    /// The pods end by then, even if this program dies.
+    /// The pods end after this time, even if this program dies.
     pub deadline_seconds: u64,
 }
 
@@ -44,7 +44,7 @@ impl Template {
                 "securityContext": pod_security(),
                 "imagePullSecrets": secrets,
                 "runtimeClassName": self.runtime_class,
-                // By the scheduler, which waits where a node is full: the kubelet would refuse the pod.
+                // The scheduler places the pod, and waits if a node is full, where the kubelet would refuse the pod.
                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                     {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]},
                 ]}}},
@@ -62,15 +62,15 @@ impl Template {
     }
 }
 
-/// What a pod says of its image.
+/// The image's state, from its pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PullStatus {
     Pulled,
-    /// It is being pulled, or has not begun.
+    /// The pull is under way, or has not begun.
     Waits {
         why: Option<String>,
     },
-    /// The kubelet has given up for now.
+    /// The kubelet has stopped for now.
     Failed {
         message: String,
     },
@@ -99,12 +99,12 @@ pub fn seen(pod: &Pod) -> PullStatus {
             message: format!("{reason}: {message}"),
         };
     }
-    // A container that is being created has no words that help.
+    // The kubelet's text for a container that is being created does not help.
     let why = what_it_waits_for(pod).filter(|why| !why.ends_with(": "));
     PullStatus::Waits { why }
 }
 
-/// None while nothing is known yet.
+/// `None` while nothing is known yet.
 fn of_container(status: &ContainerStatus) -> Option<PullStatus> {
     if !status.image_id.is_empty() {
         return Some(PullStatus::Pulled);
@@ -118,9 +118,9 @@ fn of_container(status: &ContainerStatus) -> Option<PullStatus> {
     Some(match reason {
         "ImagePullBackOff" => PullStatus::Failed { message },
         "InvalidImageName" | "ErrImageNeverPull" | "SignatureValidationFailed" => PullStatus::Refused { message },
-        // The kubelet tries it once more soon.
+        // The kubelet soon tries again.
         "ErrImagePull" | "RegistryUnavailable" => PullStatus::Waits { why: Some(message) },
-        // These come behind the pull: the image is there.
+        // These come after the pull: the image is there.
         "CreateContainerConfigError"
         | "CreateContainerError"
         | "RunContainerError"

@@ -1,11 +1,11 @@
-//! Which pulls are under way and what is done next: pure. In go the pulls that are wanted and what their pods show; out
-//! come actions. [`take`] keeps what they make of the pulls.
+//! Decides the next action for each pull. Pure: the input is the wanted pulls and the states of their pods, the output
+//! actions. [`take`] applies an action to the pulls.
 
 use super::pod::PullStatus;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Between attempts at one pull, longer from time to time.
+/// Pauses between attempts at one pull, each longer than the last.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 const FACTOR: u32 = 3;
@@ -18,15 +18,15 @@ pub struct Pull {
     pub state: State,
 }
 
-/// Times count from the beginning.
+/// Times count from the beginning of the call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
-    /// It is not tried before this time.
+    /// Not tried before this time.
     Waiting {
         attempt: u32,
         not_before: Duration,
     },
-    /// Its pod was made at this time.
+    /// The time at which its pod was created.
     Pulling {
         attempt: u32,
         pod: String,
@@ -39,17 +39,17 @@ pub enum State {
     },
 }
 
-/// What people set.
+/// The user's settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Pulls of a node at the same time.
+    /// Concurrent pulls on a node.
     pub parallel: u32,
-    /// Attempts behind the first one.
+    /// Attempts after the first one.
     pub retries: u32,
     pub deadline: Duration,
 }
 
-/// What is done about the pull of this number. Each but `Create` deletes its pod.
+/// The next action for the pull with this number. Each but `Create` deletes its pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     Create {
@@ -71,7 +71,7 @@ pub enum Action {
     },
 }
 
-/// Every image on every node, one image after the other: nodes take turns with a registry.
+/// Every image on every node, one image after another: nodes take turns with a registry.
 pub fn wanted(nodes: &[String], images: &[String]) -> Vec<Pull> {
     let of_image = |image: &String| {
         let image = image.clone();
@@ -87,7 +87,7 @@ pub fn wanted(nodes: &[String], images: &[String]) -> Vec<Pull> {
     images.iter().flat_map(of_image).collect()
 }
 
-/// What follows from what the pods show. `pods`: by name; a pod that was made and is not there was deleted by another.
+/// Decides the actions. `pods` is keyed by name; a pod that was created and is missing was deleted by another client.
 pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, PullStatus>, limits: &Limits, now: Duration) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut busy: HashMap<&str, u32> = HashMap::new();
@@ -125,7 +125,7 @@ pub fn decide(pulls: &[Pull], pods: &BTreeMap<String, PullStatus>, limits: &Limi
     actions
 }
 
-/// What becomes of a pull with a pod. None while it is under way.
+/// The end of a pull with a pod; `None` while it is under way.
 fn concluded(pull: usize, attempt: u32, seen: Option<&PullStatus>, limits: &Limits, now: Duration) -> Option<Action> {
     let fail = |message: String| Action::Fail {
         pull,
@@ -161,8 +161,8 @@ fn pause(attempt: u32) -> Duration {
     FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE)
 }
 
-/// Keeps what an action makes of its pull; answers the pod that is not needed any more. `made`: the name of the pod of
-/// a `Create`.
+/// Applies an action to its pull, and returns the pod that is no longer needed. `made` is the name of the pod of a
+/// `Create`.
 pub fn take(pulls: &mut [Pull], action: &Action, made: &str, now: Duration) -> Option<String> {
     let (number, state) = match action.clone() {
         Action::Create { pull, attempt } => {
@@ -188,7 +188,7 @@ pub fn take(pulls: &mut [Pull], action: &Action, made: &str, now: Duration) -> O
     }
 }
 
-/// Whether nothing is left to do.
+/// Whether every pull has ended.
 pub fn is_over(pulls: &[Pull]) -> bool {
     let is_over = |pull: &Pull| matches!(pull.state, State::Pulled | State::Failed { .. });
     pulls.iter().all(is_over)

@@ -1,4 +1,4 @@
-//! What people see of pulls: how far they are, and which failed with the kubelet's words.
+//! The output about pulls: their progress, and the failed ones with the kubelet's messages.
 
 use super::pulls::{Pull, State};
 use crate::text;
@@ -25,7 +25,7 @@ fn span(duration: Duration) -> String {
     text::span(SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX))
 }
 
-/// One line.
+/// One line of progress.
 pub fn progress(pulls: &[Pull], now: Duration) -> String {
     let pulled = count(pulls, |state| matches!(state, State::Pulled));
     let mut under_way: Vec<(Duration, &Pull)> = pulls
@@ -57,7 +57,7 @@ pub fn progress(pulls: &[Pull], now: Duration) -> String {
     harmless(&line).into_owned()
 }
 
-/// All of it, with a table of failures.
+/// The result, with a table of failures.
 pub fn result(pulls: &[Pull], took: Duration) -> String {
     let different = |name: fn(&Pull) -> &String| pulls.iter().map(name).collect::<BTreeSet<_>>().len();
     let (images, nodes) = (different(|pull| &pull.image), different(|pull| &pull.node));

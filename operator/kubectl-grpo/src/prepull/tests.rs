@@ -1,4 +1,4 @@
-//! Pulls against a played API server on a socket: its kubelets pull what is named `good`, and nothing else.
+//! Pulls against a simulated API server on a socket: its kubelets pull images named `good`, and no others.
 
 use super::pulls::State;
 use super::*;
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 
 #[derive(Default)]
 struct Played {
-    /// With how often each was listed.
+    /// Each pod with the number of times it was listed.
     pods: BTreeMap<String, (Value, u32)>,
     made: Vec<String>,
     most_on_a_node: usize,
-    /// Pods that a full quota refuses first.
+    /// The number of pods that a full quota refuses first.
     refuses: u32,
     selectors: Vec<String>,
 }
@@ -29,7 +29,7 @@ fn node_of(pod: &Value) -> String {
     term["matchFields"][0]["values"][0].as_str().unwrap().to_owned()
 }
 
-/// What the kubelet says at the n-th look.
+/// The kubelet's status at the n-th look.
 fn status(pod: &Value, looks: u32) -> Value {
     let image = pod["spec"]["containers"][0]["image"].as_str().unwrap();
     let waiting = |reason: &str, message: &str| json!({"waiting": {"reason": reason, "message": message}});

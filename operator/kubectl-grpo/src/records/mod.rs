@@ -1,5 +1,5 @@
-//! Where a run's records are read: in a copied folder, over a connection to its driver, or over one to a reader pod
-//! that is made for the moment and deleted again. All three give the same answers ([`grpo_records::look`]).
+//! Sources of a run's records: a copied folder, a connection to its driver, or a connection to a short-lived reader
+//! pod. All three give the same answers ([`grpo_records::look`]).
 
 mod reader;
 
@@ -29,7 +29,7 @@ use kube::api::{Api, ListParams};
 use std::path::Path;
 use std::time::Duration;
 
-/// A reader pod that shows episodes ends by then.
+/// A reader pod that shows episodes ends after this time.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// An open source of records.
@@ -45,7 +45,7 @@ pub enum Pieces {
 }
 
 impl Pieces {
-    /// None behind the last one.
+    /// `None` after the last piece.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         match self {
             Self::Folder(stream) => Ok(stream.next().await.transpose().map_err(Refusal::from)?),
@@ -82,7 +82,7 @@ impl Source {
         Ok(self.turns_and_votes(path).await?.0)
     }
 
-    /// The same, and the judge's votes on them.
+    /// The same, with the judge's votes on them.
     pub async fn turns_and_votes(&mut self, path: &str) -> Result<(Vec<TurnRecord>, Vec<JudgedTurn>), Error> {
         let (mut turns, mut judged) = (Vec::new(), Vec::new());
         let mut from = Some(0);
@@ -129,7 +129,7 @@ impl Source {
         })
     }
 
-    /// All of a file that memory holds. None where it is not there.
+    /// A whole file, for files that fit into memory. `None` if it does not exist.
     pub async fn whole_file(&mut self, path: &str) -> Result<Option<Vec<u8>>, Error> {
         let mut pieces = match self.file(&FileAt::whole(path)).await {
             Err(Error::Records(refusal)) if refusal.code == RefusalCode::NotThere => return Ok(None),
@@ -143,7 +143,7 @@ impl Source {
     }
 }
 
-/// A source, and the pod that has to go when it is not needed any more.
+/// A source, and the pod that must be deleted after use.
 pub struct Opened {
     pub source: Source,
     reader: Option<ServingPod>,
@@ -211,7 +211,7 @@ async fn drivers(cluster: &Cluster, pods: &Api<Pod>, run: &GrpoRun) -> Result<Ve
     Ok(found)
 }
 
-/// For the error when pods may not be listed.
+/// The request to name in the error if pods may not be listed.
 pub fn listing_pods(cluster: &Cluster) -> Asking<'_> {
     Asking {
         verb: "list",

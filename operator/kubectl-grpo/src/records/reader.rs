@@ -1,9 +1,9 @@
-//! The reader pod: shows the store of a run whose driver is gone, under the restricted Pod Security Standard, and is
+//! The reader pod: shows the store of a run without a driver, under the restricted Pod Security Standard, and is
 //! deleted after use.
 //!
 //! It runs the driver's image as `grpo-driver records` on the run's claim, mounted read only, without a service
-//! account's token. If this program dies before it deletes the pod, the pod's deadline ends it, and it goes with the
-//! run.
+//! account's token. If this program dies before it deletes the pod, the pod's deadline ends it, and the run's deletion
+//! deletes it.
 
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
@@ -20,11 +20,11 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// It has to run by then: volumes may have to be attached, the image pulled.
+/// Deadline for its start: volumes may need attaching, and the image pulling.
 const STARTS_WITHIN: Duration = Duration::from_secs(180);
 
-/// Makes the reader pod of a run and connects to it; after a failure the pod is deleted. It ends after `deadline`,
-/// even if this program dies.
+/// Creates the reader pod of a run and connects to it; after a failure it deletes the pod. The pod ends after
+/// `deadline`, even if this program dies.
 pub async fn start(
     cluster: &Cluster,
     run: &GrpoRun,
@@ -50,7 +50,7 @@ pub async fn start(
     ServingPod::start(cluster, wanted, purpose, STARTS_WITHIN).await
 }
 
-/// The reader pod of a run. What made the last driver schedulable and its image pullable is taken over from it.
+/// The reader pod of a run. It copies from the last driver the settings for scheduling and for pulling the image.
 pub fn pod(run: &GrpoRun, image: &str, last_driver: Option<&PodSpec>, deadline: Duration) -> Value {
     let (args, mounts, volumes) = place(run);
     let mut pod = json!({
@@ -78,7 +78,7 @@ pub fn pod(run: &GrpoRun, image: &str, last_driver: Option<&PodSpec>, deadline: 
                 "volumeMounts": mounts,
             }],
             "volumes": volumes,
-            // A volume that one node at a time may mount is read where the run's other pods have it.
+            // A volume that only one node at a time may mount is read on the node of the run's other pods.
             "affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{
                 "weight": 100,
                 "podAffinityTerm": {
@@ -103,7 +103,7 @@ pub fn pod(run: &GrpoRun, image: &str, last_driver: Option<&PodSpec>, deadline: 
 }
 
 /// The reader's arguments, mounts and volumes: the store's volume, or the credentials of its bucket. A bucket without a
-/// Secret is read as the run's driver.
+/// Secret is read as the run's driver reads it.
 fn place(run: &GrpoRun) -> (Vec<String>, Value, Value) {
     let mut args = vec!["records".to_owned(), "--path".to_owned(), RunConfig::of(run).store_path];
     let Some(bucket) = &run.spec.store.object_store else {

@@ -1,4 +1,4 @@
-//! `kubectl grpo status`: one run as a screen, once or as it changes, or all runs as a table.
+//! `kubectl grpo status`: one run as a screen, once or continuously, or all runs as a table.
 
 mod overview;
 mod screen;
@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use kube::runtime::{WatchStreamExt, watcher};
 use std::io::{IsTerminal, Write};
 
-/// To the upper left corner, and everything below it away.
+/// Moves the cursor to the upper left corner and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 pub async fn status(cluster: &Cluster, wanted: &Status) -> Result<(), Error> {
@@ -46,7 +46,7 @@ pub async fn status(cluster: &Cluster, wanted: &Status) -> Result<(), Error> {
     Ok(())
 }
 
-/// Shows the run whenever it changes, until it is over or gone.
+/// Shows the run after every change, until it has ended or is deleted.
 async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<(), Error> {
     let terminal = std::io::stdout().is_terminal();
     let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
@@ -90,7 +90,7 @@ async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-/// Nothing more will happen to it.
+/// Whether the run will not change any more.
 pub fn is_over(run: &GrpoRun) -> bool {
     let phase = run.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Succeeded | Phase::Failed))

@@ -1,4 +1,4 @@
-//! All runs as a table, with what each of them waits for.
+//! All runs as a table, with the cause of each wait.
 
 use super::waits::waits;
 use crate::text::{cut, since, table};
@@ -10,7 +10,7 @@ use kube::ResourceExt;
 
 const MESSAGE: usize = 60;
 
-/// One line a run, in the order of their names.
+/// One line per run, in the order of their names.
 pub fn overview(runs: &[GrpoRun], namespaces: bool, now: Timestamp) -> String {
     let mut runs: Vec<&GrpoRun> = runs.iter().collect();
     runs.sort_by_key(|run| (run.namespace(), run.name_any()));
@@ -45,7 +45,7 @@ fn row(run: &GrpoRun, now: Timestamp) -> Vec<String> {
     let status = run.status.clone().unwrap_or_default();
     let progress = status.progress.clone().unwrap_or_default();
     let display = progress.clone().displayed().display.unwrap_or_default();
-    // A run without a trainer has none.
+    // A run without a trainer has no iterations.
     let iteration = display.iteration.filter(|_| run.spec.mode.needs_trainer());
     let stage = progress.stage.filter(|_| status.phase == Some(Phase::Running));
     let made = run.metadata.creation_timestamp.as_ref();
@@ -62,7 +62,7 @@ fn row(run: &GrpoRun, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// What it waits for, or how it failed, in a few words.
+/// The cause of a run's wait or failure, in a few words.
 fn why(run: &GrpoRun) -> String {
     let Some(status) = &run.status else {
         return String::new();

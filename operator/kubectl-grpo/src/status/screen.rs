@@ -1,4 +1,4 @@
-//! One run as a screen. Pure: in goes the GrpoRun (`grpo.dev`) as the API server has it, out comes text.
+//! One run as a screen. Pure: the input is the GrpoRun (`grpo.dev`) as the API server has it, the output text.
 
 use super::waits::{Wait, waits};
 use crate::text::{bar, paragraph, since, table};
@@ -14,7 +14,7 @@ use std::fmt::Write;
 const WIDTH: usize = 100;
 const BAR: usize = 30;
 const INDENT: &str = "  ";
-/// Of many evaluations, the newest are shown.
+/// The number of evaluations shown, the newest first.
 const EVALUATIONS_SHOWN: usize = 6;
 
 /// Everything worth knowing about the run now.
@@ -78,9 +78,9 @@ fn numbers(progress: &Progress, phase: Option<Phase>, mode: Mode) -> String {
         line(&mut out, "stage", &stages.join(" and "));
     }
     let counted = progress.iteration.zip(progress.iterations);
-    // A run without a trainer has none.
+    // A run without a trainer has no iterations.
     if let Some((iteration, iterations)) = counted.filter(|_| mode.needs_trainer()) {
-        // The iteration that runs is not done.
+        // The running iteration is not done.
         let over = progress.stage == Some(Stage::Finished) || phase == Some(Phase::Succeeded);
         let done = if over { iterations } else { iteration.saturating_sub(1) };
         let bar = bar(done.into(), iterations.into(), BAR);
@@ -147,7 +147,7 @@ fn what_to_do(reason: &str) -> String {
     }
 }
 
-/// How it ended or why it rests, and what to do next.
+/// The cause of the run's end or pause, and the next step.
 fn end(run: &GrpoRun, status: &GrpoRunStatus) -> String {
     let (name, namespace) = (run.name_any(), run.namespace().unwrap_or_default());
     let said = |type_: &str| {
@@ -194,7 +194,7 @@ fn plan(plan: &[PlannedPods]) -> String {
     let rows: Vec<Vec<String>> = plan
         .iter()
         .map(|pods| {
-            // Sandboxes come and go; their pool counts them.
+            // The number of sandboxes varies; their pool counts them.
             let running = pods.running.filter(|_| !pods.pods.contains('-'));
             vec![
                 format!("{INDENT}{}", pods.role),
@@ -207,7 +207,7 @@ fn plan(plan: &[PlannedPods]) -> String {
     format!("\n{}", table(&["PLAN", "PODS", "RUNNING", "EACH"], &rows))
 }
 
-/// Those that say something: what a run has not come to yet is no news.
+/// Conditions with information: a condition that the run has not reached yet is left out.
 fn conditions(conditions: &[Condition], now: Timestamp) -> String {
     let rows: Vec<Vec<String>> = conditions
         .iter()

@@ -1,15 +1,15 @@
-//! What a run waits for, read off its conditions: the thing in a word or two, and the operator's own words about how
-//! many, where, and what to do.
+//! The causes of a run's wait, from its conditions: each in a word or two, with the operator's message about amounts,
+//! places and the next step.
 
 use grpo_crds::GrpoRunStatus;
 use grpo_crds::grpo_run::Phase;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-/// Conditions a run has to fulfil, in the order in which it does.
+/// The conditions that a run must meet, in order.
 const STEPS: [&str; 2] = ["Admitted", "Provisioned"];
 
-/// One thing that keeps a run from running.
+/// One cause of the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Such as `GPUs`.
@@ -20,7 +20,7 @@ pub struct Wait {
     pub since: Timestamp,
 }
 
-/// What a run that should run waits for. Conditions that say the same are one.
+/// The causes of the wait of a run that should run. Conditions with the same message count as one.
 pub fn waits(status: &GrpoRunStatus) -> Vec<Wait> {
     if !matches!(
         status.phase,
@@ -51,7 +51,7 @@ fn of(condition: &Condition) -> Wait {
     }
 }
 
-/// The thing in a word or two. What is not known here is still told, by the message.
+/// The cause in a word or two. For reasons that are not known here, the message explains.
 fn thing(reason: &str, message: &str) -> &'static str {
     let says = |words: &str| message.contains(words);
     match reason {

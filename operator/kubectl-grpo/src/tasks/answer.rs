@@ -1,11 +1,11 @@
-//! The answer of `grpo-driver tasks`: lines over a connection, gathered into sets.
+//! Gathers the answer of `grpo-driver tasks`, lines over a connection, into sets.
 
 use super::sets::TaskSet;
 use crate::error::Error;
 use crate::pods::connection::PodConnection;
 use grpo_contracts::task_sets::{ROUTE, TasksLine, TasksQuestion};
 
-/// Asks, shows people how far it is, and gathers the sets.
+/// Sends the request, shows the progress, and gathers the sets.
 pub async fn ask(
     connection: &mut PodConnection,
     question: &TasksQuestion,
@@ -29,7 +29,7 @@ pub async fn ask(
     sets.whole()
 }
 
-/// What has been answered so far.
+/// The answer so far.
 #[derive(Debug, Default)]
 struct Gathered {
     sets: Vec<TaskSet>,
@@ -37,7 +37,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// Takes a line; answers words for people.
+    /// Takes a line; returns a message for the user.
     fn take(&mut self, line: TasksLine) -> Result<Option<String>, Error> {
         match line {
             TasksLine::Progress(words) => return Ok(Some(words)),

@@ -1,4 +1,4 @@
-//! The tasks that a run has or would have: ids, images, completed rows, and the rows that are skipped.
+//! The tasks that a run has or would have: ids, images, completed rows, and skipped rows.
 //!
 //! ```text
 //! RUN ──► reports and rows of its store ──┐
@@ -6,7 +6,7 @@
 //! -f FILE ──► a pod: grpo-driver tasks ─┴─┘
 //! ```
 //!
-//! Rows are read and completed by the driver's code only: by the run's driver, or in a [`pod`] of its image.
+//! Only the driver's code reads and completes rows: in the run's driver, or in a [`pod`] of its image.
 
 mod answer;
 pub mod pod;
@@ -30,15 +30,15 @@ use grpo_crds::{GrpoRun, SandboxPoolSpec};
 use kube::ResourceExt;
 use std::time::Duration;
 
-/// The pod has to run by then: a dataset may be a large image.
+/// Deadline for the pod's start: a dataset may be a large image.
 const STARTS_WITHIN: Duration = Duration::from_secs(600);
-/// A reader pod ends by then.
+/// A reader pod ends after this time.
 const READS_WITHIN: Duration = Duration::from_secs(3600);
 
-/// What is asked of a run's tasks.
+/// The wanted facts about a run's tasks.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
-    /// Names as in reports; empty for all.
+    /// Names as in reports; empty for all sets.
     pub sets: &'a [String],
     pub form: Form,
     pub reader_image: Option<&'a String>,
@@ -48,10 +48,10 @@ pub struct Wanted<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TasksOfRun {
     pub sets: Vec<TaskSet>,
-    /// The pool of the run's sandboxes, and where it is.
+    /// The pool of the run's sandboxes, and its namespace.
     pub pool: Option<SandboxPoolSpec>,
     pub pool_namespace: String,
-    /// Secrets there with which nodes pull the images.
+    /// Secrets in that namespace with which nodes pull the images.
     pub pull_secrets: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl TasksOfRun {
     }
 }
 
-/// The tasks of a run of the cluster, or of a manifest. Every pod that is made for it is gone afterwards.
+/// The tasks of a run of the cluster, or of a manifest. Deletes every pod that it creates.
 pub async fn of(mut cluster: Cluster, of: &RunOrFile, wanted: &Wanted<'_>) -> Result<TasksOfRun, Error> {
     let say = |words: String| eprintln!("{words}");
     match (&of.run, &of.file) {
@@ -89,7 +89,7 @@ pub async fn of(mut cluster: Cluster, of: &RunOrFile, wanted: &Wanted<'_>) -> Re
     }
 }
 
-/// The names of the run's sets that are wanted, as in reports.
+/// The names of the wanted sets of the run, as in reports.
 pub(crate) fn wanted_sets(run: &GrpoRun, wanted: &[String]) -> Result<Vec<String>, Error> {
     let tasks = &run.spec.tasks;
     let train = tasks.train.iter().map(|_| TRAIN.to_owned());
@@ -107,7 +107,8 @@ pub(crate) fn wanted_sets(run: &GrpoRun, wanted: &[String]) -> Result<Vec<String
     }
 }
 
-/// What the run's store has; rows that are the dataset's own are read there again, at the commits that the run reads.
+/// The content of the run's store. Rows that the store leaves to the dataset are read again there, at the run's
+/// commits.
 async fn of_run(cluster: &Cluster, run: &GrpoRun, wanted: &Wanted<'_>) -> Result<Vec<TaskSet>, Error> {
     let names = wanted_sets(run, wanted.sets)?;
     let options = RecordsOptions {
@@ -135,7 +136,7 @@ async fn of_run(cluster: &Cluster, run: &GrpoRun, wanted: &Wanted<'_>) -> Result
     Ok(sets)
 }
 
-/// The run with the revisions of its datasets that its driver pinned.
+/// The run with the dataset revisions that its driver pinned.
 fn at_the_runs_commits(run: &GrpoRun) -> GrpoRun {
     let mut pinned = run.clone();
     let progress = run.status.as_ref().and_then(|status| status.progress.as_ref());
@@ -145,7 +146,7 @@ fn at_the_runs_commits(run: &GrpoRun) -> GrpoRun {
     let datasets = train.chain(tasks.evaluate.iter_mut().map(|set| &mut set.dataset));
     for hub in datasets.filter_map(|dataset| dataset.hub.as_mut()) {
         let mut of_repo = revisions.iter().filter(|revision| revision.repo == hub.repo);
-        // With two revisions of one repository it is not known which one is this set's.
+        // With two revisions of one repository, this set's revision is unknown.
         if let (Some(revision), None) = (of_repo.next(), of_repo.next()) {
             hub.revision = Some(revision.commit.clone());
         }
@@ -153,7 +154,7 @@ fn at_the_runs_commits(run: &GrpoRun) -> GrpoRun {
     pinned
 }
 
-/// Has a pod read the rows.
+/// Reads the rows in a pod.
 async fn in_a_pod(
     cluster: &Cluster,
     run: &GrpoRun,
@@ -188,7 +189,7 @@ async fn in_a_pod(
     answered.and_then(|sets| removed.map(|()| sets))
 }
 
-/// `given`: where an image is named, what a neighbour has beside its own is still of use.
+/// With a `given` image, the other settings of a neighbour are still useful.
 async fn found_image(cluster: &Cluster, given: Option<&String>) -> Result<DriverImage, Error> {
     let found = match driver_image::of_neighbour(cluster).await? {
         Some(found) => Some(found),

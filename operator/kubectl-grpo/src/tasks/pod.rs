@@ -1,5 +1,5 @@
-//! The pod that answers which tasks a run would have: the driver's image as `grpo-driver tasks`, with the volumes that
-//! a driver of the run would have for its datasets, and nothing else of the run. It has no service account's token.
+//! The pod that lists the tasks that a run would have: the driver's image as `grpo-driver tasks`, with only the volumes
+//! that the run's driver would have for its datasets. It has no service account's token.
 
 use crate::pods::driver_image::DriverImage;
 use crate::pods::{MANAGED_BY, container_security, pod_security};
@@ -8,7 +8,7 @@ use grpo_contracts::volumes::{dataset_volumes, mount, scratch_volume};
 use grpo_crds::common::{EnvVariable, OverlaySpec, ProcessOptions};
 use serde_json::{Value, json};
 
-/// The pod ends by then, even if this program dies: downloads and a hundred thousand rows take long.
+/// The pod ends after this time, even if this program dies: downloads and a hundred thousand rows take long.
 pub const DEADLINE_SECONDS: u32 = 4 * 3600;
 const HUB_VARIABLE: &str = "HF_ENDPOINT";
 const PULL_POLICY: &str = "IfNotPresent";
@@ -107,7 +107,7 @@ fn environment(options: &ProcessOptions, driver: &DriverImage) -> Value {
         .collect()
 }
 
-/// Those of the run's driver, or what the rows of a large set take.
+/// The resources of the run's driver, or enough for the rows of a large set.
 fn resources(options: &ProcessOptions) -> Value {
     let given = options.resources.as_ref().map(|resources| json!(resources));
     let usual = || json!({"requests": {"cpu": "20m", "memory": "256Mi"}, "limits": {"cpu": "2", "memory": "4Gi"}});

@@ -1,4 +1,4 @@
-//! The tasks of a run's sets, and how they are shown: as a table, JSON, ids, images, or rows. Pure: sets in, text out.
+//! Shows the tasks of a run's sets as a table, JSON, ids, images, or rows. Pure: the input is sets, the output text.
 
 use crate::arguments::tools::Form;
 use crate::sandbox_pool::{pulled_name, pulled_names};
@@ -16,7 +16,7 @@ const WIDTH: usize = 120;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSet {
     pub report: SetReport,
-    /// The rows as graders get them, in order. None where they were not asked for.
+    /// The rows as graders get them, in order. `None` if not requested.
     pub rows: Option<Vec<Value>>,
 }
 
@@ -33,7 +33,7 @@ pub fn images(sets: &[TaskSet], pool: Option<&SandboxPoolSpec>) -> Vec<String> {
     pulled_names(pool, rows(sets).map(|row| field(row, "image")))
 }
 
-/// What datasets say cannot command a terminal.
+/// Text from datasets cannot control the terminal.
 pub fn shown(sets: &[TaskSet], form: Form, pool: Option<&SandboxPoolSpec>) -> String {
     let lines = |lines: &mut dyn Iterator<Item = String>| lines.map(|line| line + "\n").collect();
     match form {

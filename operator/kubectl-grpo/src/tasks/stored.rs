@@ -1,4 +1,4 @@
-//! Reports and rows of a run's sets, as its store has them.
+//! Reads reports and rows of a run's sets from its store.
 
 use super::sets::TaskSet;
 use crate::error::Error;
@@ -8,15 +8,15 @@ use grpo_records::look::{Refusal, RefusalCause, RefusalCode};
 use grpo_records::paths;
 use serde::de::DeserializeOwned;
 
-/// What a store has of some sets.
+/// The store's content about some sets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     pub sets: Vec<TaskSet>,
-    /// Sets whose rows are those of their dataset: the driver keeps rows that it completed.
+    /// Sets whose rows are only in their dataset: the driver stores rows that it completed.
     pub without_rows: Vec<String>,
 }
 
-/// `run`: for messages.
+/// `run` is for messages.
 pub async fn read(source: &mut Source, run: &str, sets: &[String], needs_rows: bool) -> Result<Stored, Error> {
     let mut stored = Stored {
         sets: Vec::new(),

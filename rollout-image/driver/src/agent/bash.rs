@@ -1,7 +1,7 @@
-//! The built-in agent: text with exactly one bash block a turn. Pure: text in, decision out.
+//! The bash loop: exactly one bash block in each answer. Its texts and its parser are pure.
 //!
-//! What ends an episode by submission is the *output* of a command that succeeded, never the text of the command: one
-//! that merely mentions the sentinel does not submit.
+//! The *output* of a successful command submits, never the command's text: a command that merely mentions the sentinel
+//! does not submit.
 
 mod presets;
 
@@ -16,7 +16,7 @@ use grpo_records::{ExecSummary, TurnAction, TurnRecord};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 use serde_json::{Map, Value};
 
-/// What the template of an observation may use besides globals.
+/// The names that the template of an observation may use besides globals.
 const OBSERVATION_NAMES: [&str; 10] = [
     "command",
     "output",
@@ -29,10 +29,10 @@ const OBSERVATION_NAMES: [&str; 10] = [
     "seconds",
     "turnsLeft",
 ];
-/// What the template of a format error may use besides globals.
+/// The names that the template of a format error may use besides globals.
 const FORMAT_ERROR_NAMES: [&str; 3] = ["blocks", "truncated", "turnsLeft"];
 
-/// The templates of the agent's words and what it takes for a submission.
+/// The templates of the agent's texts, and the sentinel of a submission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompts {
     pub system: String,
@@ -47,7 +47,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// As `spec.agent.bash` has them: its fields, and the preset's texts for the others.
+    /// From `spec.agent.bash`: its fields, and the preset's texts for the others.
     pub fn of(spec: &grpo_crds::agent::BashAgent) -> Self {
         let preset = Preset::of(spec.preset);
         let given = |field: &Option<String>, preset: &str| field.clone().unwrap_or_else(|| preset.to_owned());
@@ -77,7 +77,7 @@ impl Default for Prompts {
     }
 }
 
-/// The agent, ready to speak.
+/// The agent, with its templates compiled.
 #[derive(Debug)]
 pub struct BashAgent {
     environment: Environment<'static>,
@@ -86,8 +86,7 @@ pub struct BashAgent {
 }
 
 impl BashAgent {
-    /// Compiles the templates; an error names the one that is wrong. `limits` is what prompts may tell the policy of
-    /// its limits.
+    /// Compiles the templates; an error names the wrong one. `limits`: those that prompts may show the policy.
     pub fn new(prompts: &Prompts, limits: Value) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -110,7 +109,7 @@ impl BashAgent {
         })
     }
 
-    /// What is said after a command ran.
+    /// The text after a command.
     fn observation(
         &self,
         command: &str,
@@ -132,7 +131,7 @@ impl BashAgent {
         })
     }
 
-    /// What is said when there was nothing to run.
+    /// The text if there was no command to run.
     fn format_error(&self, action: &TurnAction, turns_left: u32) -> Result<String, minijinja::Error> {
         let (blocks, truncated) = match action.blocks() {
             Some(blocks) => (blocks, false),
@@ -143,7 +142,7 @@ impl BashAgent {
             .render(context! { blocks, truncated, turnsLeft => turns_left })
     }
 
-    /// Refuses a name that nothing defines, in any branch of a template.
+    /// Refuses an undefined name in any branch of a template.
     fn check_names(&self, template: &str, known: &[&str]) -> Result<(), minijinja::Error> {
         let used = self.environment.get_template(template)?.undeclared_variables(false);
         let globals: Vec<&str> = self.environment.globals().map(|(name, _)| name).collect();
@@ -165,7 +164,7 @@ impl BashAgent {
         }
     }
 
-    /// True when a command that succeeded printed the sentinel as the first line that is not blank.
+    /// Whether a successful command printed the sentinel as its first line that is not blank.
     fn is_submission(&self, output: &str, exec: &ExecSummary) -> bool {
         exec.exit_code == Some(0)
             && !exec.timed_out
@@ -174,7 +173,7 @@ impl BashAgent {
 }
 
 impl LoopAgent for BashAgent {
-    /// Killed commands, silent ones, cut off answers, in every combination that a command or an answer can bring about.
+    /// Renders killed commands, silent ones and truncated answers, in every combination that can occur.
     fn rehearse(&self) -> Result<(), minijinja::Error> {
         self.check_names("observation", &OBSERVATION_NAMES)?;
         self.check_names("formatError", &FORMAT_ERROR_NAMES)?;

@@ -1,10 +1,10 @@
 //! Command-line agents: run unchanged in the sandbox, from the image at `/opt/agent`.
 //!
-//! The agent is one command of a fixed id, so a driver that was started again finds it where it is. What it takes for
-//! its model is a port of the sandbox that leads to the recording endpoint ([`crate::recording`]), and nothing in its
-//! environment grants anything. The episode ends when the process ends, when a limit ends it at the endpoint, or when
-//! its time is up; then the process and what it has started are killed, and the patch is graded as always. An agent
-//! that fails is a result, not a fault of the infrastructure.
+//! The agent is one command with a fixed id, so a restarted driver finds it again. Its model is a port of the sandbox
+//! that leads to the recording endpoint ([`crate::recording`]), and nothing in its environment grants anything. The
+//! episode ends when the process ends, when the endpoint meets a limit, or when its time is up. Then the process and
+//! everything that it started are killed, and the patch is graded as always. An agent that fails is a result, not a
+//! fault of the infrastructure.
 
 pub mod presets;
 
@@ -31,25 +31,25 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The port that the agent takes for its model's server.
+/// The port in the sandbox that the agent takes for its model's server.
 const PORT: u16 = 48271;
-/// The name that the model is said to have, and the key that agents insist on.
+/// The model's name for agents, and the key that they insist on.
 const MODEL: &str = "policy";
 const KEY: &str = "none";
 /// The id of the agent's command.
 const COMMAND: &str = "agent";
-/// Time on top of the episode's own, for waiting; the driver ends the agent before.
+/// Added to the episode's own time, for waiting; the driver ends the agent before.
 const ALLOWANCE: Duration = Duration::from_secs(1800);
-/// The longest time of a command, seconds.
+/// The longest time of a command, in seconds.
 const LONGEST: u64 = 86400;
-/// What is kept of what the agent prints.
+/// The longest output of the agent that is kept, in bytes.
 pub const LOG_BYTES: u64 = 64 << 10;
-/// How long a killed agent may take to be gone.
+/// How long a killed agent may take to end.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// What is rendered where no task template is given.
+/// The default task template.
 const TASK: &str = "{{ task.problem_statement }}";
 
-/// The agent's command as the agent of episodes.
+/// A command-line agent.
 pub struct CliLoop {
     cli: CliAgent,
     environment: Environment<'static>,
@@ -59,7 +59,7 @@ pub struct CliLoop {
 }
 
 impl CliLoop {
-    /// Compiles the templates; an error names the one that is wrong.
+    /// Compiles the templates; an error names the wrong one.
     pub fn new(cli: &CliAgent, limits: &AgentLimits, thinking: bool) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -110,7 +110,8 @@ impl CliLoop {
         })
     }
 
-    /// The same for every driver of an attempt: asked again, the sandbox answers what became of the first.
+    /// The request is the same for every driver of an attempt: the sandbox answers a repeated one with the result of
+    /// the first.
     fn request(&self, episode: &LiveEpisode<'_>) -> Result<ExecRequest, TerminalFault> {
         let task = &episode.plan.task;
         let line = self
@@ -172,7 +173,7 @@ impl CliLoop {
         let result = match agent.ended {
             Some(Ok(result)) => result,
             Some(Err(error)) => return not_run(error, episode, end),
-            // Whether it is gone is not known; taking the patch will show whether the sandbox is there.
+            // Whether the agent has ended is unknown; taking the patch shows whether the sandbox still exists.
             None => return Ok(end.unwrap_or(EpisodeEnd::EpisodeTimeout)),
         };
         let timed_out = result.killed == Some(Killed::Timeout);
@@ -206,7 +207,7 @@ impl Agent for CliLoop {
         Box::pin(async move {
             match episode.trajectory.end {
                 Some(end) => {
-                    // A driver before this one recorded the last answer; the agent may still be there.
+                    // An earlier driver recorded the last answer; the agent may still run.
                     episode.sandbox.kill(COMMAND).await.or_else(tolerated)?;
                     Ok(end)
                 }
@@ -216,16 +217,16 @@ impl Agent for CliLoop {
     }
 }
 
-/// An agent that runs.
+/// A running agent.
 struct Running<P> {
     process: Pin<Box<P>>,
-    /// How it ended, once it has.
+    /// Its result, once it has ended.
     ended: Option<Result<ExecResult, SandboxError>>,
 }
 
 impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
-    /// Answers requests until the episode ends, or without an end until the process does. With how often answers were
-    /// given again. An answer that is being sampled is sampled to its end.
+    /// Answers requests until the episode or the process ends. Returns the episode's end, if it has one, and the number
+    /// of replays. An answer that is being sampled is sampled to its end.
     async fn serve(
         &mut self,
         mut recorder: Recorder,
@@ -261,7 +262,7 @@ impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
             if end.is_some() || self.ended.is_some() {
                 return Ok((end, recorder.replays()));
             }
-            // A recorded answer that was given again has no turn: the agent's time runs on.
+            // A replayed answer has no turn: the agent's time runs on.
             if episode.trajectory.next_turn() > turns {
                 since = Instant::now();
             }
@@ -273,7 +274,7 @@ fn base_url() -> String {
     format!("http://127.0.0.1:{PORT}/v1")
 }
 
-/// What the sandbox could not be asked for, because the policy used it up or because it is gone.
+/// The end of an episode whose sandbox the policy exhausted; any other error aborts the attempt.
 fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
     match error.is_workloads_fault() {
         true => Ok(EpisodeEnd::SandboxExhausted),
@@ -281,7 +282,7 @@ fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
     }
 }
 
-/// A command whose result cannot be had.
+/// The end of an episode whose agent's command has no result.
 fn not_run(error: SandboxError, episode: &LiveEpisode<'_>, end: Option<EpisodeEnd>) -> Result<EpisodeEnd, Abort> {
     match error {
         SandboxError::Refused { message, fault, .. } if fault != Whose::Infrastructure => {
@@ -297,7 +298,7 @@ fn not_run(error: SandboxError, episode: &LiveEpisode<'_>, end: Option<EpisodeEn
     }
 }
 
-/// A command that is not there any more needs no end.
+/// A command that has ended need not be killed.
 fn tolerated(error: SandboxError) -> Result<(), Abort> {
     match error {
         SandboxError::Refused { fault, .. } if fault != Whose::Infrastructure => Ok(()),

@@ -1,12 +1,12 @@
-//! What the policy's commands find around them: variables, and the edit tool where the agent has it.
+//! The environment of the policy's commands: variables, and the edit tool if the agent has it.
 
 use crate::tasks::TaskEnvironment;
 use grpo_crds::agent::Agent;
 use grpo_sandbox_protocol::TOOLS;
 use std::collections::BTreeMap;
 
-/// Variables that no run has to name: programs that wait for a reader or draw progress are no use to a policy. Those
-/// of mini-swe-agent's configuration for SWE-bench.
+/// Default variables, those of mini-swe-agent's configuration for SWE-bench: programs that wait for a reader or draw
+/// progress are no use to a policy.
 const QUIET: [(&str, &str); 5] = [
     ("PAGER", "cat"),
     ("MANPAGER", "cat"),
@@ -16,7 +16,8 @@ const QUIET: [(&str, &str); 5] = [
 ];
 
 /// Functions that bash takes from its environment: `python edit_via_str_replace`, as prompts have it, finds the tool
-/// where the repository has no file of that name. The tool is not put there, because it would be part of the patch.
+/// unless the repository has a file of that name. The tool is not in the repository, because it would be part of the
+/// patch.
 const PYTHON_FUNCTIONS: [(&str, &str); 2] = [
     (
         "BASH_FUNC_python%%",
@@ -28,7 +29,7 @@ const PYTHON_FUNCTIONS: [(&str, &str); 2] = [
     ),
 ];
 
-/// The variables and programs of a run's commands, which each task adds its own to.
+/// The variables and programs of a run's commands. Each task adds its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandSurroundings {
     /// `spec.agent.env`, over [`QUIET`].
@@ -38,7 +39,7 @@ pub struct CommandSurroundings {
 }
 
 impl CommandSurroundings {
-    /// As `spec.agent` has them.
+    /// From `spec.agent`.
     pub fn of(agent: &Agent, edit_tool: bool) -> Self {
         let quiet = QUIET.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let given = agent.env.iter().map(|it| (it.name.clone(), it.value.clone()));
@@ -48,7 +49,7 @@ impl CommandSurroundings {
         }
     }
 
-    /// The variables of a command. The task's stand above the run's: without them its repository may not work.
+    /// The variables of a command. The task's override the run's: without them its repository may not work.
     pub fn environment(&self, task: &TaskEnvironment) -> BTreeMap<String, String> {
         let mut all = self.variables.clone();
         if self.edit_tool {
@@ -65,7 +66,7 @@ impl CommandSurroundings {
         }
         let path = format!("export PATH=\"$PATH:{TOOLS}\"");
         Some(match &task.activation {
-            // Its last command must succeed, and the next line must not hide that it did not.
+            // The script's last command must succeed, and the next line must not hide its failure.
             Some(script) => format!("{script}\n[ $? -eq 0 ] && {path}"),
             None => path,
         })

@@ -1,16 +1,15 @@
-//! The history that the policy sees at a turn: all of it, without the reasoning of earlier answers, or without turns in
-//! the middle where it would leave no room for an answer.
+//! The history that the policy sees at a turn: all of it, or without the reasoning of earlier answers, or without turns
+//! in the middle if it would leave no room for an answer.
 //!
-//! In go the recorded turns, as ids; out come the ids before the next answer, and the turns that they are without. The
-//! same records give the same history, in a driver that was started again too. Nothing is tokenised twice: a history
-//! is put together from the ids of the turns. Between two turns stand the ids that open an answer, so a turn can be
-//! taken out as a whole.
+//! Input: the recorded turns, as ids. Output: the ids before the next answer, and the turns left out. The same records
+//! give the same history, also in a restarted driver. Nothing is tokenised twice: a history is assembled from the ids
+//! of the turns. The ids that open an answer stand between two turns, so a turn can be taken out as a whole.
 //!
-//! Trimming is that of OpenClaw-RL's swe-rl (MIT): turns are kept from the front within one share of the room
-//! and from the back within the other, and a user message says how many are missing. It differs in three ways. The
-//! newest turn always stays. What was left out stays left out, and turns of the tail leave only when the history is
-//! full again, so that an engine's prefix cache holds and turns between two cuts are one row. And where the newest turn
-//! alone fills the room, turns of the head leave for it.
+//! Trimming follows OpenClaw-RL's swe-rl (MIT): turns are kept from the front within one share of the room and from the
+//! back within the other, and a user message says how many are missing. It differs in three ways. The newest turn
+//! always stays. Turns that were left out stay out, and turns of the tail leave only when the history is full again, so
+//! that an engine's prefix cache holds and turns between two cuts are one row. If the newest turn alone fills the room,
+//! turns of the head leave for it.
 
 use crate::trajectory::Trajectory;
 use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError, Turnover};
@@ -18,7 +17,7 @@ use grpo_crds::agent::{Context, Thinking, Trim};
 use grpo_records::{Omitted, TurnRecord};
 use std::sync::Arc;
 
-/// What of its history the policy of a run sees.
+/// The part of its history that the policy sees.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HistoryRule {
     pub trim: Option<Trim>,
@@ -26,10 +25,10 @@ pub struct HistoryRule {
     pub strip: bool,
 }
 
-/// What the next answer stands behind.
+/// The history before the next answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenHistory {
-    /// All of its ids; nothing where the episode's only row has them already.
+    /// All of its ids; `None` if the episode's only row has them already.
     pub anew: Option<Vec<u32>>,
     pub omitted: Option<Omitted>,
 }
@@ -37,12 +36,12 @@ pub struct SeenHistory {
 /// A turn that is not part of the trajectory yet.
 #[derive(Clone, Copy, Debug)]
 pub struct NewTurn<'a> {
-    /// How many ids its own history has.
+    /// The number of ids of its own history.
     pub prompt_length: usize,
     pub sampled: &'a [u32],
-    /// How many ids its observation has.
+    /// The number of ids of its observation.
     pub observation: usize,
-    /// What its own history was without.
+    /// The turns left out of its own history.
     pub omitted: Option<Omitted>,
 }
 
@@ -54,12 +53,12 @@ impl HistoryRule {
         }
     }
 
-    /// True where every history is the one before, and more.
+    /// Whether every history extends the one before.
     pub fn only_grows(&self) -> bool {
         self.trim.is_none() && !self.strip
     }
 
-    /// Refuses a chat template that such histories cannot be made with.
+    /// Refuses a chat template that does not allow such histories.
     pub fn rehearse(&self, template: &ChatTemplate, shape: &PromptShape) -> Result<(), TemplateError> {
         if self.only_grows() {
             return Ok(());
@@ -74,7 +73,7 @@ impl HistoryRule {
         Ok(())
     }
 
-    /// The history before the next answer. `room`: the tokens that history may have, so that an answer fits behind it.
+    /// The history before the next answer. `room`: the most tokens of a history that leave room for an answer.
     pub fn seen(
         &self,
         template: &ChatTemplate,
@@ -160,7 +159,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// What stands before an answer that later turns see.
+    /// The ids before an answer, as later turns see it.
     fn header(&self) -> &[u32] {
         match self.strip {
             true => &self.turnover.header,
@@ -168,9 +167,9 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// How many tokens a history has for a turn.
+    /// The number of tokens of a turn in a history.
     fn cost(&self, sampled: &'a [u32], observation: usize) -> Result<usize, TemplateError> {
-        // What stands before the answer ends by opening it, and the header takes the place of that.
+        // The ids before the answer end by opening it, and the header replaces that.
         let whole = self.shown(sampled)?.len() + observation + self.header().len();
         Ok(whole.saturating_sub(self.turnover.opens.len()))
     }
@@ -210,7 +209,7 @@ impl<'a> Parts<'a> {
         Ok((omitted, length(&costs, fixed, marker, omitted)))
     }
 
-    /// The ids of a user's message in place of so many turns; they end by opening an answer.
+    /// The ids of a user message in place of this many turns; they end by opening an answer.
     fn marker(&self, turns: usize) -> Result<Vec<u32>, TemplateError> {
         self.template.interjection(self.shape, &marker(turns))
     }
@@ -250,12 +249,12 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What the policy reads in place of turns, in the words of OpenClaw-RL's swe-rl.
+/// The text in place of turns, in the words of OpenClaw-RL's swe-rl.
 pub fn marker(turns: usize) -> String {
     format!("[... {turns} turn(s) of interaction history omitted due to context window limit ...]")
 }
 
-/// How many tokens a history has: `fixed` before the first turn, those of each turn, and the marker's where turns are
+/// The number of tokens of a history: `fixed` before the first turn, those of each turn, and the marker's if turns are
 /// left out.
 fn length(costs: &[usize], fixed: usize, marker: usize, omitted: Option<Omitted>) -> usize {
     let all = fixed + costs.iter().sum::<usize>();
@@ -265,7 +264,7 @@ fn length(costs: &[usize], fixed: usize, marker: usize, omitted: Option<Omitted>
     }
 }
 
-/// Which turns are left out of a history that may have `room` tokens. `before`: those that were left out already.
+/// The turns that are left out of a history of at most `room` tokens. `before`: those left out already.
 pub fn omit(
     costs: &[usize],
     fixed: usize,

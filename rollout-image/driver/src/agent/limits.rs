@@ -1,4 +1,4 @@
-//! What an agent may use up in one episode.
+//! The limits of an agent in one episode.
 
 use grpo_records::EpisodeEnd;
 use serde_json::{Value, json};
@@ -15,12 +15,12 @@ pub struct AgentLimits {
     pub prompt_tokens: Option<usize>,
     /// Everything after the first prompt, answers and observations together.
     pub episode_tokens: Option<usize>,
-    /// The longest output of a command that is kept; head and tail.
+    /// The longest output of a command that is kept, head and tail together, in bytes.
     pub output_bytes: u64,
 }
 
 impl AgentLimits {
-    /// What prompts may tell the policy of its limits.
+    /// The limits that prompts may show the policy.
     pub fn shown(&self) -> Value {
         json!({
             "turns": self.turns,
@@ -30,8 +30,8 @@ impl AgentLimits {
         })
     }
 
-    /// The tokens that an answer may have. `context`: the tokens before it. `grown`: the tokens of the episode so far,
-    /// its first prompt not counted.
+    /// The most tokens of an answer. `context`: the tokens before it. `grown`: the tokens of the episode so far,
+    /// without its first prompt.
     pub fn room(&self, context: usize, grown: usize) -> usize {
         let room = self.context_tokens.saturating_sub(context);
         match self.episode_tokens {

@@ -1,4 +1,4 @@
-//! What the policy is told after an action.
+//! The observation of the policy after an action.
 
 use grpo_chat_template::{ChatMessage, Role};
 
@@ -11,7 +11,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// What a user says.
+    /// An observation as one user message.
     pub fn said(text: String, submitted: bool) -> Self {
         Self {
             messages: vec![ChatMessage::new(Role::User, text)],
@@ -19,7 +19,7 @@ impl Observation {
         }
     }
 
-    /// For people.
+    /// The texts of all messages, for people.
     pub fn text(&self) -> String {
         let texts: Vec<&str> = self.messages.iter().map(|message| message.content.as_str()).collect();
         texts.join("\n\n")

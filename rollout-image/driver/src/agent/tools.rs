@@ -1,10 +1,11 @@
-//! The agent that calls tools: those of SWE-PDB, a debugger among them.
+//! The tool-calling loop, with the tools of SWE-PDB, including a debugger.
 //!
-//! An answer has calls ([`crate::calls`] reads them), every call is carried out in order and answered by a message of
-//! its own. What the policy reads is the original's, word for word; the modules name the few places in which this does
-//! the better thing. Schemas, texts and readings are pure; [`bench`] and [`debugger`] work in the sandbox.
+//! An answer has calls, which [`crate::calls`] reads. They are carried out in order, and each is answered by a separate
+//! message. The policy reads the original's texts, word for word; the modules name the few improvements. Schemas, texts
+//! and parsing are pure; [`bench`] and [`debugger`] work in the sandbox.
 //!
-//! An episode ends when `eval` succeeds. That is no verdict: the patch is graded in a fresh sandbox with fresh tests.
+//! An episode ends when `eval` succeeds. That is not a verdict: the patch is graded in a fresh sandbox with fresh
+//! tests.
 
 pub mod arguments;
 pub mod bench;
@@ -43,13 +44,13 @@ use serde_json::{Map, Value};
 
 /// The longest answer of a tool, head and tail together, in bytes.
 pub const LONGEST_ANSWER: u64 = 16 << 10;
-/// Calls of one answer that are carried out.
+/// The most calls of one answer that are carried out.
 const MOST_CALLS: usize = 16;
 const TOO_MANY: &str = "Not run: an answer has at most 16 tool calls.";
 const NO_TIME: &str = "Not run: the time of the episode is over.";
 const SOLVED: &str = "Not run: all tests have passed.";
 
-/// Which tools there are, and what they do by themselves.
+/// The available tools, and their automatic actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
     pub toolset: Toolset,
@@ -61,11 +62,11 @@ pub struct Switches {
     pub keep_breakpoints: bool,
     /// `eval` runs after each rewrite.
     pub eval_after_rewrite: bool,
-    /// pdb lists the code around the place where `c` has stopped.
+    /// pdb lists the code around the place where `c` stopped.
     pub list_after_continue: bool,
 }
 
-/// As `spec.agent.tools` has it.
+/// The settings of `spec.agent.tools`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolsSpec {
     pub switches: Switches,
@@ -94,7 +95,7 @@ impl ToolsSpec {
     }
 }
 
-/// The agent, ready to speak.
+/// The agent, with its templates compiled.
 #[derive(Debug)]
 pub struct ToolsAgent {
     environment: Environment<'static>,
@@ -105,8 +106,7 @@ pub struct ToolsAgent {
 }
 
 impl ToolsAgent {
-    /// Compiles the templates; an error names the one that is wrong. `limits` is what prompts may tell the policy of
-    /// its limits.
+    /// Compiles the templates; an error names the wrong one. `limits`: those that prompts may show the policy.
     pub fn new(spec: &ToolsSpec, limits: Value) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -122,7 +122,7 @@ impl ToolsAgent {
         })
     }
 
-    /// Carries the calls of a turn out, one after the other.
+    /// Carries out the calls of a turn, one after the other.
     async fn carry_out(
         &self,
         episode: &LiveEpisode<'_>,
@@ -159,7 +159,7 @@ impl ToolsAgent {
     }
 }
 
-/// A text of at most so many bytes: head and tail of a longer one.
+/// Shortens a longer text to head and tail of `most` bytes together.
 fn shortened(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -178,7 +178,7 @@ fn shortened(text: String, most: usize) -> String {
 }
 
 impl LoopAgent for ToolsAgent {
-    /// Observations are no templates.
+    /// Observations are not templates.
     fn rehearse(&self) -> Result<(), minijinja::Error> {
         Ok(())
     }
@@ -254,7 +254,7 @@ impl LoopAgent for ToolsAgent {
     ) -> BoxFuture<'a, Result<Acted, Abort>> {
         Box::pin(async move {
             let Some(calls) = turn.action.as_calls() else {
-                // What the tools know is kept over an answer without a call.
+                // The tools' memory survives an answer without a call.
                 turn.memory = episode
                     .trajectory
                     .turns
@@ -270,7 +270,7 @@ impl LoopAgent for ToolsAgent {
         })
     }
 
-    /// Of an answer without a call that can be read.
+    /// The observation after an answer without a readable call.
     fn observe(&self, _: &TurnAction, _: Option<&Ran>, _: u32) -> Result<Observation, minijinja::Error> {
         Ok(Observation {
             messages: vec![ChatMessage::new(Role::Tool, NO_NAME)],

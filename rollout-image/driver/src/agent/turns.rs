@@ -1,7 +1,7 @@
 //! The turn loop of every agent that takes turns: sample, parse, act, observe, record.
 //!
-//! A [`LoopAgent`] says what the policy is asked, what its answers mean, how an action is carried out and what the
-//! policy observes of it. The loop owns ids, limits and records, which are the same for all of them.
+//! A [`LoopAgent`] writes prompts, parses answers, carries out actions and writes observations. The loop owns ids,
+//! limits and records, which are the same for all agents.
 
 use super::Agent;
 use super::history::{HistoryRule, NewTurn, SeenHistory, marker};
@@ -20,9 +20,9 @@ use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
 
-/// An agent that takes turns: the policy answers, its action is carried out, it observes what came of that.
+/// An agent that takes turns: the policy answers, its action is carried out, it observes the result.
 pub trait LoopAgent: Send + Sync {
-    /// Renders every kind of observation. The policy decides which of them happen, so none may be an error later.
+    /// Renders every kind of observation. The policy decides which kinds occur, so none may fail later.
     fn rehearse(&self) -> Result<(), minijinja::Error>;
 
     /// Refuses a task that this agent cannot work on.
@@ -30,32 +30,32 @@ pub trait LoopAgent: Send + Sync {
         Ok(())
     }
 
-    /// The tools of its prompts, as JSON text; empty for none.
+    /// The tools of its prompts, as JSON text; may be empty.
     fn tools(&self) -> &str {
         ""
     }
 
-    /// What the opening shows of a sandbox. Before an episode it is not known, and the opening does without.
+    /// The part of the opening that shows the sandbox. An opening before the episode does without it.
     fn look<'a>(&'a self, _episode: &'a LiveEpisode<'_>) -> BoxFuture<'a, Result<String, Abort>> {
         Box::pin(async { Ok(String::new()) })
     }
 
-    /// The messages before the first answer. `seen`: what [`LoopAgent::look`] has found.
+    /// The messages before the first answer. `seen`: the result of [`LoopAgent::look`].
     fn opening(&self, task: &Map<String, Value>, seen: &str) -> Result<Vec<ChatMessage>, minijinja::Error>;
 
-    /// What the answer of a turn means. The loop never asks about one that was cut off.
+    /// The action in the answer of a turn. The loop never passes a truncated answer.
     fn parse(&self, turn: u32, answer: &str) -> TurnAction;
 
-    /// Carries out the action of a turn. An agent that knows what the policy is told answers that itself.
+    /// Carries out the action of a turn. An agent that knows the observation already returns [`Acted::Told`].
     fn act<'a>(&'a self, episode: &'a LiveEpisode<'_>, turn: &'a mut TurnRecord)
     -> BoxFuture<'a, Result<Acted, Abort>>;
 
-    /// What is said after an action. `ran`: the command that it ran, where there was one.
+    /// The observation after an action. `ran`: the command that it ran, if any.
     fn observe(&self, action: &TurnAction, ran: Option<&Ran>, turns_left: u32)
     -> Result<Observation, minijinja::Error>;
 }
 
-/// A template of the agent that cannot be compiled or rendered.
+/// The fault of an agent's template that cannot be compiled or rendered.
 pub fn unusable(error: minijinja::Error) -> TerminalFault {
     TerminalFault::new(Reason::PromptUnusable, format!("a template of spec.agent: {error:#}"))
 }
@@ -126,7 +126,7 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
 }
 
 impl<A: LoopAgent> TurnLoop<A> {
-    /// What every prompt has besides messages.
+    /// The parts of every prompt besides messages.
     fn shape(&self) -> PromptShape {
         PromptShape {
             tools: self.agent.tools().to_owned(),
@@ -156,7 +156,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         episode.record(turn).await
     }
 
-    /// An answer, durable where it has an action. Nothing when the policy's time is over.
+    /// Samples an answer, durable if it has an action. Returns `None` if the policy's time is over.
     async fn sampled(&self, episode: &mut LiveEpisode<'_>, number: u32) -> Result<Option<TurnRecord>, Abort> {
         let Prompt {
             row,
@@ -190,7 +190,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
         let sampled = match episode.sample(row, given, seed).await? {
             Answered::Sampled(sampled) => sampled,
-            // The answer is lost, and what was done before it counts.
+            // The answer is lost; the work before it counts.
             Answered::OutOfTime { took } => {
                 episode.trajectory.sample_millis += millis(took);
                 episode.trajectory.end = Some(EpisodeEnd::EpisodeTimeout);
@@ -228,7 +228,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         Ok(Some(turn))
     }
 
-    /// The ids before an answer that is not the first, and the row that they continue or begin.
+    /// The ids before a later answer, and the row that they continue or begin.
     fn later_prompt(&self, episode: &LiveEpisode<'_>) -> Result<Prompt, Abort> {
         let trajectory = &*episode.trajectory;
         let last = trajectory.rows.len().saturating_sub(1);
@@ -260,7 +260,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         })
     }
 
-    /// How many tokens stand before the next answer, if this turn ends with so many ids of an observation.
+    /// The number of tokens before the next answer, if this turn ends with `observation` ids of an observation.
     fn next_length(
         &self,
         episode: &LiveEpisode<'_>,
@@ -281,7 +281,7 @@ impl<A: LoopAgent> TurnLoop<A> {
             .length_after(episode.template, &self.shape(), episode.trajectory, new, room)
     }
 
-    /// Carries the action out, and fills in what is observed or why this was the last turn.
+    /// Carries out the action, and fills in the observation, or why this was the last turn.
     async fn respond(&self, episode: &LiveEpisode<'_>, turn: &mut TurnRecord) -> Result<(), Abort> {
         let limits = episode.limits;
         let turns_left = limits.turns.saturating_sub(turn.turn + 1);
@@ -306,7 +306,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         self.tell(episode, turn, observed.map_err(unusable)?)
     }
 
-    /// Fills in what the policy is told, or why there is no turn after this one.
+    /// Fills in the observation, or why there is no turn after this one.
     fn tell(&self, episode: &LiveEpisode<'_>, turn: &mut TurnRecord, observed: Observation) -> Result<(), Abort> {
         let limits = episode.limits;
         let turns_left = limits.turns.saturating_sub(turn.turn + 1);
@@ -336,18 +336,18 @@ impl<A: LoopAgent> TurnLoop<A> {
     }
 }
 
-/// The ids before an answer, and where they belong.
+/// The ids before an answer, and their row.
 #[derive(Default)]
 struct Prompt {
     row: usize,
     /// The messages that were rendered for it.
     opening: Vec<Message>,
-    /// Those that the row has not already.
+    /// The ids that the row does not have yet.
     ids: Vec<u32>,
     omitted: Option<Omitted>,
 }
 
-/// The tokens that a history may have, so that a whole answer fits behind it.
+/// The most tokens of a history that leave room for a whole answer.
 fn history_room(episode: &LiveEpisode<'_>) -> usize {
     let answer = episode.plan.sampling.max_tokens_per_call as usize;
     episode.limits.context_tokens.saturating_sub(answer)

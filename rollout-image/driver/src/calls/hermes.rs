@@ -1,6 +1,6 @@
-//! Hermes' form, which Qwen3 uses: `<tool_call>`, `{"name": …, "arguments": {…}}`, `</tool_call>`.
+//! Hermes' format, used by Qwen3: `<tool_call>`, `{"name": …, "arguments": {…}}`, `</tool_call>`.
 //!
-//! The JSON is read first and the closing tag after it, so that an argument may spell the tag.
+//! Reads the JSON first, then the closing tag, so that an argument may spell the tag.
 
 use super::{CLOSE, ParsedCall, Read, read_calls};
 use serde::Deserialize;
@@ -31,7 +31,7 @@ fn call(inside: &str) -> Result<(ParsedCall, &str), String> {
     let name = written.name.filter(|name| !name.is_empty());
     let name = name.ok_or("it has no name")?;
     let arguments = written.arguments.ok_or("it has no arguments")?.get();
-    // Raw JSON may hold what no reader accepts, such as half of a surrogate pair.
+    // Raw JSON may hold text that JSON readers reject, such as half of a surrogate pair.
     let object = serde_json::from_str::<Map<String, Value>>(arguments);
     object.map_err(|error| format!("its arguments are no JSON object: {error}"))?;
     let arguments = arguments.to_owned();

@@ -1,7 +1,7 @@
-//! Qwen3-Coder's form: a tag for the function, one for each argument, values as plain text.
+//! Qwen3-Coder's format: a tag for the function, one for each argument, values as plain text.
 //!
-//! A value ends at the first closing tag that stands before another argument or the end of the function, so that a
-//! value may spell the tag. Its type is the schema's, by the rule of vLLM and verl: see [`typed`].
+//! A value ends at the first closing tag before another argument or the end of the function, so that a value may spell
+//! the tag. The schema gives its type, by the rule of vLLM and verl: see [`typed`].
 
 use super::{CLOSE, OPEN, ParsedCall, Read, read_calls};
 use serde_json::{Map, Number, Value};
@@ -46,7 +46,7 @@ fn call<'a>(inside: &'a str, tools: &Value) -> Result<(ParsedCall, &'a str), Str
     Ok((call, rest))
 }
 
-/// The name in a tag and the text behind it; nothing where another text comes first.
+/// The name in a tag and the text after it; `None` if other text comes first.
 fn tag<'a>(text: &'a str, open: &str) -> Result<Option<(&'a str, &'a str)>, String> {
     let Some(rest) = text.trim_start().strip_prefix(open) else {
         return Ok(None);
@@ -58,7 +58,7 @@ fn tag<'a>(text: &'a str, open: &str) -> Result<Option<(&'a str, &'a str)>, Stri
     }
 }
 
-/// A value without the line breaks of its tags, and the text behind its closing tag.
+/// A value without the line breaks of its tags, and the text after its closing tag.
 fn value_of(text: &str) -> Option<(&str, &str)> {
     let mut ends = text.match_indices(PARAMETER_END);
     ends.find_map(|(at, _)| {
@@ -78,9 +78,9 @@ fn parameters_of<'a>(tools: &'a Value, name: &str) -> Option<&'a Map<String, Val
     named.next()?["parameters"]["properties"].as_object()
 }
 
-/// A value in the type that its schema names: `null` where that is allowed, whole numbers where a number is one,
-/// everything but `true` is a false boolean, containers from JSON. What does not fit stays text, and so does a value
-/// without a schema: the tool then tells the policy.
+/// Converts a value to the type of its schema: `null` if allowed, a whole number if the number is whole, `false` for
+/// every boolean except `true`, containers from JSON. A value that does not fit stays text, as does a value without a
+/// schema: the tool then tells the policy.
 fn typed(text: &str, schema: Option<&Value>) -> Value {
     let types = schema.map(types_of).unwrap_or_default();
     let has = |name: &str| types.contains(&name);

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 const FORMATS: [CallFormat; 2] = [CallFormat::Hermes, CallFormat::Qwen3Coder];
 
-/// One tool for each type of argument.
+/// One tool for each argument type.
 fn tools() -> String {
     let parameters = json!({"properties": {
         "text": {"type": "string"},
@@ -37,7 +37,7 @@ fn rendered(format: CallFormat, calls: &[(String, Map<String, Value>)]) -> Strin
 }
 
 fn text() -> impl Strategy<Value = String> {
-    // Tags among them: a value may spell them as long as they do not end it.
+    // Includes tags: a value may spell them as long as they do not end it.
     prop_oneof![
         any::<String>(),
         "[a-z<>/=\n\"\\\\ ]{0,40}",
@@ -139,7 +139,7 @@ fn an_answer_without_a_call_keeps_its_text() {
             (endless.reasoning.as_deref(), endless.content.as_str()),
             (Some("why"), "")
         );
-        // The template had opened the reasoning.
+        // The template opened the reasoning in the prompt.
         let parsed = parse(format, "why\n</think>\n\nDone.", "");
         assert_eq!(
             (parsed.reasoning.as_deref(), parsed.content.as_str()),

@@ -1,31 +1,31 @@
-//! How long the infrastructure is waited for before an episode is void, or the run ends.
+//! How long the driver waits for the infrastructure before an episode is void or the run ends.
 
 use crate::retry::{Budget, Pauses};
 use std::time::Duration;
 
-/// How long a lease outlives a driver that died: a restarted one takes its episodes up again within this. The longest
+/// How long a lease outlives a dead driver: a restarted driver takes up its episodes within this time. The longest
 /// restart is that of a driver whose store has a hundred thousand episodes.
 const LEASE_TTL: Duration = Duration::from_secs(300);
-/// How long the gateway, or every engine, may be away before an episode is void.
+/// How long the gateway, or all engines, may be unavailable before an episode is void.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// How long an engine may be silent before it has to prove that it samples.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Longer than an engine takes to download and load the largest model; after that it will not come to it.
+/// Longer than an engine needs to download and load the largest model; after this time the fault is terminal.
 const WEIGHTS_PATIENCE: Duration = Duration::from_secs(2 * 3600);
-/// How long graders may be lost one after the other before an episode whose patch is durable is void.
+/// How long graders may be lost in a row before an episode with a durable patch is void.
 pub(super) const GRADING_PATIENCE: Duration = Duration::from_secs(3600);
-/// How long nothing may happen at the trainer before the run is given up.
+/// How long the trainer may make no progress before the run ends.
 pub const TRAINER_PATIENCE: Duration = Duration::from_secs(3 * 3600);
-/// Registries come back after minutes; a name that is wrong holds a run up no longer than this.
+/// Registries recover within minutes; a wrong image name delays a run no longer than this.
 const IMAGE_PATIENCE: Duration = Duration::from_secs(900);
-/// Between attempts at an episode, or at grading one, that were lost to the infrastructure.
+/// Between attempts at an episode, or at its grading, after a loss to the infrastructure.
 const PAUSES: Pauses = Pauses {
     first: Duration::from_secs(5),
     longest: Duration::from_secs(300),
     factor: 3,
 };
 
-/// How long the infrastructure is waited for.
+/// How long the driver waits for the infrastructure.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub gateway: Duration,
@@ -36,12 +36,12 @@ pub struct Patience {
     pub weights: Duration,
     pub grading: Duration,
     pub trainer: Duration,
-    /// Of one episode, on top of the policy's own time.
+    /// For one episode, on top of the policy's own time.
     pub waiting: Duration,
-    /// Between attempts at what was lost to the infrastructure.
+    /// Between attempts after a loss to the infrastructure.
     pub pauses: Pauses,
     pub lease_ttl: Duration,
-    /// How often a void episode is tried again.
+    /// How often a void episode is retried.
     pub void_retries: u32,
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use grpo_crds::grpo_run::TaskOrder;
 use proptest::prelude::*;
 
-/// One letter a group: `+` teaches something, `=` has equal rewards, `x` too few valid episodes, `.` runs.
+/// One letter per group: `+` has a signal, `=` has equal rewards, `x` too few valid episodes, `.` runs.
 fn groups(letters: &str) -> Vec<Group> {
     let group = |letter| match letter {
         '+' => Group::Ended(Signal::Some),
@@ -29,17 +29,17 @@ fn a_batch_has_the_first_groups_that_teach_something_in_the_order_of_their_tasks
         (2, 8, "..", Decision::Wait),
         (2, 8, "+.", Decision::Wait),
         (2, 8, "++", enough(&[0, 1], 2)),
-        // Each that teaches nothing is replaced by one.
+        // Each group without a signal is replaced by one.
         (2, 8, "=.", Decision::Add(1)),
         (2, 8, "=x", Decision::Add(2)),
         (2, 8, "=..", Decision::Wait),
         (2, 8, "=+x+", enough(&[1, 3], 4)),
-        // More run than are wanted, and the slow one in front is waited for.
+        // More groups run than are wanted, and the slow first one is awaited.
         (4, 8, ".+++", Decision::Wait),
         (4, 8, "++..", enough(&[0, 1], 2)),
         (4, 8, "=++.", enough(&[1, 2], 3)),
         (4, 8, ".+=+", Decision::Add(1)),
-        // The limit.
+        // At the limit.
         (2, 3, "==.", Decision::Wait),
         (2, 3, "==+", enough(&[2], 3)),
         (2, 3, "x==", enough(&[1, 2], 3)),
@@ -52,7 +52,7 @@ fn a_batch_has_the_first_groups_that_teach_something_in_the_order_of_their_tasks
     }
 }
 
-/// Rolls out until the batch is known; `order` says which of the running groups ends next.
+/// Rolls out until the batch is known; `order` chooses the running group that ends next.
 fn rolled_out(rule: Rule, signals: &[Signal], mut order: impl FnMut(usize) -> usize) -> (Chosen, usize) {
     let mut groups = vec![Group::Running; rule.slots];
     loop {
@@ -84,7 +84,7 @@ proptest! {
         let (chosen, begun) = rolled_out(rule, &signals, |_| *next.next().unwrap());
         prop_assert_eq!(&chosen, &in_order);
         prop_assert!(begun <= rule.limit && chosen.groups.len() <= wanted);
-        // Without over-sampling none begins that is not needed.
+        // Without over-sampling, no surplus group begins.
         if more_slots == 0 {
             prop_assert_eq!(begun, chosen.needed as usize);
         }

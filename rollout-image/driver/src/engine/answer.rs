@@ -1,15 +1,15 @@
-//! What an engine answered, and whether it is an answer.
+//! Checks an engine's answer.
 
 use super::Ask;
 use grpo_engine_protocol::{CompletionChoice, CompletionResponse, FinishReason};
 
-/// What an engine answered, seen to be an answer.
+/// A valid answer of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     pub ids: Vec<u32>,
     pub logprobs: Vec<f32>,
     pub finish: FinishReason,
-    /// Of the tokens from `from` on but the last, as the store keeps them; if they were asked for.
+    /// Experts of the tokens from `from` on, except the last, in the store's encoding; `None` if not requested.
     pub experts: Option<Experts>,
 }
 
@@ -36,8 +36,8 @@ impl From<String> for Wrong {
     }
 }
 
-/// An answer is used only if it is one: ids with a logprob each, by the version that was asked for, with experts if
-/// they were.
+/// Accepts an answer only with a logprob for each id, from the requested version, and with experts if they were
+/// requested.
 pub fn checked(answer: CompletionResponse, version: &str, ask: &Ask<'_>) -> Result<Sample, Wrong> {
     let choice = choice(answer, version, ask.max_tokens)?;
     let computed = ask.prompt.len() + choice.token_ids.len() - 1;

@@ -1,4 +1,4 @@
-//! Why an attempt stops short of a verdict, and which error is which reason.
+//! Why an attempt stops before its verdict, and the reason for each error.
 
 use crate::engine::EngineError;
 use crate::fault::{DriverError, TerminalFault};
@@ -8,14 +8,14 @@ use grpo_chat_template::TemplateError;
 use grpo_contracts::reason::Reason;
 use grpo_records::VoidReason;
 
-/// Why an attempt stopped short of a verdict.
+/// Why an attempt stopped before its verdict.
 #[derive(Debug)]
 pub enum Abort {
     Void {
         reason: VoidReason,
         message: String,
     },
-    /// An earlier driver's attempt that cannot go on.
+    /// The attempt cannot continue, or is not needed any more.
     Abandoned,
     Driver(DriverError),
 }

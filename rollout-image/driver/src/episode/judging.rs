@@ -1,6 +1,6 @@
-//! The judging of one attempt: begun turn by turn while its agent works, gathered once it has a verdict.
+//! The judging of one attempt: begins turn by turn while the agent works, and collects the scores after the verdict.
 //!
-//! What is under way ends with this value: turns of an episode that is void are worth no votes.
+//! Dropping this value cancels requests under way: turns of a void episode need no votes.
 
 use super::abort::Abort;
 use super::plan::EpisodePlan;
@@ -17,14 +17,14 @@ pub struct Judging {
     dir: String,
     store: RunStore,
     writer: Writer,
-    /// None where the episode is not judged.
+    /// `None` if the episode is not judged.
     judge: Option<Arc<Judge>>,
     begun: BTreeSet<u32>,
     under_way: JoinSet<Result<JudgedTurn, DriverError>>,
 }
 
 impl Judging {
-    /// Only what is trained on is judged.
+    /// Only episodes that are trained on are judged.
     pub fn new(plan: &EpisodePlan, dir: &str, store: &RunStore, writer: &Writer, judge: Option<&Arc<Judge>>) -> Self {
         let trained_on = matches!(plan.key.scope, EpisodeScope::Iteration { .. });
         Self {
@@ -38,7 +38,7 @@ impl Judging {
         }
     }
 
-    /// Puts the turns of which that is not done yet to the judge. They are durable.
+    /// Sends the judge the turns that it does not have yet. They are durable.
     pub fn begin(&mut self, turns: &[TurnRecord]) -> Result<(), DriverError> {
         let Some(judge) = &self.judge else {
             return Ok(());
@@ -63,8 +63,8 @@ impl Judging {
         Ok(())
     }
 
-    /// The scores, once all votes are in. `outcome`: what the verdict alone is worth. An episode of which the
-    /// infrastructure lost every score is void: its reward would be one of another kind than its group's.
+    /// The scores, once all votes are in. `outcome`: the reward of the verdict alone. An episode that lost every score
+    /// to the infrastructure is void: its reward would not compare with those of its group.
     pub async fn scores(mut self, turns: &[TurnRecord], outcome: f32) -> Result<Option<ProcessScores>, Abort> {
         self.begin(turns)?;
         let Some(judge) = self.judge.clone() else {

@@ -1,6 +1,6 @@
-//! An episode while its agent works on it: what an agent may ask for.
+//! The interface of an episode to the agent that works on it.
 //!
-//! An agent samples, runs commands and records turns here. For every agent a turn exists once its record is durable.
+//! An agent samples, runs commands and records turns here. A turn exists once its record is durable.
 
 use super::abort::Abort;
 use super::judging::Judging;
@@ -35,16 +35,16 @@ pub struct LiveEpisode<'a> {
     pub trajectory: &'a mut Trajectory,
     pub(super) judging: &'a mut Judging,
     pub sandbox: &'a Sandbox,
-    /// Where agents that speak a model's API are answered, and the driver's URL for them.
+    /// The recording endpoint for command-line agents, and the driver's URL for them.
     pub sessions: &'a Sessions,
     pub driver: &'a str,
     pub(super) store: &'a RunStore,
     pub(super) writer: &'a Writer,
     pub(super) engines: &'a Engines,
     pub(super) home: Home,
-    /// The turn that this driver begins with.
+    /// The first turn of this driver.
     pub(super) first_turn: u32,
-    /// The mixture whose experts are recorded.
+    /// The mixture of experts whose choices are recorded, for router replay.
     pub(super) replay: Option<&'a Arc<Mixture>>,
 }
 
@@ -55,25 +55,25 @@ pub struct Ran {
     pub exec: ExecSummary,
 }
 
-/// What carrying an action out came to.
+/// The result of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acted {
     /// There was nothing to run.
     Nothing,
     Ran(Ran),
-    /// The agent has done its work, and says what the policy is told.
+    /// The agent carried it out itself, with this observation for the policy.
     Told(Observation),
-    /// The sandbox did not survive it, by the policy's own fault.
+    /// The sandbox is gone, by the policy's own fault.
     Exhausted,
 }
 
 impl LiveEpisode<'_> {
-    /// An answer to the prompt, for this row. Never longer than context and episode have room.
+    /// Samples an answer to the prompt, for this row, within the room of context and episode.
     pub async fn sample(&self, row: usize, prompt: TokenIds<'_>, seed: u64) -> Result<Answered, Abort> {
         self.sample_at_most(u32::MAX, row, prompt, seed).await
     }
 
-    /// The same, of at most so many tokens.
+    /// Samples an answer of at most `most` tokens.
     pub async fn sample_at_most(
         &self,
         most: u32,
@@ -105,7 +105,7 @@ impl LiveEpisode<'_> {
         Ok(self.engines.sample(&ask, &self.plan.weights, &self.home).await?)
     }
 
-    /// A turn of this attempt of which nothing is known yet.
+    /// An empty turn of this attempt.
     pub fn blank_turn(&self, number: u32) -> TurnRecord {
         TurnRecord {
             schema: SCHEMA,
@@ -141,14 +141,15 @@ impl LiveEpisode<'_> {
         }
     }
 
-    /// Makes an answer durable before its action is carried out: a driver that comes back in between carries out this
-    /// one, which its sandbox knows, and not another one on top of it.
+    /// Makes an answer durable before its action is carried out: a driver restarted in between repeats this action,
+    /// which the sandbox knows, instead of running another one on top of it.
     pub async fn intend(&self, turn: &TurnRecord) -> Result<(), Abort> {
         let path = paths::intent(self.dir, turn.turn, self.sandbox.id());
         Ok(once::create(self.store, self.writer, &path, turn).await?)
     }
 
-    /// What an earlier driver was about to carry out in this sandbox. Only the first turn of a driver can have it.
+    /// The turn that an earlier driver was about to carry out in this sandbox. Only the first turn of a driver can have
+    /// one.
     pub async fn intended(&self, number: u32) -> Result<Option<TurnRecord>, Abort> {
         if number == 0 || number != self.first_turn {
             return Ok(None);
@@ -170,8 +171,8 @@ impl LiveEpisode<'_> {
         Ok(self.judging.begin(&self.trajectory.turns)?)
     }
 
-    /// Puts a turn's experts into their file, which is durable before the record that names it. The name is of the
-    /// content: an earlier driver that did not come to the record may have been answered otherwise.
+    /// Writes a turn's experts to a file, durable before the record that names it. The file is named by its content: an
+    /// earlier driver that died before the record may have got another answer.
     pub async fn keep_experts(&self, turn: u32, experts: Experts) -> Result<ExpertsSpan, Abort> {
         let Experts { from, to, bytes } = experts;
         let sha256 = sha256_hex(&bytes);
@@ -180,7 +181,7 @@ impl LiveEpisode<'_> {
         Ok(ExpertsSpan { from, to, file, sha256 })
     }
 
-    /// The policy's own time so far; waiting for the infrastructure is not in it.
+    /// The policy's own time so far, without waits for the infrastructure.
     pub fn spent(&self, turn: &TurnRecord) -> Duration {
         let before = self.trajectory.sample_millis + self.trajectory.exec_millis;
         Duration::from_millis(before + turn.sample_millis + turn.exec_millis)

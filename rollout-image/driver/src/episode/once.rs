@@ -1,14 +1,14 @@
 //! Files that one driver writes once.
 //!
-//! A second driver that works on the same attempt of an episode would write other bytes: its turns, times and epoch are
-//! its own. The one that finds that out stops, so that no episode is made of both.
+//! A second driver on the same episode attempt would write other bytes, since its turns, times and epoch differ. The
+//! driver that finds other bytes stops, so that no episode mixes both.
 
 use crate::fault::DriverError;
 use bytes::Bytes;
 use grpo_records::{Created, RunStore, Writer};
 use serde::Serialize;
 
-/// Creates a record, or finds the very same one.
+/// Creates a record, or finds an identical one.
 pub(super) async fn create<T: Serialize>(
     store: &RunStore,
     writer: &Writer,
@@ -20,7 +20,7 @@ pub(super) async fn create<T: Serialize>(
     create_bytes(store, writer, path, [&json[..], b"\n"].concat().into()).await
 }
 
-/// Creates a file, or finds one of the same bytes.
+/// Creates a file, or finds one with the same bytes.
 pub(super) async fn create_bytes(
     store: &RunStore,
     writer: &Writer,

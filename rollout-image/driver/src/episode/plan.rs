@@ -1,4 +1,4 @@
-//! Which episode it is to be, of which task, sampled how.
+//! The plan of an episode: its key, task, sampling and weights.
 
 use crate::tasks::Task;
 use grpo_crds::grpo_run::OnSync;
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// What an episode is to be.
+/// The plan of one episode.
 #[derive(Clone, Debug)]
 pub struct EpisodePlan {
     pub key: EpisodeKey,
     pub task: Arc<Task>,
     /// The run's seed, or the evaluated set's.
     pub seed: u64,
-    /// As it was when the iteration or evaluation began.
+    /// The settings at the start of the iteration or evaluation.
     pub sampling: Sampling,
     /// The weights to sample from.
     pub weights: watch::Receiver<String>,
-    /// What becomes of it when these change.
+    /// What happens to the episode when `weights` changes.
     pub on_sync: OnSync,
-    /// Cancelled where the episode is not needed any more.
+    /// Cancelled when the episode is not needed any more.
     pub stop: CancellationToken,
 }
 
 impl EpisodePlan {
-    /// Ends when the weights change, of an episode that is to be sampled again then.
+    /// Returns when the weights change, if the episode must then be sampled again (`Abort`). Otherwise never.
     pub async fn outdated(&self) {
         if self.on_sync == OnSync::Abort {
             let mut weights = self.weights.clone();

@@ -1,7 +1,7 @@
-//! What an episode leaves in the store, and reading it again.
+//! The records of an episode in the store: writes and reads them.
 //!
-//! Turns are files of their own while the agent works. Then the rows hold every id once, the record every turn without
-//! ids, and the turns' files are removed: in this order, so that each moment has all of them.
+//! While the agent works, each turn is a file. At the end the rows are written, with every id once, then the record,
+//! with every turn but no ids; then the turns' files are removed. In this order the store has all turns at any moment.
 
 use super::once;
 use super::{Abort, EpisodePlan, Episodes, millis, now};
@@ -15,12 +15,12 @@ use grpo_records::{
     TurnRecord, paths, rows,
 };
 
-/// What an episode is worth; nothing for a void.
+/// The rewards of an episode; empty for a void.
 #[derive(Debug, Default)]
 pub(super) struct Worth {
     /// By the verdict, shaped or not.
     pub verdict: Option<f32>,
-    /// By the judge, where the run has one.
+    /// By the judge, if the run has one.
     pub scores: Option<ProcessScores>,
 }
 
@@ -35,7 +35,7 @@ impl Episodes {
         Ok(())
     }
 
-    /// Folds an attempt whose agent is done, and answers its record.
+    /// Folds an attempt whose agent is done, and returns its record.
     pub(super) async fn read_ended(
         &self,
         dir: &str,
@@ -171,7 +171,7 @@ impl Episodes {
         };
         match self.store.create(&paths::meta(dir), &meta).await? {
             grpo_records::Created::Written { .. } => Ok(meta),
-            // Somebody was faster: there is one verdict per episode, and that is theirs.
+            // Another driver was first: an attempt has one verdict, and theirs stands.
             grpo_records::Created::Existed => Ok(self.store.read(&paths::meta(dir)).await?),
         }
     }

@@ -1,4 +1,4 @@
-//! What the service of `reward.http` is told of an attempt that has its verdict.
+//! The question to the reward service (`reward.http`) about an attempt with a verdict.
 
 use super::plan::EpisodePlan;
 use crate::config::Settings;
@@ -10,13 +10,13 @@ use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeScope, TurnRecord};
 use serde_json::{Value, json};
 
-/// How much of a patch is told, and of one message, in characters.
+/// The longest patch and the longest message in a question, in characters.
 const LONGEST_PATCH: usize = 1 << 20;
 const LONGEST_MESSAGE: usize = 64 << 10;
-/// Ends what is longer.
+/// The end of a text that was cut.
 const CUT: &str = "\n[cut]";
 
-/// An attempt that has its verdict.
+/// An attempt with its verdict.
 #[derive(Clone, Copy)]
 pub struct GradedAttempt<'a> {
     pub plan: &'a EpisodePlan,
@@ -27,7 +27,7 @@ pub struct GradedAttempt<'a> {
 }
 
 impl<'a> GradedAttempt<'a> {
-    /// `by_rule`: what the attempt is worth by the run's own rule.
+    /// `by_rule`: the reward by the run's own rule.
     pub fn question(self, settings: &'a Settings, by_rule: f32) -> Question<'a> {
         let key = &self.plan.key;
         let (iteration, set) = match &key.scope {
@@ -61,7 +61,7 @@ impl<'a> GradedAttempt<'a> {
     }
 }
 
-/// A text that is longer ends with a word that says so: how long it is, the policy decides.
+/// Cuts a text and marks the cut: the policy decides how long its texts are.
 fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}{CUT}", &text[..end]),
@@ -69,7 +69,7 @@ fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// The conversation, as text: what opened it, then answers and what came back.
+/// The conversation as text: opening messages, then answers and observations.
 fn messages(turns: &[TurnRecord]) -> Vec<Value> {
     let says = |role: &str, content: &str| json!({"role": role, "content": cut(content, LONGEST_MESSAGE)});
     let of = |turn: &TurnRecord| {

@@ -1,7 +1,7 @@
-//! What an agent does in its sandbox: programs that run to their end, and programs that it talks to.
+//! An agent's work in its sandbox: programs that run to their end, and sessions.
 //!
-//! What the policy asked for and cannot be done is an answer that it gets. A sandbox that the policy used up ends the
-//! episode, and anything else that goes wrong here is the infrastructure's.
+//! A refused request of the policy becomes a message to the policy. A sandbox that the policy exhausted ends the
+//! episode. Any other error is a fault of the infrastructure.
 
 use super::abort::Abort;
 use super::live::{Acted, LiveEpisode, Ran, millis};
@@ -14,10 +14,10 @@ use grpo_sandbox_protocol::{
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Why an agent cannot go on in its sandbox.
+/// Why an agent cannot continue in its sandbox.
 #[derive(Debug)]
 pub enum Halt {
-    /// The sandbox did not survive what the policy did.
+    /// The sandbox is gone, by the policy's own fault.
     Exhausted,
     Abort(Abort),
 }
@@ -34,23 +34,23 @@ impl From<SandboxError> for Halt {
 /// A program that runs in the task's repository and environment.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Which program of its turn it is. Its id has a checksum of the program too: another program is not mistaken for
-    /// the one that an earlier driver ran and did not record.
+    /// Names the program within its turn. The exec id adds a checksum of the program, so that another program is not
+    /// mistaken for one that an earlier driver ran and did not record.
     pub name: String,
     pub argv: Vec<String>,
-    /// Beside the task's own variables.
+    /// Added to the task's own variables.
     pub variables: BTreeMap<String, String>,
     pub stdin: Option<String>,
     pub timeout: Duration,
-    /// The longest output that is kept; head and tail.
+    /// The longest output that is kept, head and tail together, in bytes.
     pub output_bytes: u64,
 }
 
-/// What is typed into a session.
+/// Input for a session.
 #[derive(Clone, Debug)]
 pub struct Typed<'a> {
     pub session: &'a str,
-    /// Of the session's texts, from 1.
+    /// The number of the text within the session, from 1.
     pub number: u32,
     pub text: &'a str,
     pub prompt: &'a str,
@@ -58,13 +58,13 @@ pub struct Typed<'a> {
 }
 
 impl LiveEpisode<'_> {
-    /// How long a command that begins now may take: one of the last ones ends with the episode.
+    /// The time limit of a command that begins now: at most one second more than the episode has left.
     pub fn command_time(&self, turn: &TurnRecord) -> Duration {
         let left = self.limits.episode_timeout.saturating_sub(self.spent(turn));
         self.limits.command_timeout.min(left + Duration::from_secs(1))
     }
 
-    /// Runs a command of the policy in the task's repository, and books its time on the turn.
+    /// Runs a command of the policy in the task's repository, and adds its time to the turn.
     pub async fn run_command(&self, turn: &mut TurnRecord, command: &str) -> Result<Acted, Abort> {
         let program = Program {
             name: "command".into(),
@@ -95,7 +95,7 @@ impl LiveEpisode<'_> {
         }))
     }
 
-    /// Runs a program to its end, and adds its time to the turn's.
+    /// Runs a program to its end, and adds its time to the turn.
     pub async fn run_program(&self, turn: &mut TurnRecord, program: Program) -> Result<ExecResult, Halt> {
         let environment = &self.plan.task.environment;
         let words = [&program.argv[..], program.stdin.as_slice()].concat().join("\0");
@@ -124,7 +124,7 @@ impl LiveEpisode<'_> {
         let result = match ran {
             Ok(result) => result,
             Err(error) => match refusal(error) {
-                // One that cannot even be asked for, such as one with a zero byte in it, has failed like any other.
+                // A refused program, such as one with a zero byte in it, counts as a failed command.
                 Ok(message) => not_run(id, message),
                 Err(halt) => {
                     turn.exec_millis += if matches!(halt, Halt::Exhausted) { took } else { 0 };
@@ -137,7 +137,7 @@ impl LiveEpisode<'_> {
         Ok(result)
     }
 
-    /// Begins a session in the task's repository and environment; the inner error says why it cannot be begun.
+    /// Begins a session in the task's repository and environment. The inner error says why it cannot begin.
     pub async fn begin_session(&self, id: &str, argv: Vec<String>) -> Result<Result<(), String>, Halt> {
         let environment = &self.plan.task.environment;
         let request = SessionRequest {
@@ -154,8 +154,8 @@ impl LiveEpisode<'_> {
         }
     }
 
-    /// Types into a session, and adds the time of the reply to the turn's; the inner error says why nothing was typed,
-    /// such as that the session is not there any more.
+    /// Types into a session, and adds the time of the reply to the turn. The inner error says why nothing was typed,
+    /// for example because the session has ended.
     pub async fn type_into(
         &self,
         turn: &mut TurnRecord,
@@ -163,7 +163,7 @@ impl LiveEpisode<'_> {
     ) -> Result<Result<SessionReply, String>, Halt> {
         let input = SessionInput {
             session: typed.session.to_owned(),
-            // The same for a driver that carries out again what an earlier one meant to: it is typed once.
+            // A driver that repeats the intent of an earlier one has the same id, so the text is typed once.
             id: format!(
                 "{}-{}-{}",
                 turn.turn,
@@ -178,7 +178,7 @@ impl LiveEpisode<'_> {
         let began = Instant::now();
         let replied = self.sandbox.session_input(&input).await;
         let took = millis(began.elapsed());
-        // The policy's program took no more than it may; the rest was waiting for the gateway.
+        // The program took no longer than its timeout; the rest was waiting for the gateway.
         let own = took.min(millis(typed.timeout));
         match replied {
             Ok(reply) => {
@@ -190,7 +190,7 @@ impl LiveEpisode<'_> {
         }
     }
 
-    /// Ends a session. One that is not there has ended.
+    /// Ends a session. A missing session has ended.
     pub async fn end_session(&self, id: &str) -> Result<(), Halt> {
         match self.sandbox.close_session(id).await {
             Ok(()) => Ok(()),
@@ -198,13 +198,13 @@ impl LiveEpisode<'_> {
         }
     }
 
-    /// A name for a session that no other turn or driver gives.
+    /// A session name unique to this turn and driver.
     pub fn session_name(&self, turn: &TurnRecord, what: &str) -> String {
         format!("{what}-{}-t{}", self.writer.epoch, turn.turn)
     }
 }
 
-/// What is refused to the policy is told to it.
+/// The message to the policy, unless the infrastructure is at fault.
 fn refusal(error: SandboxError) -> Result<String, Halt> {
     match error {
         SandboxError::Refused { message, fault, .. } if fault != Whose::Infrastructure => Ok(message),

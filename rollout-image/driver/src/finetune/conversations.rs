@@ -1,8 +1,8 @@
-//! From the rows of a dataset to conversations: token ids, and which of them are learnt.
+//! Turns the rows of a dataset into conversations: token ids and the ranges that are learnt.
 //!
-//! A row has `messages`, as chat APIs have them, and may have `tools` and `enable_thinking`; or it has `tokens` and a
-//! `mask` of ones and zeros. Messages become what an episode with these answers would be: the prompt up to the first
-//! answer, each answer with the token that ends it, and between answers what the template puts there.
+//! A row has `messages`, as in chat APIs, and optionally `tools` and `enable_thinking`; or it has `tokens` and a `mask`
+//! of ones and zeros. Messages are tokenized like an episode with these answers: the prompt up to the first answer,
+//! each answer with the token that ends it, and between answers the text that the template puts there.
 
 use super::FinetuneSettings;
 use crate::fault::TerminalFault;
@@ -13,7 +13,7 @@ use grpo_crds::grpo_run::Overlong;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// Tokens of a dataset at most: it is held in memory, four bytes each.
+/// Most tokens of a dataset: it is held in memory, four bytes each.
 const MAX_DATASET_TOKENS: usize = 512 << 20;
 
 /// One row.
@@ -26,12 +26,12 @@ pub struct Conversation {
     pub truncated: bool,
 }
 
-/// The rows of a dataset, and what was left out of it.
+/// The rows of a dataset, and counts of the rows left out or cut.
 #[derive(Debug, Default)]
 pub struct Conversations {
     /// With their positions in the dataset.
     pub rows: Vec<(u32, Conversation)>,
-    /// Of all rows that were read, in order.
+    /// Of all rows read, in order.
     pub checksums: Vec<String>,
     pub unresolved: u32,
     pub overlong: u32,
@@ -39,7 +39,7 @@ pub struct Conversations {
 }
 
 impl Conversations {
-    /// For people, where something was left out or cut.
+    /// A message for people if rows were left out or cut.
     pub fn message(&self, name: &str) -> Option<String> {
         let count = |number: u32, what: &str| (number > 0).then(|| format!("{number} {what}"));
         let said: Vec<String> = [
@@ -147,7 +147,7 @@ pub fn read(
 }
 
 fn of_row(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {
-    // Columns that other rows have are null in this one.
+    // A column that only other rows have is null in this one.
     let field = |name: &str| row.fields.get(name).filter(|value| !value.is_null());
     match (field("messages"), field("tokens")) {
         (Some(messages), None) => of_messages(row, messages, template, thinking),
@@ -177,7 +177,7 @@ fn of_tokens(row: &Row<'_>, tokens: &Value) -> Result<Conversation, TerminalFaul
         tokens,
         ..Conversation::default()
     };
-    // The first token of a row is predicted by nothing.
+    // Nothing predicts the first token of a row.
     for (at, _) in mask.iter().enumerate().skip(1).filter(|(_, one)| **one == 1) {
         match read.learnt.last_mut() {
             Some((_, to)) if *to == at => *to += 1,
@@ -242,7 +242,7 @@ fn of_messages(
     Ok(read)
 }
 
-/// A message of a chat API, or what is wrong with it. Columns that other rows have are null in this one.
+/// Parses a message of a chat API. A column that only other rows have is null in this one.
 fn message(value: &Value) -> Result<ChatMessage, String> {
     let role = value.get("role").cloned().unwrap_or_default();
     let role: Role = serde_json::from_value(role.clone())

@@ -1,4 +1,4 @@
-//! The control: how the empty patch of a task is graded, which tells a bad patch from a bad task.
+//! The control: grades the empty patch of a task, which tells a bad patch from a bad task.
 
 use super::Grader;
 use super::known::entry;
@@ -9,9 +9,9 @@ use crate::tasks::Task;
 use grpo_records::VoidReason;
 use std::sync::atomic::Ordering;
 
-/// Why it is not known whether a task is sound.
+/// Why the control has no result.
 pub(super) enum NoControl {
-    /// No grader was left to it for as long as there was patience.
+    /// The infrastructure lost every grader until patience ended.
     Lost {
         reason: VoidReason,
     },
@@ -25,8 +25,8 @@ impl From<DriverError> for NoControl {
 }
 
 impl Grader {
-    /// Whether the task is sound, by its empty patch; asked once per task. Lost graders say nothing about a task, so
-    /// nothing is remembered of them.
+    /// Whether the task is sound, by its empty patch; graded once per task. Lost graders say nothing about a task, so
+    /// their results are not kept.
     pub(super) async fn control(&self, task: &Task) -> Result<Control, NoControl> {
         let cell = entry(&self.controls, self.graded(task).sha256()).await;
         let control = cell

@@ -1,4 +1,4 @@
-//! What was graded before in this run: each verdict by what it is about and by its patch, never by a task's name alone.
+//! Earlier verdicts of this run, keyed by graded task and patch, never by a task's name alone.
 
 use super::Graded;
 use grpo_records::store::sha256_hex;
@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 pub(super) type Shared<V> = Mutex<HashMap<String, Arc<V>>>;
 
-/// A verdict that may be taken over, and the folder of the episode that it is from.
+/// A reusable verdict and the folder of its episode.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub folder: String,

@@ -1,7 +1,7 @@
-//! Scripts that install packages: a verdict counts only if the pool's package index still answers when it is there.
+//! Scripts that install packages: a verdict counts only if the pool's package index still answers after the grading.
 //!
-//! An index that goes away lets an installation fail, and then the tests: that says nothing about the patch. The
-//! gateway looks, not the sandbox, so that a patch cannot make its own grading void.
+//! An unavailable index makes the installation fail, and then the tests: that says nothing about the patch. The gateway
+//! checks the index, not the sandbox, so that a patch cannot make its own grading void.
 
 use super::{Grader, Tried};
 use crate::outcome::Attempt;
@@ -10,7 +10,7 @@ use crate::tasks::Task;
 use grpo_records::VoidReason;
 
 impl Grader {
-    /// What an attempt says, or that it says nothing, because its packages may have been missing.
+    /// Returns the attempt, or a lost one if its packages may have been missing.
     pub(super) async fn unless_packages_were_missing(&self, task: &Task, tried: Tried) -> Tried {
         let Some(command) = task.installs.as_ref().filter(|_| may_be_for_packages(&tried.attempt)) else {
             return tried;
@@ -39,7 +39,7 @@ impl Grader {
     }
 }
 
-/// Whether an attempt may have come out so because an installation failed.
+/// Whether a failed installation can explain the attempt.
 fn may_be_for_packages(attempt: &Attempt) -> bool {
     match attempt {
         Attempt::Judged { resolved } => !resolved,

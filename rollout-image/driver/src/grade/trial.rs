@@ -1,4 +1,4 @@
-//! One grading of a patch whose outcome is known beforehand, for mode Validate.
+//! One grading of a patch with a known outcome, for mode Validate.
 
 use super::{Grader, Tried};
 use crate::fault::DriverError;
@@ -11,7 +11,7 @@ use grpo_records::validation::{Trial, TrialEnd};
 use std::time::{Duration, Instant};
 
 impl Grader {
-    /// Grades in a fresh sandbox, again where the infrastructure loses one. `name`: of this trial, within the task.
+    /// Grades in a fresh sandbox; retries if the infrastructure loses it. `name`: the trial's, unique within the task.
     pub async fn trial(&self, task: &Task, patch: Option<&Bytes>, name: &str) -> Result<Trial, DriverError> {
         let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(&task.instance);
         for tries in 0.. {
@@ -24,7 +24,7 @@ impl Grader {
             let why = tried.note.clone().unwrap_or_default();
             tracing::warn!(instance = %task.instance, name, why, "a grader is lost; trying again");
             if retry.pause().await.is_err() {
-                // One task that no grader comes through with says something of that task, and must not end the others.
+                // A task that no grader completes has a finding of its own and must not end the others.
                 let note = format!("no grader gave an answer within {:?}: {why}", self.patience.total);
                 let tried = Tried {
                     note: Some(note),
@@ -37,7 +37,7 @@ impl Grader {
     }
 }
 
-/// Nothing where the infrastructure lost it.
+/// `None` if the attempt says nothing about the task.
 fn ended(attempt: &Attempt) -> Option<TrialEnd> {
     Some(match attempt {
         Attempt::Judged { resolved: true } => TrialEnd::Resolved,

@@ -1,4 +1,4 @@
-//! The batch of a step: made of an iteration's episodes, written once, journalled.
+//! The batch of a step: made from an iteration's episodes, written once, recorded in the journal.
 
 use super::Run;
 use crate::batches::{self, Heading};
@@ -11,7 +11,7 @@ use grpo_records::trainer::StepRequest;
 use grpo_records::{Created, DropReason, EpisodeMeta, Event, Outcome, paths};
 
 impl Run {
-    /// For whom the batch of iteration `k` is.
+    /// The heading of the batch of iteration `k`.
     pub(super) fn heading(&self, k: u32) -> Heading {
         Heading {
             writer: self.writer.clone(),
@@ -24,7 +24,7 @@ impl Run {
         }
     }
 
-    /// Makes the batch, its record in numbers and the entries for what was left out; then the batch is a fact.
+    /// Writes the batch, its metrics record and the entries of dropped groups; then records the batch in the journal.
     pub(super) async fn write_batch(
         &self,
         k: u32,
@@ -63,7 +63,7 @@ impl Run {
         let path = paths::batch(k);
         let sha256 = match self.store.create(&path, &made.batch).await? {
             Created::Written { sha256 } => sha256,
-            // Written before a crash that came before its entry.
+            // An earlier driver wrote it and crashed before the journal entry.
             Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
         };
         self.journal

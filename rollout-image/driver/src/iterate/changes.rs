@@ -1,4 +1,4 @@
-//! Takes over what has changed in `run.json`, between two pieces of work.
+//! Applies changes of `run.json` between two pieces of work.
 
 use super::Run;
 use crate::fault::DriverError;
@@ -6,7 +6,7 @@ use crate::progress::Topic;
 use grpo_records::Event;
 
 impl Run {
-    /// Between two pieces of work: takes over what has changed. In the journal first, then in force.
+    /// Applies changes between two pieces of work: first in the journal, then in force.
     pub(super) async fn take_changes(&self) -> Result<(), DriverError> {
         if let Some(settings) = self.live.look().await {
             self.journal
@@ -23,7 +23,7 @@ impl Run {
         Ok(())
     }
 
-    /// Nothing is waited for: what is left to be said is what is wrong with the file.
+    /// Clears the message on the trainer; shows only problems of the file.
     pub(super) fn quiet(&self) {
         self.board.say(Topic::Trainer, None);
         self.board.say(Topic::Settings, self.live.complaint());

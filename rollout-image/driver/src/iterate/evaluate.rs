@@ -1,4 +1,4 @@
-//! Fixed sets: measured when they are due, once for each version of the weights.
+//! Evaluations of fixed sets when they are due, once for each weights version.
 
 use super::{Draw, Run};
 use crate::fault::{DriverError, TerminalFault};
@@ -30,8 +30,8 @@ impl Run {
         Ok(())
     }
 
-    /// What is due and was not measured: a driver that comes back asks for it again. Where a restarted trainer brings
-    /// other weights meanwhile, those are measured instead.
+    /// Evaluates all sets that are due and not measured; a restarted driver does the same. If a restarted trainer
+    /// brings other weights meanwhile, evaluates those instead.
     pub(super) async fn evaluations(&self, moment: Moment) -> Result<(), DriverError> {
         let mut wanted = self.wanted.subscribe();
         loop {
@@ -55,8 +55,8 @@ impl Run {
         Ok(())
     }
 
-    /// Takes over what has changed, unless a driver before this one began to evaluate: a set is sampled alike
-    /// throughout.
+    /// Applies changes, unless an earlier driver began an evaluation: all episodes of a set are sampled with the same
+    /// settings.
     async fn before_evaluating(&self, version: &str) -> Result<(), DriverError> {
         for set in &self.settings.evaluate {
             let key = (set.name.clone(), version.to_owned());
@@ -73,12 +73,12 @@ impl Run {
         self.take_changes().await
     }
 
-    /// Measures a set under `version`, unless the journal says that it was measured.
+    /// Measures a set under `version`, unless the journal has its result.
     pub(super) async fn evaluate(&self, at: usize, version: &str) -> Result<(), DriverError> {
         let set = &self.settings.evaluate[at];
         let key = (set.name.clone(), version.to_owned());
         let known = self.journal.read(|state| state.evaluations.get(&key).cloned()).await;
-        // Earlier versions wrote down that nothing was measured.
+        // Earlier versions recorded evaluations without a verdict.
         if known.is_some_and(|known| known.episodes > 0) {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl Run {
             episodes: count(Outcome::is_verdict),
             voids: count(|outcome| !outcome.is_verdict()),
         };
-        // Never written down: the next driver measures the set.
+        // Not recorded: the next driver measures the set.
         if result.episodes == 0 {
             return Err(nothing_measured(&set.name, version, &metas).into());
         }
@@ -133,7 +133,7 @@ fn nothing_measured(set: &str, version: &str, metas: &[EpisodeMeta]) -> Terminal
     TerminalFault::new(Reason::NoValidEpisodes, message)
 }
 
-/// The last iteration may be past the number there are to be now.
+/// The last iteration may exceed the current number of iterations.
 fn is_due(cadence: &Cadence, moment: Moment, iterations: u32) -> bool {
     match moment {
         Moment::Start => cadence.at_start,
@@ -155,7 +155,7 @@ fn shown(key: &(String, String), result: &EvaluationState) -> Evaluation {
     }
 }
 
-/// What earlier drivers of this run evaluated, for the board.
+/// Evaluations of earlier drivers of this run, for the board.
 pub fn evaluations_shown(state: &RunState) -> Vec<Evaluation> {
     state
         .evaluations

@@ -1,7 +1,7 @@
-//! Dynamic sampling in a run: looks at each group of an iteration that has ended, and adds others.
+//! Dynamic sampling in a run: checks each ended group of an iteration and adds groups.
 //!
-//! What [`crate::dynamic`] decides is in the journal before it happens: which groups began, and which a batch does not
-//! have, with the reason.
+//! Decisions of [`crate::dynamic`] are in the journal before they take effect: which groups begin, and which a batch
+//! drops, with the reason.
 
 use super::{Draw, Run};
 use crate::batches;
@@ -13,7 +13,7 @@ use crate::tasks::selection::Sequence;
 use futures::future::BoxFuture;
 use grpo_records::{DropReason, DynamicStart, EpisodeMeta, EpisodeScope, Event};
 
-/// What replaces groups of one iteration.
+/// Replaces groups of one iteration.
 pub struct Replacing<'a> {
     run: &'a Run,
     iteration: u32,
@@ -25,7 +25,7 @@ pub struct Replacing<'a> {
 }
 
 impl Run {
-    /// The tasks that an iteration with dynamic sampling begins with.
+    /// The first tasks of an iteration with dynamic sampling.
     pub(super) async fn first_groups(
         &self,
         dynamic: &Dynamic,
@@ -38,7 +38,7 @@ impl Run {
         Ok((tasks, DynamicStart { wanted, places }))
     }
 
-    /// What follows the groups of iteration `k` that were begun.
+    /// The replacement of groups for iteration `k`, given the groups that began.
     pub(super) async fn replacing(&self, dynamic: &Dynamic, k: u32, draw: Draw) -> Result<Replacing<'_>, DriverError> {
         let begun = self
             .journal
@@ -55,7 +55,7 @@ impl Run {
         })
     }
 
-    /// After the tasks that the iteration before needed, and those that this one began.
+    /// Starts after the tasks that the previous iteration needed and this one began.
     async fn source(&self, dynamic: &Dynamic, k: u32) -> Result<Source, DriverError> {
         let training = self.training()?;
         let (next, rates) = self
@@ -71,7 +71,7 @@ impl Run {
         Ok(Source::new(sequence, next.unwrap_or_default(), dynamic.band, rates))
     }
 
-    /// Journals the groups that were not needed.
+    /// Records the groups that were not needed.
     pub(super) async fn note_surplus(&self, k: u32, chosen: &Chosen, metas: &[EpisodeMeta]) -> Result<(), DriverError> {
         let begun = self
             .journal
@@ -118,7 +118,7 @@ impl Supply for Replacing<'_> {
 }
 
 impl Replacing<'_> {
-    /// Journals more groups, and plans them.
+    /// Records more groups and plans them.
     async fn add(&mut self, count: usize) -> Result<Vec<EpisodePlan>, DriverError> {
         let (tasks, places) = self.source.draw(count);
         let first = self.groups.len() as u32;

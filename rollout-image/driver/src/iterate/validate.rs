@@ -1,8 +1,8 @@
-//! Mode Validate: which tasks are fit for training.
+//! Mode Validate: finds the tasks that are fit for training.
 //!
-//! Of each task: what its repository holds beside the base commit, its gold patch graded several times, and no patch
-//! graded as often, each in a fresh sandbox. The record of a task is durable when it is done, so that a driver that
-//! comes back continues with the others. At the end each set has a list for `select.instanceIds`.
+//! For each task it looks for commits beside the base commit, and grades the gold patch and the empty patch several
+//! times each, in fresh sandboxes. The record of a task is durable when the task is done, so that a restarted driver
+//! continues with the others. At the end each set has a list for `select.instanceIds`.
 
 use super::Run;
 use crate::fault::DriverError;
@@ -20,7 +20,7 @@ use grpo_records::{Created, SCHEMA, paths};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
 use std::sync::Arc;
 
-/// Trials of each patch: a test that fails one time of five with the gold patch is found in 48 of 100 such tasks.
+/// Trials of each patch: three find 48 of 100 tasks with a test that fails one time in five with the gold patch.
 const TRIALS: u32 = 3;
 const LOOK_TIMEOUT: u64 = 120;
 
@@ -39,7 +39,7 @@ impl Run {
             let validated = self.validate_set(&set, tasks).await?;
             let fit = validated.iter().filter(|one| one.findings.is_empty()).count();
             said.push(format!("tasks.{set}: {fit} of {} tasks are fit", validated.len()));
-            // Tasks whose image, limit or row changed were validated again: the list before may not be theirs.
+            // Tasks with a changed image, limit or row were validated again, so an earlier list may be outdated.
             let ids = id_list(&set, &validated);
             self.store.replace(&paths::validated_ids(&set), ids.into()).await?;
         }
@@ -48,7 +48,7 @@ impl Run {
         Ok(())
     }
 
-    /// In the order of the tasks.
+    /// Returns results in the order of the tasks.
     async fn validate_set(&self, set: &str, tasks: &[Arc<Task>]) -> Result<Vec<TaskValidation>, DriverError> {
         let width = self.rollouts.width().await;
         let (total, mut done) = (tasks.len() as u32, 0);
@@ -70,14 +70,14 @@ impl Run {
         Ok(validated.into_iter().flatten().collect())
     }
 
-    /// From the store where it is there.
+    /// From the store if its record is current.
     async fn validated(&self, set: &str, task: &Task) -> Result<TaskValidation, DriverError> {
         let path = paths::validation(set, &task.instance);
         let grader = &self.rollouts.episodes.grader;
         let graded = Some(grader.graded(task));
         let known = self.store.read_if_there::<TaskValidation>(&path).await?;
         let outdated = match known {
-            // What is known is about another image, limit or row.
+            // A record of another image, limit or row is outdated.
             Some(known) => match known.graded.is_none() || known.graded == graded {
                 true => return Ok(known),
                 false => true,
@@ -118,7 +118,7 @@ impl Run {
         }
     }
 
-    /// What the policy would find in the repository.
+    /// Findings on the repository as the policy would see it.
     async fn repository(&self, task: &Task) -> Result<Vec<Finding>, DriverError> {
         let patience = self.settings.patience;
         let mut retry = crate::retry::Retry::new(patience.grading, patience.pauses).with_jitter(&task.instance);
@@ -199,9 +199,9 @@ fn slow() -> Finding {
     Finding::SetupFails { message }
 }
 
-/// From one line for each commit, the newest first.
+/// Parses one line for each commit, newest first.
 fn later_commits(output: &str) -> Option<Finding> {
-    // git's warnings are among the lines.
+    // Skips git's warnings.
     let mut lines = output.lines().filter_map(|line| line.strip_prefix(patch::LATER_MARK));
     let newest = lines.next()?.trim().to_owned();
     let count = 1 + lines.count() as u64;

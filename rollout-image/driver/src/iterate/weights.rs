@@ -1,4 +1,4 @@
-//! Which weights are sampled from: what the trainer published, the entry that promotes it, the engines that follow.
+//! Promotion: the weights that the trainer published, the entry that promotes them, the engines that follow.
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
@@ -14,17 +14,17 @@ use grpo_records::{Event, WeightsManifest, paths};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long episodes may go on under the weights that they have while no engine can bring the next ones to its disk.
+/// How long episodes may continue with their weights while no engine can prefetch the next ones.
 const PREFETCH_PATIENCE: Duration = Duration::from_secs(600);
-/// How often the trainer is asked whether it came back with another lineage.
+/// How often the driver checks whether a restarted trainer has another lineage.
 const LINEAGE_EVERY: Duration = Duration::from_secs(5);
 
 impl Run {
-    /// Promotes the weights the trainer stands at, unless they are promoted already; then has the engines follow.
+    /// Promotes the trainer's current weights unless they are promoted already, then waits for the engines.
     pub(super) async fn take_up_trainer(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Starting);
         let known = self.journal.read(|state| state.promoted.clone()).await;
-        // With promoted weights in the journal engines can follow while the trainer still comes up.
+        // Engines can follow promoted weights of the journal while the trainer still starts.
         if let Some(promoted) = &known {
             self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
         }
@@ -40,7 +40,7 @@ impl Run {
             );
             return Err(TerminalFault::new(Reason::TrainerAhead, message).into());
         }
-        // A step that is done and not in the journal is found again when it is asked for.
+        // A finished step that is not in the journal is found when the driver asks for it.
         if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
             self.record_and_promote(&state.weights, &state.manifest_sha256, state.step)
                 .await?;
@@ -50,7 +50,8 @@ impl Run {
         Ok(())
     }
 
-    /// The version a step published, from its answer or, where a restarted trainer's answer has none, from its state.
+    /// The version that a step published: from its answer, or from the trainer's state if a restarted trainer's answer
+    /// has none.
     pub(super) async fn published(&self, k: u32, done: &StepState) -> Result<(String, String), DriverError> {
         if let (Some(weights), Some(sha256)) = (&done.weights, &done.manifest_sha256) {
             return Ok((weights.clone(), sha256.clone()));
@@ -83,10 +84,9 @@ impl Run {
         self.promote(weights, manifest_sha256).await
     }
 
-    /// Makes published weights the ones that engines serve and episodes ask for. While episodes run, engines bring the
-    /// weights to their disks first. Then these episodes end under the weights they have (Drain), sample their next
-    /// turns by the new ones (Continue), or are given up (Abort); the next ones begin as soon as one replica has
-    /// switched.
+    /// Has engines serve published weights and episodes request them. While episodes run, engines prefetch the weights
+    /// first. Then running episodes end with their weights (Drain), sample their next turns with the new ones
+    /// (Continue), or are abandoned (Abort); new episodes begin as soon as one replica has switched.
     pub(super) async fn promote(&self, weights: &str, manifest_sha256: &str) -> Result<(), DriverError> {
         let _one_at_a_time = self.promoting.lock().await;
         if self.settings.frozen_sampler {
@@ -112,7 +112,7 @@ impl Run {
             tensors_sha256: Some(manifest.tensors_sha256),
             prefetch: None,
         };
-        // Episodes that do not drain are not in the gate: they may run as soon as anything is served.
+        // Without Drain, episodes do not enter the gate: they may run as soon as engines have a target.
         let may_run = self.settings.on_sync != OnSync::Drain && self.target.borrow().is_some();
         if let Some(_closed) = gate.close_if_empty().filter(|_| !may_run) {
             self.set_target(target);
@@ -134,7 +134,7 @@ impl Run {
         Ok(())
     }
 
-    /// Makes the weights that engines boot with the ones to sample from.
+    /// Sets the weights that engines boot with as the target.
     pub(super) fn sample_base(&self) {
         self.set_target(Target {
             version: BASE_VERSION.to_owned(),
@@ -155,7 +155,7 @@ impl Run {
         self.board.change(|progress| progress.weights = Some(version));
     }
 
-    /// Waits until the engines serve what they should serve: other weights may be promoted meanwhile.
+    /// Waits until the engines serve the target, which may change meanwhile.
     pub(super) async fn wait_synced(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Syncing);
         let target = self.target.subscribe();
@@ -171,7 +171,7 @@ impl Run {
         Ok(())
     }
 
-    /// Looks whether a restarted trainer stands at the promoted step with other weights, and promotes those.
+    /// Promotes the weights of a restarted trainer that has other ones at the promoted step.
     pub(super) async fn watch_lineage(&self) -> DriverError {
         loop {
             tokio::time::sleep(LINEAGE_EVERY).await;
@@ -192,7 +192,7 @@ impl Run {
         }
     }
 
-    /// Shows what the trainer is waited for while `call` waits for it.
+    /// Shows on the board why `call` waits for the trainer.
     pub(super) async fn report_waiting<'a, T, F>(
         &'a self,
         call: impl FnOnce(&'a watch::Sender<Option<String>>) -> F,

@@ -1,9 +1,9 @@
-//! What the judge is asked about a turn: the problem, what was done before, the turn and what came of it.
+//! The judge's prompt for a turn: the problem, the steps before it, the turn and its output.
 //!
 //! The default texts are those of OpenClaw-RL's swe-rl (`swe-rl/swe_prm.py` of Gen-Verse/OpenClaw-RL at 0d034dd, MIT
-//! License, copyright 2026 Princeton-AI), character by character, as is how long outputs are cut. Three things differ
-//! from it: a step has the number of its turn, also after a turn that ran nothing, where the original shows the wrong
-//! result; the answer is cut at `lengths.response`; and an output is what the policy was shown of it.
+//! License, copyright 2026 Princeton-AI), character by character, and long outputs are cut in the same way. Three
+//! things differ: a step has the number of its turn, also after a turn that ran nothing, where the original shows the
+//! wrong result; the answer is cut at `lengths.response`; and an output is shown as the policy saw it.
 
 use grpo_crds::grpo_run::{JudgeLengths, ProcessReward};
 use grpo_records::store::sha256_hex;
@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 
 const SYSTEM: &str = include_str!("texts/system.txt");
 const PROMPT: &str = include_str!("texts/prompt.txt");
-/// An output up to twice as long is shown whole; of a longer one this much of its beginning and of its end.
+/// In characters. An output of up to twice this length is shown whole; of a longer one, this much of its beginning and
+/// end.
 const HALF: usize = 2000;
 
 /// The templates, compiled, and how much of a trajectory is shown.
@@ -23,23 +24,23 @@ pub struct JudgePrompt {
     lengths: JudgeLengths,
 }
 
-/// What the judge is told and asked.
+/// The judge's system message and prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// May be empty: then there is no system message.
+    /// If empty, there is no system message.
     pub system: String,
     pub prompt: String,
 }
 
 impl Asked {
-    /// As records name it.
+    /// The checksum in records.
     pub fn sha256(&self) -> String {
         sha256_hex(format!("{}\0{}", self.system, self.prompt).as_bytes())
     }
 }
 
 impl JudgePrompt {
-    /// Compiles and renders the templates; an error names the one that is wrong.
+    /// Compiles and renders the templates; an error names the wrong one.
     pub fn new(spec: &ProcessReward) -> Result<Self, minijinja::Error> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -56,7 +57,7 @@ impl JudgePrompt {
         Ok(this)
     }
 
-    /// What is asked about turn `at` of these. `task`: the variables of the episode's task.
+    /// The prompt about turn `at` of `turns`. `task`: the variables of the episode's task.
     pub fn of_turn(
         &self,
         task: &Map<String, Value>,
@@ -113,7 +114,7 @@ impl JudgePrompt {
     }
 }
 
-/// A turn that ran something: the judge is asked about no other.
+/// Whether a turn ran something: the judge scores no other turns.
 pub fn ran(turn: &TurnRecord) -> bool {
     turn.action.is_action() && turn.action.kind != TurnAction::ANSWER
 }
@@ -145,7 +146,7 @@ impl Shown {
     }
 }
 
-/// An output: whole, or its beginning and its end with how much is missing between them; then cut.
+/// The whole output, or its beginning and end with the size of the gap; then cut to `longest`.
 fn output(text: &str, longest: u32) -> String {
     let length = text.chars().count();
     let shown = match length.checked_sub(2 * HALF) {
@@ -159,7 +160,7 @@ fn output(text: &str, longest: u32) -> String {
     cut(&shown, longest, &format!("\n... (truncated to {longest} chars)"))
 }
 
-/// The first so many characters, with `mark` behind them where there were more.
+/// The first `longest` characters, followed by `mark` if the text was longer.
 fn cut(text: &str, longest: u32, mark: &str) -> String {
     match text.char_indices().nth(longest as usize) {
         None => text.to_owned(),

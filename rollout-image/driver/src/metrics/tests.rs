@@ -2,7 +2,7 @@ use super::*;
 use grpo_records::{Vote, fixture};
 use std::collections::BTreeSet;
 
-/// A family without members is not served: of every metric at least one value.
+/// At least one value of every metric: a family without members is not served.
 fn filled() -> Metrics {
     let metrics = Metrics::default();
     metrics.verdict(&fixture::episode("a", 0, Outcome::Resolved).meta);
@@ -12,7 +12,7 @@ fn filled() -> Metrics {
     metrics
 }
 
-/// Names as Prometheus has them, kinds and labels, of what is served.
+/// Name, kind and labels of each served metric, as in Prometheus.
 fn served(text: &str) -> BTreeSet<(String, String, String)> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let of = |line: &str| {

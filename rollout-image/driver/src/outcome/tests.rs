@@ -73,7 +73,7 @@ fn a_doubtful_log_is_graded_once_more_and_then_the_control_decides() {
 
 #[test]
 fn the_policy_cannot_bring_a_void_about() {
-    // No effect of its patch on the grader leads to a void, as long as the grader can judge the empty patch.
+    // No effect of a patch on its grader leads to a void, as long as the grader can judge the empty patch.
     let caused_by_policy = [
         &DOUBTFUL[..],
         &[Attempt::PatchRefused, Attempt::Judged { resolved: false }],
@@ -113,7 +113,7 @@ fn an_empty_patch_is_unresolved_before_any_grader_sees_it() {
     assert_eq!(without_grader(EpisodeEnd::Submitted, Some(b"x")), None);
 }
 
-/// Defect 13: an episode that ran out of turns or time keeps its patch and is graded.
+/// Defect 13: an episode that reached its turn or time limit keeps its patch and is graded.
 #[test]
 fn a_limit_does_not_lose_the_patch() {
     for end in [
@@ -140,7 +140,7 @@ fn the_control_is_sound_once_it_was_judged_and_broken_after_two_doubts() {
     assert_eq!(after_control(&[LOST, Attempt::NoReport]), None);
 }
 
-/// What a patch can do to its grader.
+/// The effects that a patch can have on its grader.
 fn of_a_policy() -> impl Strategy<Value = Attempt> {
     prop_oneof![
         any::<bool>().prop_map(|resolved| Attempt::Judged { resolved }),
@@ -154,8 +154,8 @@ fn of_a_policy() -> impl Strategy<Value = Attempt> {
 }
 
 proptest! {
-    /// All that patches do, in any order, and any graders that the infrastructure loses in between: where the
-    /// empty patch can be judged there is a verdict in the end, and after at most four graders that were not lost.
+    /// Any effects of patches in any order, with lost graders in between: if the empty patch can be judged, there is a
+    /// verdict, after at most four graders that were not lost.
     #[test]
     fn no_sequence_of_what_a_policy_can_cause_ends_void(
         events in proptest::collection::vec(prop_oneof![3 => of_a_policy(), 1 => Just(LOST)], 0..12),

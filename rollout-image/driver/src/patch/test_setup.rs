@@ -1,6 +1,6 @@
-//! Files by which a patch could decide what tests say: pytest and Python read them unasked, and a hook in one of them
-//! turns failures into passes. They are no part of what is applied before an evaluation, so the grader's tree has the
-//! task's own. Only where the task's fix itself changes such a file does the policy's version of it count.
+//! Files by which a patch could decide test results: pytest and Python load them automatically, and a hook in one of
+//! them turns failures into passes. A patch's changes to them are not applied before an evaluation, so the grader's
+//! tree has the task's own files. The policy's version of such a file counts only if the task's fix changes it too.
 
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const NAMES: [&str; 10] = [
 ];
 const BEGINS: &[u8] = b"diff --git ";
 
-/// What of a patch is applied, and the paths of what is not.
+/// The applied part of a patch, and the paths left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub patch: Bytes,
@@ -28,14 +28,14 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// For the record of the grading.
+    /// A note for the record of the grading.
     pub fn note(&self) -> Option<String> {
         let paths = self.left_out.join(", ");
         (!paths.is_empty()).then(|| format!("these files decide how tests run, so the task's own are used: {paths}"))
     }
 }
 
-/// `patch`: as [`super::take`] makes it. `fix`: the task's own, where its row has it.
+/// `patch`: from [`super::take`]. `fix`: the task's own, if its row has one.
 pub fn without(patch: &Bytes, fix: Option<&str>) -> Applied {
     let mut starts: Vec<usize> = starts(patch);
     let all = !starts.iter().any(|at| is_setup(header(&patch[*at..])));
@@ -63,8 +63,8 @@ pub fn without(patch: &Bytes, fix: Option<&str>) -> Applied {
     }
 }
 
-/// Where the sections of files begin. No other line of a patch begins so: those of hunks have a mark before them, and
-/// those of binary files no space.
+/// Offsets of the sections of files. No other line of a patch begins this way: lines of hunks begin with a mark, and
+/// lines of binary files have no space.
 fn starts(patch: &[u8]) -> Vec<usize> {
     let lines = patch.split_inclusive(|byte| *byte == b'\n');
     let mut at = 0;
@@ -78,8 +78,8 @@ fn starts(patch: &[u8]) -> Vec<usize> {
     starts
 }
 
-/// `a/x b/x`: both names are the same, for a rename is taken as a deletion and a new file. Names with unusual bytes are
-/// in quotes.
+/// `a/x b/x`: both names are the same, because a rename is a deletion and a new file. Names with unusual bytes are in
+/// quotes.
 fn header(section: &[u8]) -> &[u8] {
     let line = section.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.strip_prefix(BEGINS).unwrap_or_default()

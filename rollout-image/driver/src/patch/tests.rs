@@ -63,7 +63,7 @@ impl Repo {
         std::fs::read(self.dir.path().join("out/patch.diff")).unwrap()
     }
 
-    /// Takes the patch, applies it to a fresh copy, and says whether the two trees are the same.
+    /// Takes the patch, applies it to a fresh copy, and compares the two trees.
     fn survives(&self) -> bool {
         let patch = self.patch();
         assert!(!patch.is_empty());
@@ -97,7 +97,7 @@ fn new_deleted_renamed_and_binary_files_reach_the_grader() {
     assert!(repo.survives());
 }
 
-/// Defect 12: a helper that lies in the tree by the image's own wish is not part of the patch.
+/// Defect 12: a helper that the image keeps in the tree is not part of the patch.
 #[test]
 fn what_the_image_excludes_stays_out_of_the_patch() {
     let repo = Repo::new();
@@ -181,7 +181,7 @@ fn a_patch_of_another_tree_does_not_apply_and_says_so() {
     assert_eq!(run(&argv).status.code(), Some(DOES_NOT_APPLY));
 }
 
-/// Ends how applying this text ends, with what is then in the file it is for.
+/// Applies this text; returns the exit status and the content of its file.
 fn applied(text: &str) -> (Option<i32>, String) {
     let repo = Repo::new();
     let patch = repo.dir.path().join("some.diff");
@@ -214,7 +214,7 @@ fn a_diff_of_git_whose_context_differs_is_applied_with_fuzz_and_nothing_else_is(
     }
 }
 
-/// Defect 16: no delimiter in the patch can end it early, because no heredoc carries it.
+/// Defect 16: no delimiter in the patch can end it early, because it is not sent in a heredoc.
 #[test]
 fn a_patch_that_spells_a_heredoc_delimiter_arrives_whole() {
     let repo = Repo::new();

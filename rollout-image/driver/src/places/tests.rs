@@ -7,7 +7,7 @@ async fn what_runs_at_one_time_shares_the_places() {
     let first = places.take().await;
     let second = places.take().await;
     assert!(places.free.try_acquire().is_err());
-    // A smaller pool takes places away as they become free.
+    // A smaller pool withdraws places as they become free.
     places.resize(1);
     drop(first);
     places.resize(1);

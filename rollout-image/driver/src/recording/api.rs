@@ -1,15 +1,15 @@
 //! The three APIs, as pure functions: bytes in, bytes out.
 //!
-//! A body becomes a [`Request`] by [`Api::decode`]; a body that cannot be one becomes a [`BadRequest`], and the API's
-//! own 400 by [`Api::bad_request`]. An [`Answer`] becomes a body by [`Api::answer`], or a stream by [`Api::events`].
+//! [`Api::decode`] turns a body into a [`Request`] or a [`BadRequest`], which [`Api::bad_request`] turns into the API's
+//! own 400. [`Api::answer`] turns an [`Answer`] into a body, [`Api::events`] into a stream.
 //!
-//! What differs between clients is levelled here, because the next request is matched with the rows by what a message
-//! says: text parts are joined, null is no text, tools have OpenAI's function form. What the model would read is never
-//! changed beyond that: arguments stay the text that the client sent. Bodies are hostile: every count is bounded, and
-//! JSON that a later reader would refuse is refused here. The size of a body is bounded before.
+//! Differences between clients are removed here, because the next request is matched with the rows by the content of
+//! its messages: text parts are joined, null is no text, tools have OpenAI's function form. Otherwise the model's input
+//! is never changed: arguments stay the client's text. Bodies are hostile: every count is bounded, and JSON that a
+//! later reader would refuse is refused here. The server bounds the size of a body before.
 //!
-//! An answer is streamed when it is whole: its text in one delta, each call in one delta with all its arguments.
-//! Clients repair and execute a call that was cut off.
+//! An answer is streamed when it is whole: its text in one delta, each call in one delta with all its arguments,
+//! because clients repair and execute a call that was cut off.
 
 use super::request::{Answer, Request};
 use json::Fields;
@@ -43,7 +43,7 @@ pub enum Api {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}{message}", .field, if .field.is_empty() { "" } else { ": " })]
 pub struct BadRequest {
-    /// Where in the body, as in `messages[3].content[1]`; "" for the body as a whole.
+    /// The field in the body, such as `messages[3].content[1]`; "" for the whole body.
     pub field: String,
     pub message: String,
 }
@@ -63,7 +63,7 @@ impl Api {
         let text = std::str::from_utf8(body)
             .map_err(|error| BadRequest::new("", format!("the body is no UTF-8 from byte {}", error.valid_up_to())))?;
         self.read(text).or_else(|bad| match json::mended(text) {
-            // JavaScript cuts texts within a character, and writes the half of it that is left.
+            // JavaScript cuts texts within a surrogate pair, and writes the half that is left.
             Some(mended) => self.read(&mended),
             None => Err(bad),
         })
@@ -87,7 +87,7 @@ impl Api {
         }
     }
 
-    /// A stream that will hold the answer with this id and time.
+    /// A stream for the answer with this id and time.
     pub fn events<'a>(self, request: &'a Request, id: &'a str, created: i64) -> Events<'a> {
         Events {
             api: self,
@@ -102,7 +102,7 @@ impl Api {
         self.error_at(400, &bad.to_string(), field)
     }
 
-    /// The body of an answer with this status, from 400 on.
+    /// The body of an error with this status, from 400 on.
     pub fn error(self, status: u16, message: &str) -> Vec<u8> {
         self.error_at(status, message, None)
     }
@@ -125,7 +125,7 @@ impl Api {
         })
     }
 
-    /// The list of models: the one that is trained.
+    /// The list of models: only the policy.
     pub fn models(self, model: &str) -> Vec<u8> {
         encode::body(&match self {
             Self::Messages => json!({
@@ -156,7 +156,7 @@ impl Api {
     }
 }
 
-/// What every event of a stream repeats.
+/// The fields that every event of a stream repeats.
 #[derive(Clone, Copy)]
 struct Head<'a> {
     request: &'a Request,
@@ -173,8 +173,7 @@ pub struct Events<'a> {
 }
 
 impl Events<'_> {
-    /// Bytes that keep the client waiting; the first call opens the stream. Comments would not do: clients do not count
-    /// them as life.
+    /// Bytes that keep the client waiting; the first call opens the stream. Comments would not do: clients ignore them.
     pub fn wait(&mut self) -> Vec<u8> {
         match self.api {
             Api::ChatCompletions => chat::wait(self.head),
@@ -183,7 +182,7 @@ impl Events<'_> {
         }
     }
 
-    /// The events of the whole answer that were not sent yet, the last one included.
+    /// The events of the whole answer that were not sent yet, with the last one.
     pub fn finish(mut self, answer: &Answer) -> Vec<Vec<u8>> {
         match self.api {
             Api::ChatCompletions => chat::events(self.head, answer),

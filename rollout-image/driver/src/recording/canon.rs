@@ -1,10 +1,10 @@
-//! When two messages say the same: checksums of a canonical form.
+//! Checksums of a canonical form, equal for messages that say the same.
 //!
-//! A harness sends back what it was answered, but not byte for byte: it writes arguments anew (other blanks, another
-//! order of keys, `1` for `1.0`), adds the flags that a call left out as `false`, trims reasoning or writes it before
-//! the words, ends the words with a line end, and leaves fields out. The form here is the same for all of that, and for
-//! nothing that a model would read as something else. Every part goes into its checksum with its length, so that no
-//! text can pass for the boundary between two.
+//! A harness sends answers back, but not byte for byte: it rewrites arguments (other blanks, another order of keys, `1`
+//! for `1.0`), adds flags that a call left out as `false`, trims reasoning or writes it before the content, ends the
+//! content with a newline, and leaves fields out. None of this changes the canonical form; any other difference that a
+//! model would read does. Every part goes into its checksum with its length, so that no text can pass for the boundary
+//! between two parts.
 
 use super::request::{ChatMessage, Request, Role};
 use crate::calls::{THINK, THOUGHT};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;
 
-/// A checksum. Written as 32 hexadecimal digits.
+/// A checksum, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key([u8; 16]);
 
@@ -23,7 +23,7 @@ impl Key {
         hex::encode(self.0)
     }
 
-    /// A key from its digits; nothing where they are none.
+    /// A key from its digits; `None` if the text is not a key.
     pub fn parse(text: &str) -> Option<Self> {
         let mut bytes = [0; 16];
         hex::decode_to_slice(text, &mut bytes).ok()?;
@@ -35,9 +35,9 @@ impl Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     pub tools: Key,
-    /// `chain[n]` is of the first n messages.
+    /// `chain[n]` is the checksum of the first n messages.
     pub chain: Vec<Key>,
-    /// Of the whole request: a retry has the same.
+    /// The checksum of the whole request; a retry has the same.
     pub whole: Key,
 }
 
@@ -63,13 +63,13 @@ impl Keys {
         }
     }
 
-    /// Of all messages.
+    /// The checksum of all messages.
     pub fn messages(&self) -> Key {
         self.chain.last().copied().unwrap_or_default()
     }
 }
 
-/// The checksum of a conversation that has one message more.
+/// The checksum of a conversation with one more message.
 pub fn behind(before: Key, message: &ChatMessage) -> Key {
     let mut parts = Parts::new("message");
     parts.bytes(&before.0);
@@ -86,7 +86,7 @@ pub fn behind(before: Key, message: &ChatMessage) -> Key {
     parts.key()
 }
 
-/// Reasoning and words of a message. An answer's blanks are in its ids, which stay as they were sampled.
+/// Reasoning and content of a message. Answers are trimmed: their blanks are in the sampled ids.
 pub fn said(message: &ChatMessage) -> (&str, &str) {
     if message.role != Role::Assistant {
         return ("", &message.content);
@@ -115,7 +115,7 @@ fn tools(text: &str) -> Key {
     }
 }
 
-/// What a checksum is of.
+/// The parts of a checksum.
 struct Parts(Sha256);
 
 impl Parts {
@@ -134,8 +134,9 @@ impl Parts {
         self.bytes(text.as_bytes());
     }
 
-    /// Of a call. A harness may add the flags that its tool has, as an editor's `"replace_all": false`, which was not
-    /// sampled: a flag that is off says as much as none. Two calls that differ in it only have two ids.
+    /// Adds a call's arguments without flags that are off. A harness may add a flag of its tool that was not sampled,
+    /// such as an editor's `"replace_all": false`, which says as much as no flag. Two calls that differ only in such a
+    /// flag have two ids.
     fn arguments(&mut self, text: &str) {
         match serde_json::from_str::<Value>(text) {
             Ok(mut given) => {
@@ -155,7 +156,7 @@ impl Parts {
         }
     }
 
-    /// Text that is no JSON is itself.
+    /// Text that is not JSON is added as is.
     fn no_json(&mut self, text: &str) {
         self.text("text");
         self.text(text);
@@ -166,7 +167,7 @@ impl Parts {
             Value::Null => self.text("null"),
             Value::Bool(value) => self.text(if *value { "true" } else { "false" }),
             Value::Number(number) => {
-                // As JavaScript reads it; -0 is written as 0.
+                // As JavaScript reads it; -0 counts as 0.
                 let number = number.as_f64().map_or(0.0, |number| number + 0.0);
                 self.text("number");
                 self.bytes(&number.to_bits().to_le_bytes());

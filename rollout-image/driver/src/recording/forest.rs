@@ -1,12 +1,12 @@
-//! Where in its episode a request belongs: behind a sampled answer, whose row it continues, or in a row of its own.
+//! Finds the place of a request in its episode: after a sampled answer, whose row it continues, or in a new row.
 //!
 //! Each sampled answer is a turn of one row. A request continues a row if its messages are those of a turn's request,
-//! that turn's answer and something new, and the answer is the last one of its row. One that continues behind an
-//! earlier answer opens a row with the same ids before it; any other opens a row with ids of its own. What a request
-//! has that was not sampled in its row is not trained on there.
+//! that turn's answer and something new, and the answer is the last one of its row. A request that continues an earlier
+//! answer opens a row with the same ids before it; any other request opens a row with ids of its own. Tokens of a
+//! request that were not sampled in its row are not trained on there.
 //!
-//! Pure: the same records give the same forest, in a driver that was started again too. In go requests as checksums
-//! ([`super::canon`]) and records of turns; out comes a [`Place`].
+//! Pure: the same records give the same forest, also in a restarted driver. Input: requests as checksums
+//! ([`super::canon`]) and records of turns. Output: a [`Place`].
 
 use super::canon::{Key, Keys, behind, said};
 use super::request::{ChatMessage, Request, Role};
@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug, Default)]
 pub struct Forest {
     nodes: Vec<Node>,
-    /// The tokens of each row.
+    /// The number of tokens of each row.
     rows: Vec<usize>,
     /// Turns by the key of their request.
     by_request: HashMap<Key, u32>,
@@ -35,7 +35,7 @@ pub struct Forest {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     row: u32,
-    /// The tokens of its row up to the end of its answer.
+    /// The number of tokens of its row up to the end of its answer.
     end: usize,
 }
 
@@ -49,25 +49,25 @@ struct Answered {
 /// Where a request belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// This turn has answered it.
+    /// This turn has already answered it.
     Known(u32),
     Behind(Behind),
-    /// In a row of its own.
+    /// In a new row, with ids of its own.
     Apart(Branch),
 }
 
-/// Behind a sampled answer.
+/// The place after a sampled answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behind {
     pub turn: u32,
-    /// The row of that answer, and its tokens up to the end of the answer.
+    /// The row of that answer, and the number of its tokens up to the end of the answer.
     pub row: u32,
     pub tokens: usize,
-    /// The first message that comes after the answer.
+    /// The index of the first message after the answer.
     pub new: usize,
     /// The request has the answer without its reasoning.
     pub bare: bool,
-    /// Why it opens a row with these tokens; nothing where it continues theirs.
+    /// Why it opens a row with these tokens; `None` if it continues their row.
     pub branch: Option<Branch>,
 }
 
@@ -80,7 +80,7 @@ pub struct NoRequest {
 }
 
 impl Forest {
-    /// Takes a turn in, as it was recorded.
+    /// Adds a recorded turn.
     pub fn push(&mut self, turn: &TurnRecord) -> Result<(), NoRequest> {
         let missing = || NoRequest {
             episode: turn.episode.clone(),
@@ -128,7 +128,8 @@ impl Forest {
         }
     }
 
-    /// Where it belongs if the answer without its reasoning counts as another: the chat template shows the reasoning.
+    /// The place if an answer without its reasoning counts as another answer, because the chat template shows the
+    /// reasoning.
     pub fn place_without(&self, request: &Request, keys: &Keys, refused: &Behind) -> Place {
         // The refused answer is the message before the new ones.
         let dropped = Branch::DroppedReasoning;
@@ -141,7 +142,7 @@ impl Forest {
         }
     }
 
-    /// Behind the last answer within the first `within` messages.
+    /// The place after the last answer within the first `within` messages.
     fn behind_the_last_of(&self, request: &Request, keys: &Keys, within: usize) -> Place {
         let prefixes = keys.chain.iter().enumerate().take(within + 1).rev();
         let mut found = prefixes.filter_map(|(length, key)| Some((length, self.answered.get(&(keys.tools, *key))?)));
@@ -160,7 +161,7 @@ impl Forest {
         })
     }
 
-    /// Why a request continues no row, where its first `matched` messages end with an answer of the same tools.
+    /// Why a request continues no row, if its first `matched` messages end with an answer under the same tools.
     fn why(&self, request: &Request, keys: &Keys, matched: usize) -> Branch {
         if self.nodes.is_empty() {
             return Branch::First;
@@ -191,7 +192,7 @@ impl Forest {
     }
 }
 
-/// The key of an answer without the conversation before it and without its reasoning, if it says something.
+/// The key of an answer without the conversation before it and without its reasoning; `None` for an empty one.
 fn alone(message: &ChatMessage) -> Option<Key> {
     let bare = without_reasoning(message);
     let says = !bare.tool_calls.is_empty() || !bare.content.is_empty();
@@ -206,8 +207,8 @@ fn without_reasoning(answer: &ChatMessage) -> ChatMessage {
     }
 }
 
-/// What a turn's record says of its request and of where its answer will be found again. `api`: in words. `answer`: as
-/// the agent gets it.
+/// The record of a turn's request, with the keys by which its answer is found again. `api`: the API's name. `answer`:
+/// as the agent gets it.
 pub fn record(api: &str, request: &Request, keys: &Keys, place: &Place, answer: &ChatMessage) -> RequestRecord {
     let (branch, new) = match place {
         Place::Known(_) => (None, request.messages.len()),

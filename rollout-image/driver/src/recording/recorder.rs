@@ -1,4 +1,4 @@
-//! Answers the requests of one episode: finds where each belongs, samples, and records the turn before it replies.
+//! Answers the requests of one episode: finds the place of each, samples, and records the turn before it replies.
 
 use super::api::Api;
 use super::canon::Keys;
@@ -18,33 +18,33 @@ use grpo_records::{CalledTool, EpisodeEnd, Message, TurnAction, TurnRecord};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rows of one episode. A harness that changes its history at every turn would have a row for each.
+/// The most rows of one episode. A harness that changes its history at every turn would have a row for each turn.
 pub const MOST_ROWS: usize = 32;
-/// How often one answer is given again. A client that throws an answer away asks until it is told to end.
+/// The most replays of one answer. A client that throws an answer away asks until it is told to end.
 const MOST_REPLAYS: u32 = 16;
 
-/// The forest of one episode, and how its answers are read.
+/// The forest of one episode, and the format of its answers.
 pub struct Recorder {
     format: CallFormat,
     /// As in [`PromptShape`].
     thinking: bool,
     forest: Forest,
-    /// How often each turn's answer was given again.
+    /// The number of replays of each turn's answer.
     replays: Vec<u32>,
 }
 
-/// The ids that a request adds, and the row they are for.
+/// The ids that a request adds, and their row.
 struct Prompt {
     row: u32,
-    /// Tokens of a row that stand before the ids, where there are some: row and length.
+    /// The tokens before the ids, if any: their row and their number.
     shared: Option<(u32, usize)>,
     ids: Vec<u32>,
-    /// The first message that the ids are of.
+    /// The index of the first message in the ids.
     new: usize,
 }
 
 impl Recorder {
-    /// The recorder of an episode, with the turns that it has already.
+    /// The recorder of an episode with these recorded turns.
     pub fn of(format: CallFormat, thinking: bool, turns: &[TurnRecord]) -> Result<Self, Abort> {
         let mut forest = Forest::default();
         for turn in turns {
@@ -58,7 +58,7 @@ impl Recorder {
         })
     }
 
-    /// How often recorded answers were given again.
+    /// The number of replays of recorded answers.
     pub fn replays(&self) -> u32 {
         self.replays.iter().sum()
     }
@@ -115,7 +115,7 @@ impl Recorder {
         });
         let given = TokenIds(shared, &prompt.ids);
         let prompt_length = given.len();
-        // What the episode has beyond its first prompt, this one's ids included.
+        // The tokens of the episode after its first prompt, with the ids of this one.
         let grown = if number == 0 {
             0
         } else {
@@ -131,7 +131,7 @@ impl Recorder {
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
         let most = request.max_tokens.unwrap_or(u32::MAX).clamp(1, room);
         let sampled = match episode.sample_at_most(most, prompt.row as usize, given, seed).await? {
-            // A row that begins has all of its ids in its first turn.
+            // The first turn of a row holds all ids of its prompt.
             Answered::Sampled(sampled) => (sampled, opens.then(|| given.to_vec())),
             Answered::OutOfTime { took } => {
                 episode.trajectory.sample_millis += millis(took);
@@ -158,13 +158,13 @@ impl Recorder {
         if end.is_none()
             && let Some(turn) = episode.trajectory.turns.last()
         {
-            // The client may be gone; then its answer waits for it.
+            // If the client is gone, the recorded answer waits for it.
             let _ = reply.send(Reply::Answer(Box::new(self.answer_of(turn, &request))));
         }
         Ok(end)
     }
 
-    /// The turn that an answer makes of a request.
+    /// The turn of a request and its answer.
     async fn turn(
         &self,
         episode: &LiveEpisode<'_>,
@@ -219,7 +219,7 @@ impl Recorder {
         })
     }
 
-    /// What a turn says, as its client gets it, the first time and again.
+    /// The answer of a turn, as the client gets it at first and in replays.
     fn answer_of(&self, turn: &TurnRecord, request: &Request) -> Answer {
         let parsed = calls::parse(self.format, &turn.text, &request.tools);
         Answer {
@@ -235,7 +235,7 @@ impl Recorder {
         }
     }
 
-    /// Whether the template leaves out the reasoning that the agent left out too.
+    /// Whether the template also leaves out the reasoning that the agent left out.
     async fn is_hidden(&self, episode: &LiveEpisode<'_>, request: &Arc<Request>, behind: &Behind) -> bool {
         let Some(turn) = episode.trajectory.turns.get(behind.turn as usize) else {
             return false;
@@ -261,7 +261,7 @@ impl Recorder {
         }
     }
 
-    /// The ids of a request in its place.
+    /// The prompt of a request at its place.
     async fn prompt(&self, episode: &LiveEpisode<'_>, request: &Arc<Request>, place: &Place) -> Result<Prompt, String> {
         let next = self.forest.rows() as u32;
         let Place::Behind(behind) = place else {
@@ -287,7 +287,7 @@ impl Recorder {
     }
 }
 
-/// Renders on a thread of its own. What a request makes the template fail with is told to the client, a panic too.
+/// Renders on a separate thread. The client is told of any failure, including a panic of the template.
 async fn rendered(
     render: impl FnOnce() -> Result<Vec<u32>, TemplateError> + Send + 'static,
 ) -> Result<Vec<u32>, String> {

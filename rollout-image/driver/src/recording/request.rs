@@ -1,20 +1,20 @@
 //! A request of any API in one form, and its answer.
 //!
-//! [`super::api`] makes a [`Request`] of a body, and a body of an [`Answer`]. What lies between knows no API.
+//! [`super::api`] turns a body into a [`Request`], and an [`Answer`] into a body. The code in between knows no API.
 
 pub use grpo_chat_template::{ChatMessage, Role, ToolCall};
 
 /// What a client asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// JSON text of an array in OpenAI's function form, in the client's key order; "" where there are no tools.
+    /// JSON text of an array in OpenAI's function form, in the client's key order; "" without tools.
     pub tools: String,
     /// At least one.
     pub messages: Vec<ChatMessage>,
     /// At least 1.
     pub max_tokens: Option<u32>,
     pub stream: bool,
-    /// Chat completions say their usage in a stream only on request. The other APIs always do.
+    /// Whether a stream of chat completions reports usage. The other APIs always do.
     pub include_usage: bool,
     /// The name that the client gave, which its answer repeats; "" if it gave none.
     pub model: String,
@@ -23,7 +23,7 @@ pub struct Request {
     pub overruled: Vec<(String, String)>,
 }
 
-/// What goes back to a client.
+/// The answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Letters, digits, `-` and `_`, unique within the episode. Each API puts its own prefix before it.
@@ -36,7 +36,7 @@ pub struct Answer {
     pub usage: Usage,
 }
 
-/// How many tokens a request took.
+/// The number of tokens of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: usize,

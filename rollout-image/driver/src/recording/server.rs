@@ -1,8 +1,8 @@
 //! The endpoint over HTTP: the routes of each API below a session's path, streams that stay open while an answer takes
 //! long, and each API's own errors.
 //!
-//! Every request that cannot be answered because its episode is over gets 404: command-line agents end at that, and
-//! repeat others for minutes. The message says nothing of limits: it is the policy's to read.
+//! A request whose episode is over gets 404: command-line agents end on 404, and retry other errors for minutes. The
+//! message does not mention limits, because the policy may read it.
 
 use super::api::{Api, BadRequest};
 use super::canon::Keys;
@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Largest body of a request.
+/// The largest body of a request, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 /// How long a body may take to arrive.
 const BODY_WITHIN: Duration = Duration::from_secs(60);
-/// After so long without an answer a stream is opened, and kept open with as long pauses: clients give up a request
+/// A stream opens after this time without an answer, and sends an event at this interval: clients give up a request
 /// without headers after two minutes, and a silent stream after four.
 const PAUSE: Duration = Duration::from_secs(30);
 const OVER: &str = "this session has ended";
@@ -161,10 +161,10 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
     whole(api, &request, replied.ok())
 }
 
-/// Sends what keeps a client waiting, then the answer. Without an answer the stream ends without content: the client
-/// asks again, and gets the recorded answer or the end.
+/// Keeps a client waiting, then sends the answer. Without an answer the stream ends without content: the client asks
+/// again, and gets the recorded answer or the end.
 async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<Reply>, to: mpsc::Sender<Bytes>) {
-    // What a stream is opened with is sent before the answer is known.
+    // The stream's id and time are sent before the answer is known.
     let id = format!("w{}", hex::encode(rand::random::<[u8; 8]>()));
     let created = jiff::Timestamp::now().as_second();
     let mut events = api.events(request, &id, created);
@@ -190,7 +190,7 @@ async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<R
     }
 }
 
-/// A body, if it is not too large and comes in time.
+/// A body, if it is not too large and arrives in time.
 async fn read(sessions: &Sessions, headers: &HeaderMap, body: Body) -> Result<Bytes, (StatusCode, String)> {
     let said = headers
         .get(CONTENT_LENGTH)
@@ -215,7 +215,7 @@ async fn read(sessions: &Sessions, headers: &HeaderMap, body: Body) -> Result<By
     Ok(share.hold(bytes.into()))
 }
 
-/// A reply that is no stream.
+/// A reply without a stream.
 fn whole(api: Api, request: &Request, reply: Option<Reply>) -> Response {
     match reply {
         Some(Reply::Answer(answer)) => json(StatusCode::OK, api.answer(request, &answer)),

@@ -1,8 +1,8 @@
-//! The sessions that are open, and the way from their HTTP requests to the episodes they belong to.
+//! The open sessions, and the way from their HTTP requests to their episodes.
 //!
 //! A session belongs to one live episode. Its path holds a secret of 128 random bits, which only the gateway's relay
-//! knows: the sandbox names a path below the relay's, and never sees it. An episode takes its requests one at a time;
-//! others wait here, and there is a bound for how many.
+//! knows: the sandbox names a path below the relay's, and never sees the secret. An episode takes one request at a
+//! time; a bounded number of others waits here.
 
 use super::api::Api;
 use super::canon::Keys;
@@ -13,11 +13,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-/// What sessions' paths begin with.
+/// The prefix of session paths.
 pub const SESSIONS: &str = "/sessions";
-/// Requests of one session that are waiting or being answered. The gateway serves as many connections of a port.
+/// The most requests of one session that wait or are being answered. The gateway serves as many connections per port.
 pub const MOST_REQUESTS: usize = 16;
-/// Room for bodies that are being read, of all sessions together, in largest files of the sandbox protocol (64 MiB).
+/// The memory for request bodies of all sessions together, in largest files of the sandbox protocol (64 MiB).
 const ROOM: usize = 8;
 
 /// Every open session of this driver. Cloning is cheap.
@@ -25,15 +25,15 @@ const ROOM: usize = 8;
 pub struct Sessions(Arc<Shared>);
 
 struct Shared {
-    /// By the checksum of the secret: how long a look-up takes says nothing about a secret.
+    /// By the secret's checksum, so that the time of a look-up reveals nothing about a secret.
     open: Mutex<HashMap<String, Door>>,
     room: Room,
 }
 
-/// Where requests of one session go in.
+/// The entry of one session for requests.
 #[derive(Clone)]
 pub(super) struct Door {
-    /// The lease whose sandbox may ask.
+    /// The lease whose sandbox may send requests.
     pub lease: String,
     pub model: String,
     pub places: Arc<Semaphore>,
@@ -47,14 +47,14 @@ pub struct Session {
     asked: mpsc::Receiver<Asked>,
 }
 
-/// A request on its way to its episode. A client that is gone is answered all the same: its answer is recorded.
+/// A request on its way to its episode. If the client is gone, the answer is still recorded.
 pub struct Asked {
     pub wanted: Wanted,
     pub request: Arc<Request>,
     pub reply: oneshot::Sender<Reply>,
 }
 
-/// What a request wants.
+/// The result that a request asks for.
 pub enum Wanted {
     /// An answer, through this API.
     Answer(Api, Keys),
@@ -62,7 +62,7 @@ pub enum Wanted {
     Count,
 }
 
-/// What a request gets. One that gets nothing came too late.
+/// The reply to a request. A request without a reply came too late.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Answer(Box<Answer>),
@@ -87,7 +87,7 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// Opens a session for the sandbox of a lease. `model`: the name that the model is said to have.
+    /// Opens a session for the sandbox of a lease. `model`: the model's name for clients.
     pub fn open(&self, lease: &str, model: &str) -> Session {
         let secret = hex::encode(rand::random::<[u8; 16]>());
         let (sender, asked) = mpsc::channel(MOST_REQUESTS);
@@ -105,7 +105,7 @@ impl Sessions {
         }
     }
 
-    /// The session of a secret, if the lease is its own.
+    /// The session of a secret, if it belongs to this lease.
     pub(super) fn door(&self, secret: &str, lease: &str) -> Option<Door> {
         let door = self.lock().get(&checksum(secret)).cloned();
         door.filter(|door| door.lease == lease)
@@ -130,7 +130,7 @@ impl Session {
     pub async fn next(&mut self) -> Asked {
         match self.asked.recv().await {
             Some(asked) => asked,
-            // Its sender is in the map until this is dropped.
+            // The map holds the sender until this value is dropped.
             None => std::future::pending().await,
         }
     }

@@ -1,4 +1,4 @@
-//! What Drain is: episodes that run when new weights come end under the old ones, and the next begin under the new.
+//! Drain: running episodes end with the old weights, and the next ones begin with the new weights.
 
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
@@ -7,18 +7,18 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 #[derive(Clone, Debug, Default)]
 pub struct Gate(Arc<RwLock<()>>);
 
-/// An episode that needs the engines as they are.
+/// An episode that needs the current weights.
 pub struct Inside {
     _guard: OwnedRwLockReadGuard<()>,
 }
 
-/// No episode is inside, and none comes in.
+/// No episode is inside, and none can enter.
 pub struct Closed {
     _guard: OwnedRwLockWriteGuard<()>,
 }
 
 impl Gate {
-    /// Waits while the gate is closed or about to be.
+    /// Waits while the gate is closed or closing.
     pub async fn enter(&self) -> Inside {
         Inside {
             _guard: self.0.clone().read_owned().await,

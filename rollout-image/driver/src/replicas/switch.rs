@@ -1,9 +1,9 @@
-//! Makes engines follow the journal: a replica that serves other weights than the promoted ones is told so, again and
-//! again; before that, it is told to bring them to its disk.
+//! Makes engines follow the journal: repeats the order to each replica that serves other weights than the promoted
+//! ones; before that, orders it to prefetch them.
 //!
-//! Level-triggered: this looks at every replica there is, all the time. A replica that restarts is simply behind. Each
-//! one switches by itself. One that served the weights before is awaited for a grace, and no longer. One that did not,
-//! because it boots, hangs or crashes again and again, is not awaited at all: each switch would cost that grace.
+//! Level-triggered: it checks every replica continuously, so a restarted replica is simply behind. Each replica
+//! switches by itself. A replica that served the previous weights is awaited for a grace period. A replica that did
+//! not, because it boots, hangs or crashes again and again, is not awaited: each switch would cost that grace period.
 
 use crate::engine::Engines;
 use crate::fault::{DriverError, TerminalFault};
@@ -16,42 +16,42 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How often replicas are looked at when all is well, and while one is behind.
+/// Interval of checks when all replicas are updated, and while one is behind.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_WHILE_BEHIND: Duration = Duration::from_millis(250);
-/// An order is repeated at most this often.
+/// Shortest time between repeated orders.
 const ORDER_EVERY: Duration = Duration::from_secs(5);
-/// How long the replicas that are ready wait for the others, counted from when the last one became ready.
+/// How long ready replicas wait for the others, counted from when the last one became ready.
 const GRACE: Duration = Duration::from_secs(120);
 /// How many replicas a message names.
 const NAMED: usize = 3;
 
-/// What every replica should serve.
+/// The weights that every replica should serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub version: String,
     /// `None` for the weights that an engine boots with: the driver cannot order those.
     pub order: Option<WeightsOrder>,
-    /// Checksum of the tensors, if the manifest names it: what an engine has to hold to count as updated.
+    /// Checksum of the tensors, if the manifest names it: an engine must hold it to count as updated.
     pub tensors_sha256: Option<String>,
-    /// The weights that come next: brought to disk while `version` serves.
+    /// The next weights: prefetched to disk while `version` serves.
     pub prefetch: Option<WeightsOrder>,
 }
 
-/// How far the replicas are.
+/// Progress of the replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// The version this view is about.
+    /// The target version of this view.
     pub version: String,
     pub known: usize,
     pub updated: usize,
-    /// Replicas that answer and serve something else.
+    /// Replicas that answer but do not serve it.
     pub behind: usize,
     /// Replicas that do not answer.
     pub absent: usize,
-    /// Those of both that are expected soon, because they served the weights before.
+    /// Replicas of both kinds that are expected soon, because they served the previous weights.
     pub awaited: usize,
-    /// The version that comes next, and the replicas that have it on disk.
+    /// The next version, and the number of replicas that have it on disk.
     pub next: Option<String>,
     pub prefetched: usize,
     pub message: Option<String>,
@@ -71,7 +71,7 @@ impl View {
     }
 }
 
-/// Looks at the replicas until the sender of `target` is dropped.
+/// Checks the replicas until the sender of `target` is dropped.
 pub async fn follow(
     engines: Engines,
     mut target: watch::Receiver<Option<Target>>,
@@ -82,7 +82,7 @@ pub async fn follow(
     loop {
         let wanted = target.borrow_and_update().clone();
         let pause = match &wanted {
-            // Before anything is wanted it is learned what the replicas serve: only then are they eligible.
+            // Without a target it still learns what the replicas serve: only then are they eligible.
             None => {
                 let replicas = engines.replicas().await;
                 let asked = replicas.iter().map(|replica| engines.status(*replica));
@@ -113,12 +113,12 @@ pub async fn follow(
     }
 }
 
-/// What each replica's process was told, and when.
+/// The last order to each replica's process, and its time.
 #[derive(Default)]
 struct Told(HashMap<SocketAddr, (String, Instant)>);
 
 impl Told {
-    /// Whether it is time to tell a replica: it has not heard this, or not lately.
+    /// Whether an order is due: the replica has not got it, or not lately.
     fn is_due(&mut self, replica: SocketAddr, what: String) -> bool {
         let heard = self.0.get(&replica);
         let due = heard.is_none_or(|(heard, at)| *heard != what || at.elapsed() >= ORDER_EVERY);
@@ -134,7 +134,7 @@ impl Told {
 struct Served {
     version: String,
     now: HashSet<SocketAddr>,
-    /// Nothing for the first target: it is not known who served before.
+    /// `None` for the first target: the replicas that served before are unknown.
     before: Option<HashSet<SocketAddr>>,
 }
 
@@ -147,7 +147,7 @@ impl Served {
         }
     }
 
-    /// Whether a replica that serves other weights, or none, should serve the target soon.
+    /// Whether a replica with other weights, or none, should serve the target soon.
     fn awaits(&self, replica: SocketAddr, serves_others: bool) -> bool {
         match &self.before {
             Some(before) => before.contains(&replica),
@@ -156,7 +156,7 @@ impl Served {
     }
 }
 
-/// One look at every replica, with an order for each that is behind.
+/// Checks every replica once, and orders each one that is behind to load the target.
 async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut Served) -> View {
     served.turn_to(&target.version);
     let mut said = Vec::new();
@@ -209,7 +209,7 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             (false, Some(message)) => format!("engine {replica} is {:?}: {message}", status.state),
             (false, None) => format!("engine {replica} serves {:?} and is {:?}", status.serving, status.state),
         });
-        // A replica on its way is left alone, one that failed or does not know is told; one in between now and then.
+        // A replica that pulls or loads the target gets no order; any other gets one, repeated at intervals.
         let under_way = status.wanted.as_deref() == Some(target.version.as_str())
             && matches!(status.state, AgentState::Pulling | AgentState::Loading);
         if let (Some(order), false) = (&target.order, under_way)
@@ -225,7 +225,7 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
     view
 }
 
-/// What is wrong with the first few replicas, and how many others.
+/// Problems of the first few replicas, and how many others have one.
 fn in_words(mut said: Vec<String>) -> Option<String> {
     let more = said.len().saturating_sub(NAMED);
     said.truncate(NAMED);
@@ -233,7 +233,7 @@ fn in_words(mut said: Vec<String>) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// Why replicas are not awaited any more.
+/// Why the driver stops waiting for replicas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
     #[error("nothing looks at the engines any more")]
@@ -257,17 +257,17 @@ impl From<SwitchError> for DriverError {
     }
 }
 
-/// For how long what is waited for.
+/// How long to wait for replicas.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Of those that are not ready, while others are.
+    /// For replicas that are not ready, while others are.
     grace: Duration,
     /// While replicas answer and none serves the weights.
     patience: Duration,
 }
 
-/// Waits until every awaited replica serves the target as it is now, or at least one does and the others have had their
-/// time.
+/// Waits until every awaited replica serves the current target, or until one does and the grace period of the others is
+/// over.
 pub async fn until_updated(
     view: watch::Receiver<View>,
     target: &watch::Receiver<Option<Target>>,
@@ -277,7 +277,7 @@ pub async fn until_updated(
     until(view, |view| updated(view, target), View::has_all_awaited, limits).await
 }
 
-/// Waits until one replica serves the target as it is now.
+/// Waits until one replica serves the current target.
 pub async fn until_one_updated(
     view: watch::Receiver<View>,
     target: &watch::Receiver<Option<Target>>,
@@ -287,14 +287,15 @@ pub async fn until_one_updated(
     until(view, |view| updated(view, target), |_| true, limits).await
 }
 
-/// How many replicas serve the target, as far as this view is of it.
+/// How many replicas serve the target; 0 if the view is of another version.
 fn updated(view: &View, target: &watch::Receiver<Option<Target>>) -> usize {
     let target = target.borrow();
     let current = target.as_ref().is_some_and(|target| target.version == view.version);
     if current { view.updated } else { 0 }
 }
 
-/// Waits until every replica that serves has `version` on disk, or the others have had their time.
+/// Waits until every serving replica has `version` on disk, or until one has and the grace period of the others is
+/// over.
 pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Result<View, SwitchError> {
     let ready = |view: &View| {
         if view.next.as_deref() == Some(version) {
@@ -303,7 +304,7 @@ pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Res
             0
         }
     };
-    // What serves meanwhile are the weights before.
+    // The previous weights serve meanwhile: no time limit.
     let limits = Limits {
         grace: GRACE,
         patience: Duration::MAX,
@@ -311,7 +312,7 @@ pub async fn until_prefetched(view: watch::Receiver<View>, version: &str) -> Res
     until(view, ready, |view| view.prefetched >= view.updated, limits).await
 }
 
-/// Waits until `ready` replicas, of which there must be one, are all of them, or no other has become ready for a grace.
+/// Waits until at least one replica is ready and either `all` holds or no other became ready within the grace period.
 async fn until(
     mut view: watch::Receiver<View>,
     ready: impl Fn(&View) -> usize,
@@ -319,8 +320,8 @@ async fn until(
     Limits { grace, patience }: Limits,
 ) -> Result<View, SwitchError> {
     let mut newest = (0, Instant::now());
-    // For how long replicas answered and none served this version, and when they were last looked at. A pool of which
-    // none answers is waited for: it has no pods, or no node for them.
+    // How long replicas have answered without serving this version, and the time of the last check. A pool without any
+    // answer has no time limit: it has no pods, or no node for them.
     let mut unserved: Option<(String, Duration, Instant)> = None;
     loop {
         {

@@ -65,7 +65,7 @@ async fn an_episode_stays_with_the_replica_that_has_its_prefix_while_that_is_not
     replicas.serves(replica(2), Some("a-v1"));
     let home = Home::default();
     let first = replicas.take("a-v1", &home).unwrap();
-    // Another one is idle, and all the same: the least busy alone would be taken.
+    // The other replica is idle; the rule of the least busy would choose it.
     let again = replicas.take("a-v1", &home).unwrap();
     assert_eq!(again.replica, first.replica);
     let mut held = vec![first, again];

@@ -14,7 +14,7 @@ fn pauses_grow_to_the_longest_and_progress_begins_anew() {
     assert_eq!(millis(&mut retry, 2), [1, 2]);
 }
 
-/// On a clock that only pauses move: on the machine's own, a late wake-up ends the total early or passes it.
+/// With a clock that only pauses move: on the real clock a late wake-up ends the total early or exceeds it.
 #[tokio::test(start_paused = true)]
 async fn the_total_ends_it_before_a_pause_that_would_pass_it() {
     let mut retry = Retry::new(Duration::from_millis(50), PAUSES);

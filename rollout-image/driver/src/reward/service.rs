@@ -1,11 +1,11 @@
-//! The client of `reward.http`: a service of the user's that says what an episode is worth.
+//! The client of `reward.http`: a user's service that decides the reward of an episode.
 //!
-//! Every episode with a verdict is posted to it. The answer is a record of its own, durable before the episode's, so a
-//! driver that comes back does not ask again; a question that was answered and not recorded is asked again under the
-//! same id. A service that does not answer, or answers something else than a number, is waited for as long as a grader
-//! is; then the episode is void. A fault of the service is never a reward. A question that it refuses (413, 422) is no
-//! fault: the policy decides what is in it, and must not gain a new attempt by it. 400 is one: servers and proxies say
-//! it of their own faults.
+//! The client posts every episode with a verdict. The answer is a separate record, durable before the episode's, so a
+//! restarted driver does not ask again; a request that was answered but not recorded is repeated with the same id. If
+//! the service does not answer, or answers something other than a number, the driver waits as long as for a grader;
+//! then the episode is void. A fault of the service is never a reward. A refusal (413, 422) is no fault: the policy
+//! decides the content of a request, and must not gain a new attempt by it. 400 is a fault: servers and proxies send it
+//! for their own errors.
 
 use crate::episode::abort::Abort;
 use crate::fault::DriverError;
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(500), Duration::from_secs(30));
-/// The largest reward that counts, as for those of the manifest.
+/// Largest reward that counts, as for those of the manifest.
 const LARGEST: f64 = 1000.0;
-/// The longest answer that is read, in bytes.
+/// Longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
-/// How much of a note is kept, in characters.
+/// Longest note that is kept, in characters.
 const LONGEST_NOTE: usize = 1000;
 
 /// The client.
@@ -32,21 +32,21 @@ pub struct RewardService {
     settings: RewardServiceSettings,
     http: reqwest::Client,
     places: Semaphore,
-    /// Since when it has answered nothing that counts: an outage is waited for once, not by each episode.
+    /// The current outage, if any: all episodes share one wait for it.
     failing: Mutex<Option<Failing>>,
 }
 
-/// Failures without an answer between them.
+/// Times of the first and the last failure in a row.
 struct Failing {
     since: Instant,
     last: Instant,
 }
 
-/// What is asked of one attempt.
+/// The request about one attempt.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Question<'a> {
-    /// The same whenever this is asked.
+    /// The same in every repetition.
     pub id: String,
     pub namespace: &'a str,
     pub run: &'a str,
@@ -57,12 +57,12 @@ pub struct Question<'a> {
     pub name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iteration: Option<u32>,
-    /// Of an evaluation.
+    /// The set of an evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<&'a str>,
     pub weights: Vec<String>,
     pub instance: &'a str,
-    /// The task's row without what gives the answer away.
+    /// The task's row without the fields that give the answer away.
     pub task: Map<String, Value>,
     /// As `Resolved` or `Unresolved`.
     pub outcome: Outcome,
@@ -83,10 +83,10 @@ struct Answer {
     note: Option<String>,
 }
 
-/// What came of a question.
+/// The result of a request.
 enum Told {
     Answer(Answer),
-    /// Asked again, it would be refused again. That is no loss: what is in a question, the policy decides.
+    /// A retry would be refused again. Not a loss: the policy decides the content of a request.
     Refused(String),
 }
 
@@ -95,7 +95,7 @@ impl RewardService {
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(5))
             .pool_idle_timeout(Duration::from_secs(30))
-            // Followed, a POST would come as a GET without what is asked.
+            // A followed redirect would turn the POST into a GET without a body.
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
@@ -107,8 +107,8 @@ impl RewardService {
         })
     }
 
-    /// What the service says that an attempt is worth, from the store where it has said so before. `unresolved`: what
-    /// an attempt is worth that it refuses to look at.
+    /// The service's reward for an attempt, from the store if it is recorded. `unresolved`: the reward if the service
+    /// refuses the request.
     pub async fn worth(
         &self,
         store: &RunStore,
@@ -146,7 +146,7 @@ impl RewardService {
         };
         match store.create(&file, &record).await? {
             Created::Written { .. } => Ok(record.reward),
-            // Another driver was faster: there is one reward per episode, and that is its.
+            // Another driver was faster; each episode has one reward, so that driver's counts.
             Created::Existed => Ok(store.read::<RewardAnswer>(&file).await?.reward),
         }
     }
@@ -158,7 +158,7 @@ impl RewardService {
         let Budget { total, .. } = self.settings.budget;
         let mut retry = Retry::new(total, PAUSES).with_jitter(&question.id);
         loop {
-            // It is never closed; and not held in a pause: what makes one question fail must not keep others waiting.
+            // The semaphore is never closed. A pause holds no place: one failing request must not delay others.
             let place = self.places.acquire().await;
             let asked = self.ask(body.clone()).await;
             drop(place);
@@ -182,7 +182,7 @@ impl RewardService {
     fn failing_for(&self) -> Duration {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // Where nothing was asked for so long, an outage of then says nothing of now.
+        // An outage whose last failure is older than this says nothing about now.
         let quiet = 2 * (PAUSES.longest + self.settings.budget.request);
         let since = failing
             .as_ref()
@@ -196,7 +196,7 @@ impl RewardService {
         let RewardServiceSettings { url, token, budget, .. } = &self.settings;
         let mut request = self.http.post(url).timeout(budget.request);
         if let Some(file) = token {
-            // Each time: a Secret may be changed.
+            // Read each time: a Secret may change.
             let read = std::fs::read_to_string(file);
             let token = read.map_err(|error| format!("reading the token {}: {error}", file.display()))?;
             request = request.bearer_auth(token.trim());
@@ -219,7 +219,7 @@ impl RewardService {
         }
         let answer: Answer = serde_json::from_slice(&read)
             .map_err(|error| format!("the answer is not {{\"reward\": number}} ({error}): {}", said()))?;
-        // An answer beyond the bounds is one: as a fault it would give the policy a new attempt.
+        // A reward beyond the bounds is clamped: as a fault it would give the policy a new attempt.
         match answer.reward.is_finite() {
             true => Ok(Told::Answer(Answer {
                 reward: answer.reward.clamp(-LARGEST, LARGEST),

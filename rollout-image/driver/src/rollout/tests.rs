@@ -1,6 +1,6 @@
 use super::ToCome;
 
-/// Three groups of two episodes, each of an image of its own.
+/// Three groups of two episodes, each group with its own image.
 fn to_come(width: usize, groups_ahead: Option<u32>) -> ToCome {
     let episodes = (0..6u32).map(|at| (at / 2, format!("task:{}", at / 2)));
     ToCome {
@@ -18,7 +18,7 @@ fn as_many_groups_are_warm_ahead_as_the_pool_says_else_as_many_episodes_as_run_a
         (3, None, 6, vec![]),
         (3, Some(0), 0, vec![]),
         (1, Some(1), 0, vec![("task:0", 2)]),
-        // The rest of a group that has begun.
+        // The rest of a started group.
         (1, Some(1), 1, vec![("task:0", 1)]),
         (1, Some(2), 1, vec![("task:0", 1), ("task:1", 2)]),
         (1, Some(9), 2, vec![("task:1", 2), ("task:2", 2)]),

@@ -1,4 +1,4 @@
-//! What a command-line agent needs of its sandbox: a port that leads to the driver, and an end by force.
+//! Sandbox calls for command-line agents: the relay to the driver, and killing a command.
 
 use super::{ANSWER_BYTES, BRIEF, Call, EXEC_MARGIN, Sandbox, SandboxError};
 use crate::retry::Budget;
@@ -6,11 +6,11 @@ use grpo_sandbox_protocol::{KillRequest, RelayRequest};
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// How often it is said again where a port of a sandbox leads.
+/// The pause between two renewals of a relay.
 const RELAY_PAUSE: Duration = Duration::from_secs(10);
 
 impl Sandbox {
-    /// Ends a command with everything that it started. One that has ended stays as it is.
+    /// Kills a command and everything that it started. A command that has ended is left as is.
     pub async fn kill(&self, id: &str) -> Result<(), SandboxError> {
         let kill = KillRequest {
             id: id.to_owned(),
@@ -22,12 +22,12 @@ impl Sandbox {
         self.gateway.send(&call, post).await.map(|_| ())
     }
 
-    /// Leads a port of the sandbox to a service. The gateway is waited for.
+    /// Relays a port of the sandbox to a service. Waits for the gateway.
     pub async fn relay(&self, relay: &RelayRequest) -> Result<(), SandboxError> {
         self.relay_within(relay, self.gateway.patience).await
     }
 
-    /// Says again where a port leads, until this is dropped: a gateway that was started again does not know it.
+    /// Renews a relay until the future is dropped: a restarted gateway does not know it.
     pub async fn keep_relay(&self, relay: &RelayRequest) -> Infallible {
         loop {
             tokio::time::sleep(RELAY_PAUSE).await;

@@ -1,22 +1,22 @@
-//! The gateway's answers: read up to a bound, because what ran in a sandbox decides how long they are; and what a
-//! refusal means for the next try.
+//! Reads the gateway's answers, and decides which refusals are retried. Reads are bounded, because the workload in a
+//! sandbox decides how long an answer is.
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin as Whose, Room};
 use reqwest::StatusCode;
 
-/// The longest answer of a call about leases, sessions and the pool, bytes.
+/// The longest answer to a call about leases, sessions and the pool, in bytes.
 pub(super) const ANSWER_BYTES: usize = 8 << 20;
-/// The longest refusal that is read, bytes.
+/// The longest refusal that is read, in bytes.
 const REFUSAL_BYTES: usize = 1 << 20;
 
-/// The longest answer about a command of which so many bytes of output are kept: a control character is six in JSON.
+/// The longest answer to a command that keeps this many bytes of output: a control character is six bytes in JSON.
 pub(super) fn answer_of_output(kept: u64) -> usize {
     usize::try_from(kept).map_or(usize::MAX, |kept| kept.saturating_mul(6).saturating_add(64 << 10))
 }
 
 pub(super) enum Refusal {
-    /// No answer, or none of the gateway's.
+    /// No answer, or an answer that is not the gateway's.
     Away(String),
     Again(ErrorBody),
     Final(ErrorBody),
@@ -47,7 +47,7 @@ pub(super) async fn once(request: reqwest::RequestBuilder, longest: usize, room:
     }
     let bytes = read(answer, REFUSAL_BYTES, room).await;
     match serde_json::from_slice::<ErrorBody>(&bytes.unwrap_or_default()) {
-        // A token may be replaced, and its account allowed, in the next moment.
+        // The token may be renewed, or its account allowed, before the next try.
         Ok(body) if matches!(body.code, ErrorCode::Unauthenticated | ErrorCode::Forbidden) => Err(Refusal::Again(body)),
         Ok(body) if may_pass(status, &body) => Err(Refusal::Again(body)),
         Ok(body) => Err(Refusal::Final(body)),
@@ -59,7 +59,7 @@ fn away(error: reqwest::Error) -> Refusal {
     Refusal::Away(error.to_string())
 }
 
-/// The whole answer, once there is room for it. One that is longer than it may be is no better the next time.
+/// Reads the whole answer, once there is room for it. An answer that is too long is final: a retry would get the same.
 async fn read(mut answer: reqwest::Response, longest: usize, room: &Room) -> Result<Bytes, Refusal> {
     let too_long = || {
         let message = format!("the gateway's answer has more than {longest} bytes; is it the gateway that answers?");
@@ -82,9 +82,9 @@ async fn read(mut answer: reqwest::Response, longest: usize, room: &Room) -> Res
     Ok(share.hold(bytes))
 }
 
-/// Whether the same call may be served later: a full pool, a gateway that starts, a probe that is not through, a
-/// registry that is away, clocks that are about to be set. What the workload brought about it would bring about again,
-/// and waiting for it would turn its loss into a fault of the infrastructure.
+/// Whether a retry may succeed: the pool is full, the gateway starts, the egress probe is not done, the registry is
+/// unavailable, or clocks differ. An error that the workload caused would recur, and waiting for it would turn the
+/// workload's loss into a fault of the infrastructure.
 fn may_pass(status: StatusCode, body: &ErrorBody) -> bool {
     let passing = matches!(
         body.code,

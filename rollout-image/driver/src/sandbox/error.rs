@@ -1,4 +1,4 @@
-//! What can go wrong with a sandbox: who can have caused it, and the void that an attempt ends with.
+//! Errors of sandboxes: their possible cause, and the void reason of the attempt.
 
 use grpo_records::VoidReason;
 use grpo_sandbox_protocol::{FaultOrigin as Whose, SandboxCause};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The sandbox is gone, and it is known whose fault that is.
+    /// The sandbox is gone, for a cause that the gateway names (it may be `Unknown`).
     #[error("the sandbox of lease {lease} is gone: {cause:?}")]
     Lost { lease: String, cause: SandboxCause },
     #[error("the image {image} cannot be pulled: {message}")]
@@ -16,7 +16,7 @@ pub enum SandboxError {
         doing: String,
         within: Duration,
         last: String,
-        /// The gateway answered, and the sandbox's pod is there, but nothing in it answers.
+        /// The gateway answered and the sandbox's pod exists, but nothing in it answers.
         silent: bool,
     },
     #[error("lease {lease} does not exist (any more)")]
@@ -32,7 +32,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// True when what ran in the sandbox brought it about.
+    /// Whether the workload in the sandbox caused the error.
     pub fn is_workloads_fault(&self) -> bool {
         match self {
             Self::Lost { cause, .. } => cause.fault() == Whose::Workload,
@@ -41,7 +41,7 @@ impl SandboxError {
         }
     }
 
-    /// The name of a void that ends with it.
+    /// The reason of a void that ends with this error.
     pub fn void_reason(&self) -> VoidReason {
         match self {
             Self::Lost { .. } | Self::NoSuchLease { .. } => VoidReason::SandboxLost,
@@ -50,7 +50,7 @@ impl SandboxError {
         }
     }
 
-    /// Who can have caused it, as far as it is known here.
+    /// The possible cause, as far as it is known here.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Lost { cause, .. } if cause.fault() == Whose::Workload => Blame::Workload,
@@ -70,12 +70,12 @@ impl SandboxError {
     }
 }
 
-/// Who can have caused an error while a command of the policy, or its patch, was in the sandbox.
+/// The possible cause of an error while a command of the policy, or its patch, was in the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// What ran in the sandbox, or what the policy asked for.
+    /// The workload in the sandbox, or the policy's request.
     Workload,
-    /// Nothing outside the sandbox explains it: what ran there may have caused it.
+    /// Nothing outside the sandbox explains it: the workload may have caused it.
     Unknown,
     Infrastructure,
 }

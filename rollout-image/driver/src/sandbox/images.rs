@@ -1,7 +1,7 @@
-//! Images that cannot be pulled: since when, why, and how long sandboxes of them are waited for.
+//! Images that cannot be pulled: since when, why, and how long leases wait for them.
 //!
-//! The wait belongs to the image and not to a call. The episodes of a group begin together and wait together, and an
-//! image that was given up is not waited for again by each attempt that follows.
+//! The wait is per image, not per call: the episodes of a group begin and wait together, and later attempts do not wait
+//! again for an image that was given up.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 const NAMED: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// The images that could not be pulled when they were last asked for. Cloning is cheap and shares them.
+/// Images whose last pull failed. Cloning is cheap and shares them.
 #[derive(Clone, Debug)]
 pub struct Images {
     patience: Duration,
@@ -32,7 +32,7 @@ impl Trouble {
         now.duration_since(self.since) >= patience
     }
 
-    /// An image that was not asked for as long as this has a new chance.
+    /// An image without a failure for `patience` gets a new chance.
     fn is_forgotten(&self, patience: Duration, now: Instant) -> bool {
         now.duration_since(self.last) >= patience
     }
@@ -46,7 +46,7 @@ impl Images {
         }
     }
 
-    /// Remembers that the image cannot be pulled, and says whether a call that began then still waits for it.
+    /// Records a failed pull for a call that began at `began`. Returns whether calls still wait for the image.
     pub fn failed(&self, image: &str, why: &str, began: Instant) -> bool {
         let now = Instant::now();
         let mut is_waited_for = true;
@@ -64,13 +64,13 @@ impl Images {
         is_waited_for
     }
 
-    /// The image could be pulled.
+    /// Records a successful pull.
     pub fn pulled(&self, image: &str) {
         self.troubles
             .send_if_modified(|troubles| troubles.remove(image).is_some());
     }
 
-    /// Tells the message now, at each change, and every minute: what is old is then forgotten.
+    /// Reports the message now, at each change, and every minute, so that old failures drop out.
     pub async fn follow(&self, mut tell: impl FnMut(Option<String>)) -> Infallible {
         let mut seen = self.troubles.subscribe();
         loop {
@@ -79,7 +79,7 @@ impl Images {
         }
     }
 
-    /// What a person should know of them.
+    /// The message for users; `None` if no pull fails.
     pub fn message(&self) -> Option<String> {
         let (troubles, now) = (self.troubles.borrow(), Instant::now());
         let minutes = self.patience.as_secs().div_ceil(60);

@@ -1,4 +1,4 @@
-//! Programs in a sandbox that are talked to, such as a debugger.
+//! Sessions: interactive programs in a sandbox, such as a debugger.
 
 use super::{ANSWER_BYTES, Call, EXEC_MARGIN, Sandbox, SandboxError};
 use crate::retry::Budget;
@@ -6,17 +6,17 @@ use grpo_sandbox_protocol::{CloseRequest, SessionInput, SessionReply, SessionReq
 use serde::Serialize;
 use std::time::Duration;
 
-/// Beginning one may have to set an environment up first.
+/// The time limit to begin a session, which may have to set up an environment first.
 const BEGIN_WITHIN: Duration = Duration::from_secs(90);
 
 impl Sandbox {
-    /// Begins a session. The same id is the same session.
+    /// Begins a session. A repeated id gets the same session.
     pub async fn begin_session(&self, request: &SessionRequest) -> Result<(), SandboxError> {
         let call = self.session_call(format!("beginning session {}", request.id), BEGIN_WITHIN);
         self.post("/sessions", &call, request).await.map(|_| ())
     }
 
-    /// Types, and waits for the reply. The same id answers the first reply.
+    /// Types, and waits for the reply. A repeated id gets the first reply.
     pub async fn session_input(&self, input: &SessionInput) -> Result<SessionReply, SandboxError> {
         let time = Duration::from_millis(input.timeout_millis) + EXEC_MARGIN;
         let call = self.session_call(format!("typing into session {}", input.session), time);
@@ -24,7 +24,7 @@ impl Sandbox {
         super::parsed(&call, &answer)
     }
 
-    /// Ends a session and what it has started.
+    /// Ends a session and the processes that it started.
     pub async fn close_session(&self, id: &str) -> Result<(), SandboxError> {
         let call = self.session_call(format!("ending session {id}"), EXEC_MARGIN);
         let request = CloseRequest { id: id.to_owned() };

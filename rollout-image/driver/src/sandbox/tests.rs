@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Suspended, migrated or out of processor time: none of that ends the episodes that it holds.
+/// A driver that is suspended, migrated or out of processor time keeps its episodes.
 #[test]
 fn a_driver_that_stands_still_for_four_minutes_keeps_its_leases() {
     let ttl = crate::config::Patience::default().lease_ttl;
@@ -27,7 +27,7 @@ fn call() -> Call<'static> {
     }
 }
 
-/// What a gateway answers where the policy, its command or its patch is the cause.
+/// Answers of a gateway for an error that the policy, its command or its patch caused.
 fn caused_by_a_policy() -> impl Strategy<Value = ErrorBody> {
     use ErrorCode::*;
     let codes = [

@@ -1,5 +1,5 @@
-//! `GET /weights/<version>/<file>`: a file of a published version, or the part that a `Range` header asks for. It is
-//! read from the store piece by piece.
+//! `GET /weights/<version>/<file>`: a file of a published version, or the part that a `Range` header requests, streamed
+//! from the store.
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -11,7 +11,7 @@ use grpo_records::{RunStore, StoreError};
 use http_range_header::parse_range_header;
 use std::ops::Range;
 
-/// What of a file is asked for.
+/// The requested part of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     Whole,
@@ -21,7 +21,7 @@ enum Wanted {
 }
 
 impl Wanted {
-    /// Of a header that names several parts, or nothing that this server knows, the whole is the answer (RFC 9110).
+    /// A header with several parts, or of a form that this server does not know, gets the whole file (RFC 9110).
     fn of(headers: &HeaderMap, length: u64) -> Self {
         let Some(header) = headers.get(RANGE).and_then(|value| value.to_str().ok()) else {
             return Self::Whole;

@@ -1,7 +1,7 @@
-//! From a row to a task, by the format of its dataset.
+//! Turns a row into a task, by the format of its dataset.
 //!
-//! A row is complete when it says by itself how it is graded; rows of other formats are completed by the grader's
-//! worker, which has the publishers' packages. What a row lacks is not a fault of the run: the row is skipped.
+//! A complete row says how it is graded. Rows of other formats are completed by the grader's worker, which has the
+//! publishers' packages. A row that lacks a field is skipped; the run does not fail.
 
 use super::reader::Row;
 use super::{Task, TaskEnvironment, installs};
@@ -14,13 +14,13 @@ use std::sync::Arc;
 
 type Fields = Map<String, Value>;
 
-/// Where SWE-bench images have the repository.
+/// The folder of the repository in SWE-bench images.
 const REPOSITORY: &str = "/testbed";
-/// Images of SWE-bench and of the data sets that are built as it is; their tests run in its conda environment.
+/// In the names of images of SWE-bench and of datasets built like it; their tests run in its conda environment.
 const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
-/// As their evaluation scripts begin.
+/// The first commands of their evaluation scripts.
 const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
-/// Columns by which a row says how it is graded.
+/// Columns that say how a row is graded.
 const GRADED_BY: [&str; 3] = ["eval_script", "log_parser", "eval_type"];
 /// Columns with an image; the first that is given wins.
 const IMAGE: [&str; 3] = ["image", "image_name", "docker_image"];
@@ -42,7 +42,7 @@ impl Ungradable {
     }
 }
 
-/// What one row is.
+/// The kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RowKind {
     /// With image, evaluation script, log parser and lists of tests.
@@ -58,7 +58,7 @@ pub enum RowKind {
 }
 
 impl RowKind {
-    /// As the worker and people call it.
+    /// The name for the worker and for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compiled => "Compiled",
@@ -71,7 +71,7 @@ impl RowKind {
         }
     }
 
-    /// The column with the repository, which a selection asks about.
+    /// The column with the repository, for selections.
     fn repo(self) -> &'static str {
         match self {
             Self::R2E => "repo_name",
@@ -81,7 +81,7 @@ impl RowKind {
         }
     }
 
-    /// The name of a row that has no `instance_id`.
+    /// The instance of a row without `instance_id`.
     fn instance(self, fields: &Fields) -> Result<String, Ungradable> {
         match self {
             Self::R2E => Ok(format!(
@@ -97,19 +97,19 @@ impl RowKind {
     }
 }
 
-/// A row before it is completed: what a selection asks about.
+/// A row before it is completed, as selections see it.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub kind: RowKind,
     pub instance: String,
     pub repo: String,
     pub fields: Fields,
-    /// Of the row's bytes.
+    /// The checksum of the row's bytes.
     pub sha256: String,
 }
 
 impl Candidate {
-    /// Names the row and says what it is.
+    /// Finds the kind and the instance of a row.
     pub fn of(format: RowFormat, row: Row<'_>) -> Result<Self, Ungradable> {
         let (mut fields, source) = unwrapped(row.fields)?;
         let kind = kind(format, &fields, source.as_deref())?;
@@ -131,7 +131,7 @@ impl Candidate {
         })
     }
 
-    /// A row that names no image has this one.
+    /// Sets the image of a row that names none.
     pub fn fill_image(&mut self, image: Option<&str>) {
         if let (Some(image), false) = (image, IMAGE.iter().any(|name| has(&self.fields, name))) {
             self.fields.insert(IMAGE[0].to_owned(), image.into());
@@ -139,7 +139,8 @@ impl Candidate {
     }
 }
 
-/// Of `task_id`, a text or a number, or `task_name`; what no instance may be named by becomes a dash.
+/// The instance, from `task_id` (a text or a number) or `task_name`. Characters that an instance cannot have become
+/// dashes.
 fn kod_code_name(fields: &Fields) -> Result<String, Ungradable> {
     let id = match fields.get("task_id") {
         Some(Value::String(id)) if !id.is_empty() => Some(id.clone()),
@@ -156,7 +157,7 @@ fn kod_code_name(fields: &Fields) -> Result<String, Ungradable> {
     Ok(id.chars().map(plain).collect())
 }
 
-/// An object, or JSON in a text.
+/// The field `extra_info`, an object or JSON in a text.
 fn extra_info(fields: &Fields) -> Option<Fields> {
     match fields.get("extra_info")? {
         Value::Object(info) => Some(info.clone()),
@@ -165,8 +166,8 @@ fn extra_info(fields: &Fields) -> Option<Fields> {
     }
 }
 
-/// The row inside of a row of slime, `{text or input, metadata: {instance, data_source}}`, and its source; any other
-/// row is itself.
+/// The inner row of a row of slime, `{text, input or prompt, metadata: {instance, data_source}}`, and its source. Any
+/// other row stays as is.
 fn unwrapped(mut outer: Fields) -> Result<(Fields, Option<String>), Ungradable> {
     if has(&outer, "instance_id") {
         return Ok((outer, None));
@@ -200,7 +201,7 @@ fn has(fields: &Fields, name: &str) -> bool {
     !matches!(fields.get(name), None | Some(Value::Null)) && fields[name] != ""
 }
 
-/// `source`: the name of the dataset, where the row says it.
+/// `source`: the name of the dataset, if the row has it.
 fn kind(format: RowFormat, fields: &Fields, source: Option<&str>) -> Result<RowKind, Ungradable> {
     let says_how = GRADED_BY.iter().any(|name| has(fields, name));
     Ok(match format {
@@ -240,7 +241,7 @@ fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
     if !has("instance_id") && extra_info(fields).is_some_and(|info| lists_files(&info)) {
         return RowKind::KodCode;
     }
-    // The only one that publishes scripts without a parser.
+    // The only dataset with scripts but no parser.
     if from("swe-gym") || has("eval_script") && has("test_patch") && !has("image") {
         return RowKind::SweGym;
     }
@@ -255,7 +256,7 @@ fn lists_files(info: &Fields) -> bool {
     files.is_some_and(|files| !files.is_empty() && files.iter().all(|file| file.get("path").is_some()))
 }
 
-/// The task of a complete row. Its position among the selected ones is not known yet.
+/// The task of a complete row. Its position among the selected rows is not known yet.
 pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
     let instance = text(&fields, "instance_id")?;
     for field in ["problem_statement", "repo", "version"].into_iter().chain(GRADED_BY) {
@@ -298,7 +299,7 @@ fn text(fields: &Fields, field: &str) -> Result<String, Ungradable> {
     }
 }
 
-/// A field that may be left out.
+/// Reads an optional field.
 fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields, field: &str, wanted: &str) -> Result<T, Ungradable> {
     match fields.get(field) {
         None | Some(Value::Null) => Ok(T::default()),
@@ -308,7 +309,7 @@ fn read<T: serde::de::DeserializeOwned + Default>(fields: &Fields, field: &str, 
     }
 }
 
-/// The lists come as lists, or as JSON in a text.
+/// A list of tests, given as a list or as JSON in a text.
 fn tests(fields: &Fields, field: &str) -> Result<Vec<String>, Ungradable> {
     let read = match fields.get(field) {
         None | Some(Value::Null) => return Err(Ungradable::new(field, "missing")),
@@ -327,7 +328,7 @@ fn activation(fields: &Fields, image: &str) -> Result<Option<String>, Ungradable
     }
 }
 
-/// The row's own image wins; SWE-bench's naming rule is for rows that have none.
+/// The row's own image wins; rows without one follow SWE-bench's naming rule.
 fn image(fields: &Fields, instance: &str) -> Result<String, Ungradable> {
     for field in IMAGE {
         match fields.get(field) {

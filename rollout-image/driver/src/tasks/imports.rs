@@ -1,5 +1,5 @@
-//! Whether the image of a task has the modules that its row's files import. Only rows of KodCode say which they are:
-//! images of the other formats are built for their tasks.
+//! Checks that a task's image has the modules that the row's files import. Only KodCode rows name modules: images of
+//! other formats are built for their tasks.
 
 use super::format::Ungradable;
 use crate::fault::DriverError;
@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 /// The field of a completed row with the names of modules.
 pub const FIELD: &str = "imports";
-/// Where the recipe of an image is that has the modules of the published rows.
+/// The recipe of an image with the modules of the published rows.
 const RECIPE: &str = "docs/images/kodcode/Dockerfile";
 
-/// What an image is found to have.
+/// The contents of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageContents {
     /// Top-level modules that its Python can import.
     Modules(BTreeSet<String>),
-    /// Programs are missing without which no row can be graded.
+    /// Missing programs, without which no row can be graded.
     Without(Vec<String>),
-    /// The image was not asked: each row is taken.
+    /// The image was not asked: every row is taken.
     Unknown,
 }
 
@@ -29,7 +29,7 @@ pub trait ImageModules {
     fn contents(&self, image: &str) -> impl Future<Output = Result<Arc<ImageContents>, DriverError>> + Send;
 }
 
-/// No image can be asked: for rows that name no modules.
+/// Fails for every image: for rows that name no modules.
 #[derive(Clone, Copy, Debug)]
 pub struct NoImages;
 
@@ -40,7 +40,7 @@ impl ImageModules for NoImages {
     }
 }
 
-/// Asks no image: for a list of a run's tasks before there are sandboxes.
+/// Asks no image: for a list of a run's tasks before sandboxes exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Unasked;
 
@@ -56,7 +56,7 @@ pub fn named(row: &Value) -> Vec<&str> {
     names.into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Nothing that is named may be missing.
+/// Refuses a row if its image lacks a named module.
 pub fn check(image: &str, wanted: &[&str], contents: &ImageContents) -> Result<(), Ungradable> {
     let missing: Vec<&str> = match contents {
         ImageContents::Without(programs) => {

@@ -1,8 +1,8 @@
-//! Whether a grading script installs packages: what it needs a package index for, read off its text.
+//! Finds the command of a grading script that needs a package index, from the script's text.
 //!
-//! Only commands at the beginning of a line, or after `;`, `&&`, `||` and `|`, count. What a script writes elsewhere,
-//! such as a test patch in a here-document, is no command. A command that is not recognized is one row that is not
-//! named; it is never skipped for it.
+//! Only commands at the beginning of a line, or after `;`, `&`, `|`, a parenthesis or a backquote, count. Other text,
+//! such as a test patch in a here-document, is not a command. A row with an unrecognized command is not named in the
+//! report; no row is skipped for its commands.
 
 /// The longest command in a message, in characters.
 const LONGEST: usize = 60;
@@ -10,7 +10,7 @@ const LONGEST: usize = 60;
 const PREFIXES: [&str; 12] = [
     "sudo", "env", "exec", "time", "command", "nohup", "then", "do", "else", "if", "!", "{",
 ];
-/// Options with which nothing is asked of an index.
+/// Options that avoid the index.
 const OFFLINE: [&str; 3] = ["--no-index", "--offline", "--dry-run"];
 /// Options of pip whose value is the next word.
 const WITH_VALUE: [&str; 8] = [
@@ -32,7 +32,7 @@ pub fn command(script: &str) -> Option<String> {
     Some(found.join(" ").chars().take(LONGEST).collect())
 }
 
-/// The lines that the shell reads as commands: continued ones are one, and here-documents and comments are left out.
+/// The command lines of a script: continued lines are joined, here-documents and comments are left out.
 fn lines(script: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut continued = false;
@@ -58,18 +58,18 @@ fn lines(script: &str) -> Vec<String> {
 /// The word that ends the here-document which begins on this line.
 fn here_document(line: &str) -> Option<String> {
     let (before, after) = line.split_once("<<")?;
-    // `<<<` is a text of its own.
+    // `<<<` is a here-string.
     if after.starts_with('<') || before.ends_with('<') {
         return None;
     }
     let word = after.trim_start_matches('-').split_whitespace().next()?;
     let word = word.trim_matches(['\'', '"', '\\']);
-    // Not a shift of numbers.
+    // Excludes a shift of numbers.
     word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         .then(|| word.to_owned())
 }
 
-/// The words of each command of a line, without what stands before it.
+/// The words of each command of a line, without its prefixes.
 fn simple_commands(line: &str) -> Vec<Vec<&str>> {
     let parts = line.split([';', '|', '&', '(', ')', '`']);
     let words = parts.map(|part| {
@@ -104,7 +104,7 @@ fn needs_an_index(words: &[&str]) -> bool {
     if version("pip") {
         return pip_needs_an_index(arguments);
     }
-    // The words that are no options: `apt-get -y install x` installs.
+    // The words that are not options: `apt-get -y install x` installs.
     let mut verbs = arguments.iter().filter(|word| !word.starts_with('-')).copied();
     let first = verbs.next().unwrap_or_default();
     let second = verbs.next().unwrap_or_default();
@@ -148,7 +148,7 @@ fn after<'a>(words: &[&'a str], word: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// A folder is installed without an index if neither what it needs nor what builds it is asked for.
+/// A folder needs no index if pip fetches neither its dependencies nor its build requirements.
 fn pip_needs_an_index(arguments: &[&str]) -> bool {
     let mut words = arguments.iter().copied().skip_while(|word| word.starts_with('-'));
     match words.next() {

@@ -1,8 +1,8 @@
-//! `grpo-driver tasks`: the tasks that a run would have, asked for before there is a run.
+//! `grpo-driver tasks`: lists the tasks of a run before the run exists.
 //!
-//! A `run.json` comes in by POST; out come, line by line, the report and the rows of each set, read, completed and
-//! selected by the same functions as in a run. There is no store: pins and downloads lie in a scratch folder. The
-//! server listens on loopback, like the one for records: who gets here came by the API server's port-forward.
+//! The answer to a POST of a `run.json` is, line by line, the report and the rows of each set, read, completed and
+//! selected by the same functions as in a run. There is no store: pins and downloads go into a scratch folder. Like the
+//! server for records, this one listens on loopback: clients come through the API server's port-forward.
 
 use crate::config;
 use crate::downloads::Downloads;
@@ -24,16 +24,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How often the answer says how far it is. It also keeps the connection from looking idle.
+/// The interval of progress lines, which also keep the connection from looking idle.
 const SAY: Duration = Duration::from_secs(2);
-/// Lines that wait for a slow reader.
+/// The number of lines that wait for a slow reader.
 const LINES_AHEAD: usize = 64;
-/// The longest `run.json` that is taken, in bytes: as long as the API server takes an object.
+/// The longest `run.json` that is taken, in bytes: the API server takes objects of this length.
 const LONGEST_QUESTION: usize = 4 << 20;
-/// The reason of a fault that another attempt may not meet.
+/// The reason of a fault that a retry may avoid.
 const PASSING: &str = "AttemptFailed";
 
-/// What the answer takes of this process.
+/// The settings of this process for answers.
 #[derive(Clone, Debug)]
 pub struct Lister {
     pub grader_worker: PathBuf,
@@ -45,7 +45,7 @@ pub struct Lister {
 
 type Lines = mpsc::Sender<TasksLine>;
 
-/// The reader of the answer went away.
+/// The reader of the answer is gone.
 #[derive(Debug)]
 struct ReaderGone;
 
@@ -57,7 +57,7 @@ pub fn router(lister: Lister) -> Router {
         .with_state(lister)
 }
 
-/// Answers until the process is ended.
+/// Serves until the process ends.
 pub async fn serve(lister: Lister, listen: SocketAddr) -> Result<(), DriverError> {
     let listener = tokio::net::TcpListener::bind(listen)
         .await
@@ -70,7 +70,7 @@ pub async fn serve(lister: Lister, listen: SocketAddr) -> Result<(), DriverError
 
 async fn answer(State(lister): State<Lister>, Json(question): Json<TasksQuestion>) -> Response {
     let (lines, written) = mpsc::channel(LINES_AHEAD);
-    // On a thread of its own: rows are read from a disk there, as they are in a run.
+    // On a separate thread: rows are read from a disk there, as in a run.
     let runtime = tokio::runtime::Handle::current();
     tokio::task::spawn_blocking(move || runtime.block_on(lister.tell(&question, &lines)));
     let stream = futures::stream::unfold(written, async |mut written| {
@@ -145,7 +145,7 @@ impl Lister {
     }
 }
 
-/// Waits for the work, and says meanwhile how far it is. The work ends when the reader is gone.
+/// Waits for the work and sends progress lines meanwhile. The work ends when the reader is gone.
 async fn saying<T>(set: &str, board: &Board, lines: &Lines, work: impl Future<Output = T>) -> Result<T, ReaderGone> {
     let mut work = std::pin::pin!(work);
     loop {

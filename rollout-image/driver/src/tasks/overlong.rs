@@ -1,7 +1,7 @@
-//! Tasks whose first prompt is longer than the run takes: left out of their set, and named in its report.
+//! Leaves tasks whose first prompt is too long out of their set, and names them in its report.
 //!
-//! The selection comes first: a set with a limit has fewer tasks then, and the tasks that are left stay those of a run
-//! without such a bound.
+//! The selection comes first: a set with a limit then has fewer tasks, and the remaining tasks are those of a run
+//! without this bound.
 
 use grpo_contracts::reason::Reason;
 
@@ -9,8 +9,8 @@ use super::{Task, TaskSet, report};
 use crate::fault::TerminalFault;
 use grpo_contracts::task_sets::SkippedRow;
 
-/// Leaves out of a set every task whose first prompt has more than `limit` tokens. `tokens`: how many a task's has,
-/// where that is known.
+/// Leaves out of a set every task whose first prompt has more than `limit` tokens. `tokens`: the number of tokens of a
+/// task's first prompt, if known.
 pub fn leave_out(
     set: &mut TaskSet,
     limit: usize,

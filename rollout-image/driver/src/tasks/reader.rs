@@ -1,5 +1,5 @@
-//! From the file of a dataset to its rows: JSON lines, a JSON array, or parquet, told apart by the file's name and
-//! first letter. Each row is read when it is asked for.
+//! Reads the rows of a dataset's file: JSON lines, a JSON array, or parquet, told apart by the file's name and first
+//! character. Rows are read one by one, except those of an array.
 
 use crate::fault::TerminalFault;
 use grpo_contracts::reason::Reason;
@@ -15,7 +15,7 @@ const MAX_ROW: usize = 16 << 20;
 /// The longest file that is one JSON array, in bytes: it is read whole.
 const MAX_ARRAY: u64 = 256 << 20;
 
-/// Where a row is, for faults.
+/// The place of a row, for faults.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     file: &'a Path,
@@ -47,7 +47,7 @@ impl Place<'_> {
 pub struct Row<'a> {
     pub place: Place<'a>,
     pub fields: Map<String, Value>,
-    /// Of the row's bytes.
+    /// The checksum of the row's bytes.
     pub sha256: String,
 }
 
@@ -87,7 +87,7 @@ fn lines(file: &Path, mut input: BufReader<File>) -> impl Iterator<Item = Result
         while !over {
             number += 1;
             let (place, mut line) = (line_at(file, number), Vec::new());
-            // One more than a row may have, and its end.
+            // One byte more than the longest row, and the newline.
             let read = input.by_ref().take(MAX_ROW as u64 + 2).read_until(b'\n', &mut line);
             match read {
                 Ok(0) => return None,
@@ -146,7 +146,7 @@ fn array(file: &Path, input: BufReader<File>) -> Result<Rows<'_>, TerminalFault>
     ))
 }
 
-/// The row's bytes are then those of its JSON.
+/// Takes the value's JSON as the row's bytes.
 fn of_value(place: Place<'_>, value: Value) -> Result<Row<'_>, TerminalFault> {
     let text = value.to_string();
     of_bytes(place, text.as_bytes())

@@ -1,6 +1,6 @@
-//! What was made of the rows of a set: their formats, how many are tasks, and which were skipped for which cause.
+//! The report on the rows of a set: their formats, the number of tasks, and the skipped rows with their causes.
 //!
-//! It is logged, shown in the run's progress, and kept in the store beside the rows that graders were given.
+//! It is logged, shown in the run's progress, and kept in the store beside the rows for graders.
 
 use super::format::RowKind;
 use super::{Task, TaskSet};
@@ -21,7 +21,7 @@ pub(super) fn count(report: &mut SetReport, kinds: &BTreeMap<RowKind, usize>, ta
     choose(report, tasks);
 }
 
-/// Notes which tasks the run has.
+/// Counts the run's tasks, and those that install packages.
 pub(super) fn choose(report: &mut SetReport, tasks: &[Task]) {
     report.tasks = tasks.len();
     report.installing = Default::default();
@@ -32,8 +32,8 @@ pub(super) fn choose(report: &mut SetReport, tasks: &[Task]) {
     }
 }
 
-/// For people: what Auto found, unless the rows are complete as they are, what was skipped, and what installs packages
-/// where graders reach no index (`without_index`).
+/// The message for people: the formats that Auto found, unless all rows are complete; skipped rows; unused statements;
+/// and tasks that install packages, if graders reach no index (`without_index`).
 pub fn message(report: &SetReport, without_index: bool) -> Option<String> {
     let is_plain =
         report.format != RowFormat::Auto || report.rows.keys().all(|format| format == RowKind::Compiled.name());
@@ -49,7 +49,7 @@ pub fn message(report: &SetReport, without_index: bool) -> Option<String> {
     if !report.skipped.is_empty() {
         parts.push(report.skipped_in_words());
     }
-    // Names that no row has are most likely misspelt: nothing else would tell.
+    // Names without a row are probably misspelt, and nothing else reports them.
     if report.overridden < report.statements {
         let SetReport {
             overridden, statements, ..
@@ -64,7 +64,7 @@ pub fn message(report: &SetReport, without_index: bool) -> Option<String> {
     (!parts.is_empty()).then(|| format!("tasks.{}: {}", report.set, parts.join("; ")))
 }
 
-/// To the log.
+/// Logs the report.
 pub fn log(report: &SetReport) {
     let SetReport {
         set,
@@ -91,7 +91,7 @@ pub fn log(report: &SetReport) {
     }
 }
 
-/// Keeps the report in the store, and the rows where they are not those of the dataset. The first driver's stay.
+/// Keeps the report in the store, and the rows if they differ from the dataset's. The first driver's files stay.
 pub async fn keep(store: &RunStore, set: &TaskSet) -> Result<(), DriverError> {
     let report = &set.report;
     store.create(&paths::task_report(&report.set), report).await?;

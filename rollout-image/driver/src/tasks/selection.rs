@@ -1,4 +1,4 @@
-//! Which tasks of a dataset are taken, and in which order.
+//! The choice and the order of a dataset's tasks.
 
 use super::Task;
 use super::format::Candidate;
@@ -13,27 +13,26 @@ use rand::seq::SliceRandom;
 use regex_lite::Regex;
 use std::collections::HashSet;
 
-/// Which rows of which dataset: those that pass every filter, then shuffled, then a slice, then the first of what is
-/// left.
+/// A selection of a dataset's rows: filters, then a shuffle, then a slice, then a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     pub source: Source,
-    /// What its rows are.
+    /// The format of its rows.
     pub format: RowFormat,
-    /// Of rows that name none.
+    /// The image of rows that name none.
     pub image: Option<String>,
     /// Only these; empty means all.
     pub instances: Vec<String>,
     /// Not these.
     pub exclude: Vec<String>,
-    /// Only names that it matches as a whole.
+    /// Only names that match it as a whole.
     pub pattern: Option<Regex>,
     /// Only rows of these repositories; empty means all.
     pub repos: Vec<String>,
     pub shuffle: Option<u64>,
     pub slice: Option<Slice>,
     pub limit: Option<usize>,
-    /// Where statements are that take the place of the rows' own.
+    /// The source of statements that replace the rows' own.
     pub overrides: Option<Source>,
     /// Fields that prompts may show although they give the answer away.
     pub revealed: Vec<HiddenField>,
@@ -46,13 +45,13 @@ pub struct Slice {
     pub of: usize,
 }
 
-/// The regular expression, for a whole name.
+/// A regular expression that must match a whole name.
 pub fn pattern(text: &str) -> Result<Regex, regex_lite::Error> {
     Regex::new(&format!("^(?:{text})$"))
 }
 
 impl Selection {
-    /// How many rows that pass the filters are enough. None if all have to be read.
+    /// How many rows that pass the filters are enough; `None` if all must be read.
     fn enough(&self) -> Option<usize> {
         let limit = self.limit.filter(|_| self.shuffle.is_none())?;
         let slice = self.slice.unwrap_or(Slice { index: 0, of: 1 });
@@ -60,12 +59,12 @@ impl Selection {
     }
 }
 
-/// A selection under way: it is shown one row after the other, and given the task of each row that it takes.
+/// A selection under way: it sees one row after the other, and gets the task of each row that it takes.
 pub struct Choice<'a> {
     selection: &'a Selection,
     wanted: HashSet<&'a str>,
     excluded: HashSet<&'a str>,
-    /// Every instance that was seen.
+    /// Every instance seen so far.
     known: HashSet<String>,
     kept: Vec<Task>,
 }
@@ -81,7 +80,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Whether the row passes the filters. An instance that is there twice is a fault of the dataset.
+    /// Whether the row passes the filters. A repeated instance is a fault of the dataset.
     pub fn takes(&mut self, row: &Candidate, place: &Place<'_>) -> Result<bool, TerminalFault> {
         let name = row.instance.as_str();
         if !self.known.insert(name.to_owned()) {
@@ -98,7 +97,7 @@ impl<'a> Choice<'a> {
         self.kept.push(task);
     }
 
-    /// No further row is needed.
+    /// Whether no further row is needed.
     pub fn is_full(&self) -> bool {
         self.selection.enough() == Some(self.kept.len())
     }
@@ -130,7 +129,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// Random numbers of this seed, for one of its uses.
+/// The random numbers of a seed, for one of its uses.
 fn random(seed: u64, number: u64, usage: &[u8; 16]) -> StdRng {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -146,19 +145,19 @@ pub fn for_iteration(order: TaskOrder, seed: u64, tasks: usize, prompts: usize, 
     (first..first + prompts).map(|place| sequence.at(place)).collect()
 }
 
-/// The endless sequence of passes over a dataset, each pass shuffled by itself. What is at a place is a pure function,
-/// so a restarted driver takes the same tasks.
+/// The endless sequence of passes over a dataset, each with its own shuffle. The task at a place depends on nothing
+/// else, so a restarted driver takes the same tasks.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     order: TaskOrder,
     seed: u64,
     tasks: usize,
-    /// The pass that was asked for last, and its positions in order.
+    /// The last requested pass, and its positions in order.
     pass: Option<(usize, Vec<u32>)>,
 }
 
 impl Sequence {
-    /// `tasks`: how many the dataset has.
+    /// `tasks`: the number of tasks in the dataset.
     pub fn new(order: TaskOrder, seed: u64, tasks: usize) -> Self {
         Self {
             order,
@@ -168,7 +167,7 @@ impl Sequence {
         }
     }
 
-    /// How many tasks the dataset has.
+    /// The number of tasks in the dataset.
     pub fn tasks(&self) -> usize {
         self.tasks
     }

@@ -1,7 +1,6 @@
-//! Where the rows of a dataset come from: files on a mounted volume, a split that is downloaded from the hub, or a file
-//! that is downloaded from a bucket.
+//! The sources of a dataset's rows: a file on a mounted volume, a split from the hub, or a file from a bucket.
 //!
-//! What is downloaded is pinned once for a run ([`downloads`]): `datasets/<key>.json` in the store names the files.
+//! Downloads are pinned once per run ([`downloads`]): `datasets/<key>.json` in the store names the files.
 
 use crate::downloads::{self, DownloadError, Downloads, WantedObjects};
 use crate::fault::DriverError;
@@ -14,7 +13,7 @@ use grpo_records::paths;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Where a dataset is.
+/// The location of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file, as this process sees it.

@@ -1,7 +1,7 @@
-//! `promptOverrides`: problem statements in the place of those that rows have.
+//! `promptOverrides`: problem statements that replace those of the rows.
 //!
-//! A file of rows `{instance_id, problem_statement}`, or one JSON object of names and statements. What a row says
-//! otherwise, and how it is graded, stays as it is.
+//! A file of rows `{instance_id, problem_statement}`, or one JSON object of names and statements. The rest of a row,
+//! and its grading, stay as they are.
 
 use super::format::Candidate;
 use super::reader;
@@ -26,7 +26,7 @@ pub struct Statements {
 }
 
 impl Downloads<'_> {
-    /// The statements of a set's overrides; without overrides there are none.
+    /// The statements of a set's overrides; empty without overrides.
     pub async fn statements(&self, source: Option<&Source>) -> Result<Statements, DriverError> {
         let mut statements = Statements::default();
         if let Some(source) = source {
@@ -47,7 +47,7 @@ impl Statements {
         self.by_instance.is_empty()
     }
 
-    /// Takes a file's statements in.
+    /// Adds a file's statements.
     pub fn read(&mut self, file: &Path) -> Result<(), TerminalFault> {
         if let Some(object) = object(file) {
             for (name, statement) in object {
@@ -79,8 +79,8 @@ impl Statements {
         Ok(())
     }
 
-    /// Puts the instance's statement into its row, if it has one. The row's checksum is then another: a run that is
-    /// taken up with other statements is one of other tasks.
+    /// Puts the instance's statement into its row, if it has one, and changes the row's checksum: a run that resumes
+    /// with other statements has other tasks.
     pub fn apply(&self, row: &mut Candidate) -> bool {
         let Some(statement) = self.by_instance.get(&row.instance) else {
             return false;
@@ -91,12 +91,13 @@ impl Statements {
     }
 }
 
-/// The file as one object of names and statements; rows of JSON lines are none, since a row's name is no object.
+/// The file as one object of names and statements. `None` for JSON lines: several rows do not parse as one object, and
+/// a single row has a statement.
 fn object(file: &Path) -> Option<serde_json::Map<String, Value>> {
     let is_short = std::fs::metadata(file).is_ok_and(|known| known.len() <= MAX_OBJECT);
     let text = is_short.then(|| std::fs::read(file).ok()).flatten()?;
     let object: serde_json::Map<String, Value> = serde_json::from_slice(&text).ok()?;
-    // A file of one row.
+    // A file of one row has this field.
     (!object.contains_key(STATEMENT)).then_some(object)
 }
 

@@ -211,7 +211,7 @@ fn a_row_that_cannot_be_graded_is_skipped_and_named_with_its_cause() {
             (instance, "train.jsonl line 2")
         );
         assert!(skipped.cause.starts_with(cause), "{cause}: {skipped:?}");
-        // So a store that was begun without the row is taken up.
+        // So a run can resume a store that was begun without the row.
         let (_dir, kept) = file(&[row("a"), row("c")].map(|row| row.to_string()));
         assert_eq!(checksum(&set.tasks), checksum(&loaded(&kept).unwrap()));
     }

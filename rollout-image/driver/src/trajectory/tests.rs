@@ -36,8 +36,7 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
     }
 }
 
-/// Defects 22 and 23: observations stand between turns, and the mask is on what was sampled, not counted from an
-/// end.
+/// Defects 22 and 23: observations stand between turns, and the mask marks what was sampled, not a count from an end.
 #[test]
 fn the_mask_is_exactly_on_sampled_ids_and_nothing_between_turns_is_missing() {
     let mut trajectory = Trajectory::default();

@@ -1,7 +1,7 @@
-//! What an agent does to its endpoint, and what happens to the endpoint under it: in each API, whole or streamed.
+//! Misbehaviour of an agent at its endpoint, and faults beneath the endpoint: in each API, whole or streamed.
 //!
-//! Nothing that the agent does is a void: its episode ends with a verdict on the patch. Nothing that happens under it
-//! is noticed, beyond the time that it takes.
+//! Nothing that the agent does causes a void: its episode ends with a verdict on the patch. The agent does not notice
+//! faults beneath the endpoint, except for the time that they take.
 
 use super::{call, rows_are_what_was_sampled};
 use crate::world::{Silence, World};
@@ -19,9 +19,9 @@ use std::time::Duration;
 
 const APIS: [&str; 3] = ["chat", "responses", "messages"];
 const FORMS: [&str; 2] = ["whole", "streamed"];
-/// By the names that `misbehaving.py` has for them.
+/// By the names in `misbehaving.py`.
 const FAULTS: [(&str, Outcome, EpisodeEnd); 27] = [
-    // First, because the others run beside its time.
+    // First, because the others run during its wait.
     ("hangs", Outcome::Resolved, EpisodeEnd::EpisodeTimeout),
     ("garbage", Outcome::Resolved, EpisodeEnd::Submitted),
     ("no-text", Outcome::Resolved, EpisodeEnd::Submitted),
@@ -51,10 +51,10 @@ const FAULTS: [(&str, Outcome, EpisodeEnd); 27] = [
     ("no-fault", Outcome::Resolved, EpisodeEnd::Submitted),
 ];
 
-/// An evaluation with a task for each of `lines`: its API, its form and what its agent does.
+/// An evaluation with a task for each of `lines`: its API, its form and its agent's behaviour.
 async fn world_of(lines: &[[&str; 3]]) -> (World, Settings) {
     let world = World::new(lines.len()).await;
-    // It mends the bug with its first answer in a conversation about a task.
+    // Fixes the bug with its first answer in a conversation about a task.
     *world.engine.policy.lock().unwrap() =
         Box::new(|prompt, _| match prompt.matches("<|im_start|>assistant\n").count() {
             1 if prompt.contains("Fix task-") => call("sed -i 's/a - b/a + b/' a.py"),
@@ -95,7 +95,7 @@ fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
     ended.collect()
 }
 
-/// Outcome, end and attempt of each line's episode, and the log of its agent.
+/// Outcome, end and attempt of each line's episode, and its agent's log.
 fn ends(
     lines: &[[&str; 3]],
     episodes: &[(EpisodeMeta, EndedEpisode)],

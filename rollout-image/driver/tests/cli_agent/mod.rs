@@ -1,4 +1,4 @@
-//! Runs with a command-line agent: a real process in a played sandbox, over real sockets to the recording endpoint.
+//! Runs with a command-line agent: a real process in a simulated sandbox, with real sockets to the recording endpoint.
 
 mod faults;
 
@@ -17,7 +17,7 @@ fn call(command: &str) -> String {
     format!("Next.\n<tool_call>\n{{\"name\": \"bash\", \"arguments\": {arguments}}}\n</tool_call>")
 }
 
-/// Looks `looks` times, mends the bug, and says that it is done.
+/// Looks `looks` times, fixes the bug, and says that it is done.
 fn mends_after(looks: usize) -> impl Fn(&str, u64) -> String + Send + Sync + 'static {
     move |prompt, _| match prompt.matches("<|im_start|>assistant\n").count() - 1 {
         done if done < looks => call(&format!("echo look {done}")),
@@ -69,7 +69,7 @@ pub fn episodes(folder: &RunFolder) -> Vec<(EpisodeMeta, EndedEpisode)> {
     all.collect()
 }
 
-/// What every history must leave: each sampled token in one mask, and prompts that are what the engine was given.
+/// Checks of every history: each sampled token in one mask, and prompts equal to the engine's.
 pub fn rows_are_what_was_sampled(world: &World, episodes: &[(EpisodeMeta, EndedEpisode)]) {
     let asked = world.engine.asked.lock().unwrap();
     let mut prompts: Vec<&[u32]> = Vec::new();
@@ -204,7 +204,7 @@ async fn a_retry_gets_the_recorded_answer_and_nothing_is_sampled_twice() {
             assert_eq!((meta.turns, ended.rows.len()), (5, 1), "{mode}");
             let process = ended.record.process.as_ref().unwrap();
             assert_eq!(process.exit_code, Some(0), "{}", process.log);
-            // A client that hangs up may be gone before its request has arrived.
+            // A client that hangs up may be gone before its request arrives.
             assert!(process.replays == 5 || mode == "hang-up", "{}", process.replays);
         }
     }
@@ -213,7 +213,7 @@ async fn a_retry_gets_the_recorded_answer_and_nothing_is_sampled_twice() {
 #[tokio::test]
 async fn an_agent_that_asks_nothing_has_failed_and_voids_nothing() {
     let (world, settings) = world("silent", 3).await;
-    // Nothing to train on: the run says so.
+    // Nothing to train on: the fault says so.
     let fault = world.go(settings, 1).await.unwrap_err();
     assert!(fault.to_string().contains("asked its model nothing"), "{fault}");
     let folder = world.verified().await;
@@ -276,7 +276,7 @@ async fn an_episode_that_outlives_its_time_ends_with_the_patch_it_has() {
     }
 }
 
-/// The agent's process lives on; its requests are answered by the next driver from where the first one stopped.
+/// The agent's process survives; the next driver answers its requests from where the first one stopped.
 #[tokio::test]
 async fn a_driver_that_ends_in_an_answer_is_followed_by_one_that_continues_the_episode() {
     let (world, mut settings) = world("linear", 6).await;
@@ -292,7 +292,7 @@ async fn a_driver_that_ends_in_an_answer_is_followed_by_one_that_continues_the_e
     let run = world.start(settings.clone(), 1).await.unwrap();
     tokio::select! {
         ended = run.go() => panic!("the run ended before its driver could be killed: {ended:?}"),
-        // Before the driver is dropped: nothing that it says in its end reaches the agent.
+        // Before the driver is dropped: nothing that it says while it ends reaches the agent.
         () = async {
             third.wait_for(|asked| *asked >= 3).await.unwrap();
             world.gateway.relays.cut();

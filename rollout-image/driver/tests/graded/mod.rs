@@ -36,7 +36,7 @@ async fn load(publisher: &Publisher, rows: &[Value], worker: &GraderWorker) -> T
     set.unwrap_or_else(|error| panic!("{}: {error}", publisher.name))
 }
 
-/// What was graded of one publisher's rows.
+/// Counts of one publisher's graded rows.
 #[derive(Default)]
 struct Figures {
     completed: usize,
@@ -96,7 +96,7 @@ async fn figures(publisher: &Publisher, worker: &Arc<GraderWorker>, cores: &Arc<
     figures
 }
 
-/// Rows that cannot be graded, beside one that can.
+/// Ungradable rows beside a gradable one.
 async fn skipped(publisher: &Publisher, worker: &GraderWorker) -> (usize, usize) {
     let (mut rows, fields): (Vec<Value>, Vec<&str>) = (publisher.spoilt)().into_iter().unzip();
     rows.push((publisher.case)(ROWS - 1).row);

@@ -1,8 +1,8 @@
-//! Small Python projects with a bug: where it lies, what it is and how the tests are written differ by a number.
+//! Small Python projects with a bug: a number selects its place, its kind and the style of the tests.
 
 use super::sandbox::Files;
 
-/// A function: its signature, its body, its body with the bug, and calls with what they should give.
+/// A function: its signature, its body, its body with the bug, and calls with their expected results.
 type Bug = (
     &'static str,
     &'static str,
@@ -33,7 +33,7 @@ const BUGS: [Bug; 5] = [
     ("x", "max(0, min(9, x))", "min(0, max(9, x))", [("12", "9"), ("5", "5")]),
 ];
 
-/// How tests are written.
+/// The style of the tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Functions,
@@ -63,7 +63,7 @@ impl Project {
         Self { style, ..self }
     }
 
-    /// The module's file, and its name.
+    /// The module's file and name.
     fn module(&self) -> (String, String) {
         let n = self.number;
         match n % 3 {
@@ -142,7 +142,7 @@ impl Project {
         )
     }
 
-    /// What `tests` are called behind the file's name: those that find the bug, and the one that always passes.
+    /// The names of `tests` after the file's name: those that find the bug, and the one that always passes.
     pub fn names(&self) -> (Vec<String>, String) {
         let inside = match self.style {
             Style::Functions | Style::Parametrized => "",

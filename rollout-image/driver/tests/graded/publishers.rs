@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub const ROWS: usize = 20;
 const DELIMITER: &str = "EOF_114329324912";
 
-/// A row, and what its publisher knows of it.
+/// A row and its publisher's knowledge of it.
 pub struct Case {
     pub row: Value,
     pub image: Image,
@@ -20,7 +20,7 @@ pub struct Publisher {
     pub name: &'static str,
     pub format: RowFormat,
     pub case: fn(usize) -> Case,
-    /// Spoilt rows: what is changed, and the field that is then named.
+    /// Spoilt rows: the change, and the field that the fault must name.
     pub spoilt: fn() -> Vec<(Value, &'static str)>,
 }
 
@@ -54,11 +54,11 @@ fn one(path: &str, text: impl Into<String>) -> Files {
     [(path.to_owned(), text.into())].into()
 }
 
-/// A repository with a bug, the columns that all of SWE-bench's relatives have, and the patches.
+/// A repository with a bug, the columns common to SWE-bench's relatives, and the patches.
 fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
     let n = project.number;
     let tests = "tests/test_bug.py";
-    // So that the tests of a folder below find the module.
+    // Lets the tests of a subfolder find the module.
     let root = one("conftest.py", "");
     let mut repository = merged(&merged(&project.bad(), &root), added);
     repository.insert("tests/test_other.py".into(), "def test_other():\n    pass\n".into());
@@ -83,7 +83,7 @@ fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
     (row, image, gold, test_patch)
 }
 
-/// The lists as JSON in texts, as the older data sets have them.
+/// The lists as JSON texts, as in the older datasets.
 fn as_texts(row: &mut Value) {
     for field in ["FAIL_TO_PASS", "PASS_TO_PASS"] {
         row[field] = row[field].to_string().into();
@@ -108,7 +108,7 @@ fn compiled(n: usize) -> Case {
     Case { row, image, gold }
 }
 
-/// Repositories whose test commands and log parsers differ.
+/// Repositories with different test commands and log parsers.
 const REPOSITORIES: [(&str, &str); ROWS] = [
     ("astropy/astropy", "3.0"),
     ("astropy/astropy", "4.3"),
@@ -132,7 +132,7 @@ const REPOSITORIES: [(&str, &str); ROWS] = [
     ("pvlib/pvlib-python", "0.1"),
 ];
 
-/// As Django's: `./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 test_bug`.
+/// Simulates Django's: `./tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1 test_bug`.
 const DJANGO: &str = "#!/usr/bin/env python3
 import sys, unittest
 sys.path[:0] = ['.', 'tests']
@@ -144,7 +144,7 @@ for case in (c for s in unittest.defaultTestLoader.loadTestsFromName(sys.argv[-1
     print(name, '...', 'ok' if result.wasSuccessful() else 'ERROR' if result.errors else 'FAIL')
 sys.exit(not good)
 ";
-/// As SymPy's: `bin/test -C --verbose tests/test_bug.py`.
+/// Simulates SymPy's: `bin/test -C --verbose tests/test_bug.py`.
 const SYMPY: &str = "#!/usr/bin/env python3
 import runpy, sys
 sys.path[:0] = ['.']
@@ -290,7 +290,7 @@ fn r2e(n: usize) -> Case {
     }
     let mut tests = project.tests(false);
     if n.is_multiple_of(4) {
-        // Fails with the fix too, as some of the published ones do.
+        // Fails with the fix too, as in some published rows.
         tests += "\n\ndef test_never():\n    assert False, 'known'\n";
         expected.insert("test_never - AssertionError: known".into(), "FAILED".into());
     }
@@ -317,7 +317,7 @@ fn kod_code(n: usize) -> Case {
     let files = |source: Files, tests: &str| merged(&source, &one("test.py", tests));
     let mut tests = project.tests(false);
     if n.is_multiple_of(5) {
-        // Neither depends on the bug.
+        // Neither test depends on the bug.
         tests += "\n\nimport pytest\n\n\n@pytest.mark.skip\ndef test_later():\n    assert 0\n\n\n\
                   @pytest.mark.xfail\ndef test_known():\n    assert 0\n";
     }
@@ -432,7 +432,7 @@ fn spoilt_r2e() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// A row whose only fault are its files.
+/// A row with a fault only in its files.
 fn of_files(n: usize, files: Value) -> Value {
     let row = kod_code(n).row;
     let info = json!({"entrypoint": "python -m pytest test.py", "files": files});

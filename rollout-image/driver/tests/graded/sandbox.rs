@@ -1,7 +1,7 @@
-//! A sandbox as a folder: what an image has, then setup, patch and evaluation script, really run.
+//! A sandbox as a folder: the files of an image, then setup, patch and evaluation script, which really run.
 //!
-//! The paths of sandboxes are replaced by paths of the folder. `conda activate`, `pip install` and the like do nothing:
-//! what tests need is the pytest of this machine.
+//! Paths of the folder replace the paths of sandboxes. `conda activate`, `pip install` and the like do nothing: the
+//! tests need only this machine's pytest.
 
 use crate::world;
 use grpo_driver::patch;
@@ -14,16 +14,16 @@ use std::process::Command;
 /// Contents by path.
 pub type Files = BTreeMap<String, String>;
 
-/// What an image has.
+/// The files of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    /// Committed in /testbed; without any there is no /testbed.
+    /// Committed in /testbed; if empty, there is no /testbed.
     pub repository: Files,
-    /// Beside the repository, and files of it that are not committed.
+    /// Outside of the repository, and uncommitted files in it.
     pub others: Files,
 }
 
-/// Programs of images that do nothing here, and those that call another one.
+/// Programs of images that do nothing here or call another one.
 const PROGRAMS: [(&str, &str); 5] = [
     (
         "python",
@@ -31,7 +31,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ),
     ("pip", "exit 0"),
     ("make", "exit 0"),
-    // `tox --current-env -epy39 -v -- tests`, whose configuration runs pytest so.
+    // `tox --current-env -epy39 -v -- tests`, whose configuration calls pytest this way.
     (
         "tox",
         "while [ \"$1\" != -- ]; do shift; done; shift\nexec python3 -m pytest -rA \"$@\"",
@@ -89,7 +89,7 @@ fn commit(folder: &Path, files: &Files) {
     git(folder, &["commit", "-qm", "Initial commit"]);
 }
 
-/// The patch from `old` to `old` with these files in it.
+/// The patch from `old` to `old` plus these files.
 pub fn diff(old: &Files, new: &Files) -> String {
     let dir = tempfile::tempdir().unwrap();
     write(&dir.path().join("a"), old);
@@ -105,12 +105,12 @@ pub fn diff(old: &Files, new: &Files) -> String {
         .output()
         .unwrap();
     assert!(matches!(out.status.code(), Some(0 | 1)), "{out:?}");
-    // Of a new file both names are those of the second folder.
+    // A new file has the second folder in both names.
     let text = String::from_utf8(out.stdout).unwrap();
     text.replace("diff --git b/", "diff --git a/")
 }
 
-/// The first folder of `PATH` has these programs.
+/// The folder with these programs, first in `PATH`.
 fn programs() -> &'static Path {
     static FOLDER: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -122,7 +122,7 @@ fn programs() -> &'static Path {
 }
 
 impl Folder {
-    /// A sandbox of this image.
+    /// A sandbox with this image.
     pub fn new(image: &Image) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let repository = dir.path().join("testbed");
@@ -140,14 +140,14 @@ impl Folder {
         Self { dir, sandbox_path }
     }
 
-    /// The commit of its repository.
+    /// The commit of the repository.
     pub fn head(&self) -> String {
         git(&self.dir.path().join("testbed"), &["rev-parse", "HEAD"])
             .trim()
             .to_owned()
     }
 
-    /// With the paths of this sandbox.
+    /// The text with this sandbox's paths.
     fn here(&self, text: &str) -> String {
         let to = format!("${{1}}{}/${{2}}", self.dir.path().display());
         self.sandbox_path.replace_all(text, to.as_str()).into_owned()
@@ -157,7 +157,7 @@ impl Folder {
         PathBuf::from(self.here(path))
     }
 
-    /// Exit status and output of a command; both streams are one, as in sandboxes.
+    /// Exit status and output of a command; both streams are merged, as in sandboxes.
     fn run(&self, argv: &[String], cwd: &str) -> (Option<i32>, String) {
         let path = std::env::var("PATH").unwrap();
         let home = self.dir.path().join("home");
@@ -177,7 +177,7 @@ impl Folder {
         (out.status.code(), String::from_utf8_lossy(&out.stdout).into_owned())
     }
 
-    /// As a grader does it: setup, the patch if there is one, the evaluation script. The log.
+    /// Evaluates like a grader: setup, the patch if any, the evaluation script. Returns the log.
     pub fn evaluate(&self, task: &Task, patch: &str, script: &str) -> String {
         let succeeds = |what: &str, argv: &[String]| {
             let (code, output) = self.run(argv, "/tmp/grpo");

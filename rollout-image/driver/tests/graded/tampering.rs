@@ -1,4 +1,4 @@
-//! What a policy may try instead of mending a program of KodCode: nothing of it resolves the task.
+//! Tricks that a policy may try instead of fixing a program of KodCode: none of them resolves the task.
 
 use super::sandbox::{Files, Folder, Image, diff};
 use super::worker;
@@ -33,7 +33,7 @@ class SumTest(unittest.TestCase):
 const BAD: &str = "def add(a, b):\n    return a - b\n";
 const GOOD: &str = "def add(a, b):\n    return a + b\n";
 
-/// What is tried, the files that the policy writes, and whether that mends the program.
+/// The name of the trick, the files that the policy writes, and whether they fix the program.
 type Trick = (&'static str, &'static [(&'static str, &'static str)], bool);
 
 const TRIED: [Trick; 18] = [

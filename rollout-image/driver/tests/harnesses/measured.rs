@@ -1,4 +1,4 @@
-//! What a run with an agent has shown, as a file of `GRPO_HARNESS_RESULTS`; `grpo-harness-report` makes a table of
+//! The results of a run with an agent, as a file in `GRPO_HARNESS_RESULTS`; `grpo-harness-report` makes a table of
 //! them.
 
 use crate::world::{Passed, World};
@@ -14,22 +14,22 @@ pub struct Measured {
     version: String,
     api: String,
     streams: bool,
-    /// Tasks of which every episode is resolved.
+    /// Tasks with all episodes resolved.
     tasks: BTreeSet<String>,
     episodes: usize,
     turns: usize,
     pub rows: usize,
     branches: BTreeMap<String, usize>,
-    /// Turns before which the agent put messages that are no results of calls.
+    /// Turns before which the agent put messages that are not results of calls.
     injected: usize,
     replays: u32,
-    /// Fields of requests that the run's settings overruled.
+    /// Request fields that the run's settings overruled.
     overruled: BTreeSet<String>,
     routes: BTreeMap<String, usize>,
     seconds: f64,
     #[serde(flatten)]
     pub tokens: Tokens,
-    /// A request for a stream was seen.
+    /// A streamed request was seen.
     #[serde(skip)]
     streamed: bool,
 }
@@ -77,7 +77,7 @@ impl Measured {
     }
 
     pub fn pass(&mut self, passed: &Passed) {
-        // Agents that stream count tokens without a stream, and may ask so for a title.
+        // Streaming agents count tokens without a stream, and may ask for a title without one.
         assert!(self.streams || !passed.streams, "{passed:?}");
         self.streamed |= passed.streams;
         let route = format!("{} /{}", passed.method, passed.path);
@@ -95,7 +95,7 @@ impl Measured {
     }
 }
 
-/// Tokens that the engine sampled, and those that a batch trains on.
+/// Tokens that the engine sampled, and tokens that a batch trains on.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tokens {
@@ -106,7 +106,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Takes each answer of the engine to the place of the batch that has its prompt before it and trains on its ids.
+    /// Matches each answer of the engine with the place in the batch that has its prompt before it and trains on its
+    /// ids.
     pub fn of(world: &World, folder: &RunFolder, episodes: &[(EpisodeMeta, EndedEpisode)]) -> Self {
         let sampled = world.engine.sampled.lock().unwrap();
         let batch = folder.batch(1).unwrap();

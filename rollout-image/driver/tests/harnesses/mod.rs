@@ -1,6 +1,6 @@
-//! Agents as the registries have them, unmodified, each on twenty tasks through the driver: the endpoint answers what
-//! they ask, and every token that they sampled is trained on once. `make check-harnesses` (`e2e/agents/harnesses.sh`)
-//! makes their files and runs this in a namespace that has these files at `/opt/agent` and no network but loopback.
+//! Agents from the registries, unmodified, each on twenty tasks through the driver: the endpoint answers their
+//! requests, and each sampled token is trained on once. `make check-harnesses` (`e2e/agents/harnesses.sh`) makes their
+//! files and runs this in a namespace that has these files at `/opt/agent` and no network but loopback.
 
 mod measured;
 mod policy;
@@ -20,14 +20,14 @@ use std::time::Duration;
 
 const SAMPLES: u32 = 2;
 
-/// An agent, and what is expected of it.
+/// An agent and its expected results.
 struct Harness {
     name: &'static str,
     version: String,
     cli: CliAgent,
     api: &'static str,
     streams: bool,
-    /// Why it may open rows beyond the first.
+    /// Allowed reasons for rows beyond the first.
     branches: &'static [Branch],
 }
 
@@ -38,7 +38,7 @@ fn recipe(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What stands behind `name` in a recipe.
+/// The text after `name` in a recipe.
 fn version(file: &str, name: &str) -> String {
     let text = recipe(file);
     let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
@@ -51,7 +51,7 @@ impl Harness {
         Self::of(name, version, serde_json::from_value(cli).unwrap())
     }
 
-    /// As `docs/images/others` has its command line.
+    /// With the command line from `docs/images/others`.
     fn other(name: &'static str) -> Self {
         let text = recipe(&format!("others/{name}.yaml"));
         let manifest: serde_json::Value = serde_yaml_ng::from_str(&text).unwrap();
@@ -62,7 +62,7 @@ impl Harness {
     }
 
     fn of(name: &'static str, version: String, mut cli: CliAgent) -> Self {
-        // Sandboxes of these tests have one home, this machine's.
+        // Sandboxes of these tests share one home, this machine's.
         cli.env.push(EnvVariable {
             name: "HOME".into(),
             value: "/tmp/grpo".into(),
@@ -108,7 +108,7 @@ impl Harness {
         settings
     }
 
-    /// Every task is worked on; what the rows hold is what was sampled.
+    /// Every task is worked on; the rows hold the sampled tokens.
     async fn works(self) {
         assert!(
             Path::new("/opt/agent/bin").exists(),
@@ -194,7 +194,7 @@ macro_rules! harnesses {
 harnesses! {
     qwen_code_works_and_trains_on_what_it_sampled: qwen_code("qwen-code", false),
     qwen_code_bare_works_and_trains_on_what_it_sampled: qwen_code("qwen-code, bare", true),
-    // It leaves out an answer that has no block.
+    // It drops an answer without a block.
     mini_swe_agent_with_blocks_works_and_trains_on_what_it_sampled: Harness {
         branches: &[Branch::LeftOutAnswer],
         ..mini_swe_agent("mini-swe-agent, blocks", "MiniSweAgent")
@@ -208,12 +208,12 @@ harnesses! {
         Harness::other("pi").with_api("pi, responses", "Responses", "responses"),
     pi_by_messages_works_and_trains_on_what_it_sampled:
         Harness::other("pi").with_api("pi, messages", "Messages", "messages"),
-    // It puts the files that it adds before the conversation.
+    // It puts added files before the conversation.
     aider_works_and_trains_on_what_it_sampled: Harness {
         branches: &[Branch::ChangedHistory],
         ..Harness::other("aider")
     },
-    // It asks for the conversation's title beside it.
+    // It also asks for a title of the conversation.
     gptme_works_and_trains_on_what_it_sampled: Harness {
         branches: &[Branch::Conversation],
         ..Harness::other("gptme")

@@ -1,14 +1,14 @@
-//! A scripted policy. It reads a rendered prompt: which task it is, which tools the agent offers or which text it asks
-//! for, and what was done before. It looks at the repository, mends the bug, tries it and finishes.
+//! A scripted policy. It reads a rendered prompt: the task, the agent's tools or text format, and the turns before. It
+//! inspects the repository, fixes the bug, tests the fix and finishes.
 //!
-//! Its answers differ from task to task in what agents treat differently: several calls in one answer, reasoning, an
-//! edit by the agent's own tool, numbers and characters that a client writes in another way, an answer that breaks the
-//! agent's format.
+//! Its answers vary by task in the points that agents handle differently: several calls in one answer, reasoning, an
+//! edit with the agent's own tool, numbers and characters that a client rewrites, an answer that breaks the agent's
+//! format.
 
 use super::tasks::{BUGS, Bug};
 use serde_json::{Value, json};
 
-/// Tools that run a command, by the names of agents; with the name of the command's argument.
+/// Tools that run a command, by the agents' names for them, with the name of the command's argument.
 const SHELLS: [(&str, &str); 5] = [
     ("exec_command", "cmd"),
     ("Bash", "command"),
@@ -31,7 +31,7 @@ pub fn answer(prompt: &str, _seed: u64) -> String {
         false => by_tools(prompt, &tools, number, bug),
         true if prompt.contains("mswea_bash_command") => by_blocks(prompt, number, bug),
         true if prompt.contains(">>>>>>> REPLACE") => by_edits(prompt, number, bug),
-        // A question beside the task, such as one for the conversation's title.
+        // A request beside the task, such as one for a title of the conversation.
         true => "A wrong line".to_owned(),
     };
     match number % 4 {
@@ -40,12 +40,12 @@ pub fn answer(prompt: &str, _seed: u64) -> String {
     }
 }
 
-/// How often the policy has answered before.
+/// The number of the policy's earlier answers.
 fn answers(prompt: &str) -> usize {
     prompt.matches(ASSISTANT).count() - 1
 }
 
-/// Commands in order; the last one tries what was mended.
+/// Commands in order; the last one tests the fix.
 fn command(bug: &Bug, number: usize, step: usize) -> Option<String> {
     let file = bug.file();
     let looks = 1 + number % 3;
@@ -116,7 +116,7 @@ fn edit_arguments(prompt: &str, edit: &Value, bug: &Bug) -> Value {
     Value::Object(arguments)
 }
 
-/// mini-swe-agent's text form. One answer in seven has no block, and the agent leaves it out of its history.
+/// mini-swe-agent's text format. One answer in seven has no block, and the agent drops it from its history.
 fn by_blocks(prompt: &str, number: usize, bug: &Bug) -> String {
     let block = |command: &str| format!("THOUGHT: as planned.\n\n```mswea_bash_command\n{command}\n```");
     if number % 7 == 6 && answers(prompt) == 1 && !prompt.contains("Please always provide") {
@@ -128,7 +128,7 @@ fn by_blocks(prompt: &str, number: usize, bug: &Bug) -> String {
     }
 }
 
-/// aider's form: names the file until its text is shown, then replaces the line. One first try in five names a line
+/// aider's format: names the file until its text is shown, then replaces the line. One first try in five names a line
 /// that the file does not have.
 fn by_edits(prompt: &str, number: usize, bug: &Bug) -> String {
     let (old, new) = (bug.line(bug.wrong), bug.line(bug.right));
@@ -164,7 +164,7 @@ fn properties(tool: &Value) -> &Value {
     &tool["parameters"]["properties"]
 }
 
-/// Something for every argument that a tool requires.
+/// A value for every required argument of a tool.
 fn required(tool: &Value) -> serde_json::Map<String, Value> {
     let names = tool["parameters"]["required"].as_array().into_iter().flatten();
     let filled = names.filter_map(Value::as_str).map(|name| {
@@ -178,7 +178,7 @@ fn required(tool: &Value) -> serde_json::Map<String, Value> {
     filled.collect()
 }
 
-/// Gives the argument whose name holds `part` a value: `file_path`, `filePath` and `path`; `old_string`, `oldString`.
+/// Sets the argument whose name contains `part`: `file_path`, `filePath` and `path`; `old_string`, `oldString`.
 fn set(arguments: &mut serde_json::Map<String, Value>, tool: &Value, part: &str, value: Value) {
     let names = properties(tool).as_object().into_iter().flatten().map(|(name, _)| name);
     let mut named = names.filter(|name| name.to_lowercase().contains(part) && !name.starts_with("replace"));
@@ -187,7 +187,7 @@ fn set(arguments: &mut serde_json::Map<String, Value>, tool: &Value, part: &str,
     }
 }
 
-/// The absolute path of the bug's file: every agent tells its model where it works.
+/// The absolute path of the bug's file: every agent tells its model the working directory.
 fn path(prompt: &str, bug: &Bug) -> String {
     let end = prompt.find("/testbed").expect("the prompt names the working directory");
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
@@ -200,7 +200,7 @@ fn path(prompt: &str, bug: &Bug) -> String {
     format!("{}/testbed/{}", &prompt[start..end], bug.file())
 }
 
-/// A call in Hermes' form. Every second task escapes what is not ASCII, and writes blanks as Python does.
+/// A call in Hermes' format. Every second task escapes non-ASCII characters and writes blanks as Python does.
 fn call(tool: &Value, arguments: &Value, number: usize) -> String {
     let text = match number % 2 {
         0 => arguments.to_string(),

@@ -1,18 +1,18 @@
-//! Twenty tasks: twenty modules of one repository, each with a bug of its own.
+//! Twenty tasks: twenty modules of one repository, each with its own bug.
 
 use serde_json::{Value, json};
 
-/// A module with one function, and what is wrong with it.
+/// A module with one function and its bug.
 pub struct Bug {
     pub module: &'static str,
-    /// The function, with `{}` for the part that is wrong or right.
+    /// The function, with `{}` for the wrong or right part.
     body: &'static str,
     pub wrong: &'static str,
     pub right: &'static str,
-    /// An expression, and what it has to be.
+    /// An expression and its expected value.
     call: &'static str,
     value: &'static str,
-    /// One that is right with the bug, too.
+    /// An expression that is right with the bug too.
     other: &'static str,
 }
 
@@ -165,13 +165,13 @@ impl Bug {
         self.body.replace("{}", part)
     }
 
-    /// The line of the bug, as it is or as it has to be.
+    /// The line of the bug, with the wrong or the right part.
     pub fn line(&self, part: &str) -> String {
         let line = self.body.lines().nth(1).unwrap();
         line.replace("{}", part)
     }
 
-    /// What a task's text has, and no other text.
+    /// A mark that only this task's text has.
     pub fn ticket(&self) -> String {
         let number = BUGS.iter().position(|bug| bug.module == self.module).unwrap();
         format!("Ticket {:02}", number + 1)

@@ -18,7 +18,7 @@ pub fn write_parquet(file: &Path, row: &Value) {
     for leaf in &leaves {
         let list = leaf.as_array().map_or(std::slice::from_ref(leaf), Vec::as_slice);
         let values: Vec<ByteArray> = list.iter().map(|text| text.as_str().unwrap().into()).collect();
-        // An empty list is one value that is not there.
+        // An empty list is one missing value.
         let defined = if values.is_empty() {
             vec![0]
         } else {

@@ -1,4 +1,4 @@
-//! Rows with the columns of their publishers.
+//! Rows with their publishers' columns.
 
 use serde_json::{Value, json};
 

@@ -20,7 +20,7 @@ pub fn mixture() -> Arc<Mixture> {
     })
 }
 
-/// A folder as the demo's model, whose config is this mixture's.
+/// The demo's model folder, with this mixture's config.
 pub fn model(world: &World) -> PathBuf {
     let dir = world.mount.path().join("mixture");
     std::fs::create_dir(&dir).unwrap();
@@ -41,13 +41,13 @@ pub fn model(world: &World) -> PathBuf {
     dir
 }
 
-/// The experts of a token in a layer: other ones for other tokens and other places.
+/// The experts of a token in a layer: different for different tokens and positions.
 fn of_token(id: u32, position: usize, layer: usize) -> [u16; 2] {
     let first = id as usize + layer;
     [first, first + 1 + position % (EXPERTS - 1)].map(|number| (number % EXPERTS) as u16)
 }
 
-/// What the engine says of `ids`, of which the last has been sampled and not been computed.
+/// The engine's report on `ids`; the last id was sampled but not computed.
 pub fn reported(ids: &[u32], from: usize) -> RoutedExperts {
     let computed = ids[..ids.len() - 1].iter().enumerate().skip(from);
     let numbers: Vec<u16> = computed
@@ -61,7 +61,7 @@ pub fn reported(ids: &[u32], from: usize) -> RoutedExperts {
     RoutedExperts::of_numbers(from, ids.len() - 1 - from, &numbers).unwrap()
 }
 
-/// Every row's files say what its computed tokens went through, each of them once.
+/// Checks that every row's files have the experts of each computed token, once.
 pub async fn are_those_of_every_row(world: &World, step: u32) -> Vec<Row> {
     let store = world.store();
     let mut batch: Batch = store.read(&paths::batch(step)).await.unwrap();

@@ -72,7 +72,7 @@ async fn complete(
             let body = engine::ErrorBody::new(engine::ErrorCode::EngineUnavailable, "the engine has ended");
             return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
         }
-        // A probe is answered: what takes so long is the answer.
+        // A probe is answered; only a long answer is not.
         Some(Silence::SamplesLong) if request.max_tokens > 1 => std::future::pending::<()>().await,
         _ => {}
     }

@@ -173,10 +173,10 @@ async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequ
         let path = std::env::var("PATH").unwrap();
         command.env("PATH", format!("{}:{path}", programs.display()));
     }
-    // A sandbox has none of the variables by which pytest knows a CI machine, and prints more.
+    // A sandbox lacks the variables by which pytest detects CI and prints more.
     command.env_remove("CI").env_remove("BUILD_NUMBER");
     let activation = request.activate.as_deref().unwrap_or(":");
-    // Interleaved as they were written, like the real one.
+    // Interleaved as written, like the real one.
     command
         .args(["-c", &format!("{activation} || exit 126; exec \"$@\""), "activated"])
         .args(&argv)
@@ -240,7 +240,7 @@ async fn put_file(
 ) -> StatusCode {
     let path = PathBuf::from(gateway.translate(&id, &query["path"]));
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    // Scripts name the sandbox's paths; patches are left alone.
+    // Scripts name the sandbox's paths; patches stay unchanged.
     let bytes = match path.extension().is_some_and(|e| e == "sh") {
         true => gateway.translate(&id, std::str::from_utf8(&body).unwrap()).into_bytes(),
         false => body.to_vec(),

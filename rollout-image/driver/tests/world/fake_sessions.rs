@@ -6,9 +6,9 @@ use std::process::Stdio;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Becomes the program behind a terminal that neither echoes nor turns line ends, and passes its words on. The program
-/// ends with its terminal also where tests run under nohup, whose ignored SIGHUP it would inherit: a debugger whose
-/// terminal is gone never stops asking.
+/// Becomes the program behind a terminal that neither echoes nor converts line ends, and forwards its input and output.
+/// The program ends with its terminal even if tests run under nohup, whose ignored SIGHUP it would inherit: a debugger
+/// without a terminal never stops asking.
 const TERMINAL: &str = r"
 import os, pty, select, signal, sys, termios
 pid, fd = pty.fork()
@@ -40,7 +40,7 @@ while True:
 pub struct Sessions {
     /// By lease and id.
     running: HashMap<(String, String), Arc<tokio::sync::Mutex<Session>>>,
-    /// Every text that was typed, in order.
+    /// Every typed text, in order.
     pub typed: Vec<String>,
 }
 
@@ -124,7 +124,7 @@ async fn input(
     if let Some(reply) = session.replies.get(&input.id) {
         return Json(reply.clone()).into_response();
     }
-    // A program that has ended takes no more.
+    // An ended program takes no more input.
     let _ = session
         .input
         .write_all(gateway.translate(&lease, &input.text).as_bytes())

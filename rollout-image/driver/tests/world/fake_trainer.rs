@@ -7,13 +7,13 @@ use super::*;
 pub struct Life {
     /// How often it was killed.
     ended: u32,
-    /// Steps that it has replayed since; all that are published once it is through.
+    /// Steps that it has replayed since then, up to all published ones.
     replayed: Option<u32>,
 }
 
 impl Trainer {
-    /// It is killed with what it was doing, and comes back from its first checkpoint: it replays the published steps,
-    /// one between two questions.
+    /// Kills it with its work; it restarts from its first checkpoint and replays the published steps, one per request
+    /// for its state.
     pub async fn dies(&self) {
         let mut life = self.life.lock().await;
         life.ended += 1;
@@ -94,8 +94,7 @@ async fn put_step(
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    // A step that was begun is finished, whether or not the driver that ordered it is still there, and orders are taken
-    // one after the other.
+    // A step that began completes even if the driver that ordered it is gone, and orders are taken one after the other.
     tokio::spawn(async move {
         let _one_at_a_time = trainer.orders.lock().await;
         let state = trainer.state().await;
@@ -106,7 +105,7 @@ async fn put_step(
         let awaited = trainer.waits_for.lock().unwrap().get(&k).cloned();
         while let Some(path) = &awaited
             && !trainer.store.exists(path).await.unwrap()
-            // Files of turns go when their episode ends.
+            // Files of turns are deleted when their episode ends.
             && !trainer.store.exists(&rows_of(path)).await.unwrap()
             && trainer.life.lock().await.ended == ended
         {
@@ -141,7 +140,7 @@ async fn get_step(State(trainer): State<Arc<Trainer>>, Path(k): Path<u32>) -> Js
     })
 }
 
-/// The rows of the episode that a file of its turns belongs to; any other path stays as it is.
+/// The rows of the episode that a turn's file belongs to; any other path stays unchanged.
 fn rows_of(path: &str) -> String {
     path.split_once("/turns/")
         .map_or_else(|| path.to_owned(), |(episode, _)| grpo_records::paths::rows(episode))

@@ -1,8 +1,8 @@
-//! The driver's surroundings for tests: gateway, engine and trainer on real sockets, repositories and commands for
-//! real.
+//! The driver's surroundings for tests: gateway, engine and trainer on real sockets, with real repositories and
+//! commands.
 //!
-//! A sandbox is a copy of a repository in a folder of its own; `/testbed` and `/tmp/grpo` in commands and scripts mean
-//! that folder. The engine answers what a function of (prompt text, seed) says, the trainer publishes a file per step.
+//! A sandbox is a copy of a repository in its own folder; `/testbed` and `/tmp/grpo` in commands and scripts mean that
+//! folder. The engine answers with a function of (prompt text, seed); the trainer publishes a file per step.
 
 pub mod experts;
 mod fake_engine;
@@ -67,7 +67,7 @@ pub const STOP: u32 = 2;
 pub const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(20), Duration::from_millis(200));
 const GIT: &str = "export GIT_CONFIG_GLOBAL=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a;";
 
-/// What a gateway may be made to answer instead of obeying.
+/// An error that the gateway answers instead of obeying.
 pub type InjectedFault = (StatusCode, sandbox::ErrorBody);
 type ExecHook =
     Box<dyn Fn(&sandbox::Lease, sandbox::Priority, &sandbox::ExecRequest) -> Option<InjectedFault> + Send + Sync>;
@@ -82,18 +82,18 @@ pub struct GatewayState {
     pub evaluations: u32,
     pub released: Vec<String>,
     pub demands: u32,
-    /// Answers 503 to so many calls.
+    /// Calls left to answer with 503.
     pub away_for: u32,
     pub epoch: u64,
     pub most_at_once: usize,
     pub most_agents_at_once: usize,
-    /// Where commands of sandboxes find their programs first.
+    /// The first folder in which sandbox commands find programs.
     pub programs: Option<PathBuf>,
-    /// Answers that the image cannot be pulled to so many leases.
+    /// Leases left to refuse because the image cannot be pulled.
     pub no_image_for: u32,
-    /// Answers that the package index does not answer, so often.
+    /// Requests left to answer that the package index is unavailable.
     pub no_packages_for: u32,
-    /// How often it was asked whether it does.
+    /// Requests for the state of the package index.
     pub packages_asked: u32,
     pub sessions: fake_sessions::Sessions,
 }
@@ -110,7 +110,7 @@ pub struct Engine {
     pub serving: Mutex<String>,
     pub orders: Mutex<Vec<engine::WeightsOrder>>,
     pub asked: Mutex<Vec<(Vec<u32>, u64, String)>>,
-    /// Prompts with what was sampled for them.
+    /// Prompts and the ids sampled for them.
     pub sampled: Mutex<Vec<(Vec<u32>, Vec<u32>)>>,
     /// Requests for weights that it does not serve.
     pub refused: Mutex<u32>,
@@ -121,17 +121,17 @@ pub struct Engine {
     pub silence: Mutex<Option<Silence>>,
     pub policy: Mutex<Policy>,
     tokenizer: Tokenizer,
-    /// An agent that takes orders but never gets there.
+    /// Its agent takes orders but never completes them.
     pub stuck: Mutex<bool>,
-    /// As an engine of the mixture in [`experts`] that reports them.
+    /// Acts as an engine of the mixture in [`experts`] that reports them.
     pub reports_experts: Mutex<bool>,
-    /// From where experts were asked for, answer by answer.
+    /// The first position of the requested experts, answer by answer.
     pub experts_asked: Mutex<Vec<Option<usize>>>,
     /// How many answers it samples at a time, and how long each takes.
     pub pace: Mutex<Option<Arc<Pace>>>,
 }
 
-/// An engine that takes its time. Each answer is noted with its beginning and its end.
+/// An engine with a pace. It records the beginning and end of each answer.
 pub struct Pace {
     pub slots: tokio::sync::Semaphore,
     pub answer: Duration,
@@ -143,7 +143,7 @@ pub struct Pace {
 pub enum Silence {
     Hangs,
     SamplesLong,
-    /// The engine ends at each request, and its agent starts it again.
+    /// The engine ends at each request, and its agent restarts it.
     Crashes,
 }
 
@@ -153,11 +153,11 @@ pub struct Trainer {
     pub step: Mutex<u32>,
     pub steps_run: Mutex<Vec<u32>>,
     orders: tokio::sync::Mutex<()>,
-    /// What was ordered to be kept after each of them.
+    /// The checkpoint order of each step.
     pub kept: Mutex<Vec<Option<CheckpointOrder>>>,
     pub phase: Mutex<TrainerPhase>,
     pub away_for: Mutex<u32>,
-    /// What has to lie in the store before a step is done.
+    /// The path that must be in the store before a step is done.
     pub waits_for: Mutex<HashMap<u32, String>>,
     life: tokio::sync::Mutex<fake_trainer::Life>,
 }
@@ -172,10 +172,10 @@ pub struct World {
     pub trainer_url: String,
     pub tasks: PathBuf,
     pub rows: HashMap<String, Value>,
-    /// Where command-line agents are answered, by every driver of this world.
+    /// Sessions of command-line agents, for every driver of this world.
     pub sessions: Sessions,
     pub driver_url: String,
-    /// Where datasets of the hub are downloaded from.
+    /// The hub that datasets are downloaded from.
     pub hub: HubSettings,
 }
 
@@ -194,7 +194,7 @@ fn sh(dir: &std::path::Path, script: &str) -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
-/// A row whose fix is to turn `a - b` into `a + b` in a.py.
+/// A row whose fix turns `a - b` into `a + b` in a.py.
 pub fn row(id: &str, base: &str) -> Value {
     json!({
         "instance_id": id, "repo": "r/r", "version": "1", "base_commit": base, "problem_statement": format!("Fix {id}."),
@@ -206,7 +206,7 @@ pub fn row(id: &str, base: &str) -> Value {
     })
 }
 
-/// Looks, then fixes the bug when the seed is even and leaves it when odd, then submits.
+/// Looks, then fixes the bug if the seed is even, then submits.
 pub fn half_right(prompt: &str, seed: u64) -> String {
     let turn = prompt.matches("assistant\n").count();
     let command = match turn {
@@ -224,7 +224,7 @@ impl World {
         Self::of("printf 'def add(a, b):\\n    return a - b\\n' > a.py", one).await
     }
 
-    /// `files` is a script that makes the repository's files; `rows` makes the tasks' rows, given its commit.
+    /// `files`: a script that makes the repository's files. `rows`: makes the tasks' rows from its commit.
     pub async fn of(files: &str, rows: impl FnOnce(&str) -> Vec<Value>) -> Self {
         let mount = tempfile::tempdir().unwrap();
         let gateway_dir = tempfile::tempdir().unwrap();
@@ -380,7 +380,7 @@ impl World {
         self.start_with(settings, attempt, live::Source::Fixed).await
     }
 
-    /// A driver that finds changes of the run in `changes`.
+    /// A driver that reads changes of the run from `changes`.
     pub async fn start_with(
         &self,
         settings: Settings,
@@ -454,14 +454,14 @@ impl World {
         recomputed.await.unwrap()
     }
 
-    /// Recomputes everything; nothing may disagree.
+    /// Recomputes everything; nothing may differ.
     pub async fn verified(&self) -> RunFolder {
         let (folder, checks) = self.recomputed().await;
         assert!(grpo_verify::holds(&checks), "{}", grpo_verify::text(&checks));
         folder
     }
 
-    /// No command of a sandbox ran twice.
+    /// Checks that no command of a sandbox ran twice.
     pub fn nothing_ran_twice(&self) {
         let state = self.gateway.state.lock().unwrap();
         for (what, times) in &state.ran {
@@ -470,7 +470,7 @@ impl World {
     }
 }
 
-/// How many rows the batch of each iteration has.
+/// The number of rows in the batch of each iteration.
 pub fn rows_of_steps(folder: &RunFolder) -> Vec<usize> {
     let steps = folder.state.iterations.values().filter_map(|iteration| iteration.step);
     steps.map(|step| folder.batch(step).unwrap().rows.len()).collect()

@@ -1,4 +1,4 @@
-//! The demo's model, as it is and with another chat template.
+//! The demo's model, unchanged or with another chat template.
 
 use serde_json::Value;
 use std::path::PathBuf;

@@ -1,11 +1,11 @@
-//! The Python of sandboxes, one with pytest on this machine, images that say which modules they have, and the grader.
+//! The Python of sandboxes: a Python with pytest on this machine, images that list their modules, and the grader.
 
 use grpo_driver::fault::DriverError;
 use grpo_driver::tasks::imports::{ImageContents, ImageModules};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The folder of a Python that has pytest; `make setup` makes it.
+/// The folder of a Python with pytest; `make setup` makes it.
 pub fn pytest() -> PathBuf {
     let home = std::env::var("HOME").unwrap_or_default();
     let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));
@@ -32,7 +32,7 @@ pub fn grader_worker() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../grader/worker.py")
 }
 
-/// Where the official grader's packages are; `make setup` puts them there.
+/// The folder of the official grader's packages; `make setup` puts them there.
 pub fn grader_site() -> PathBuf {
     let home = std::env::var("HOME").unwrap_or_default();
     let cache = std::env::var("GRPO_CACHE").unwrap_or_else(|_| format!("{home}/.cache/grpo-operator"));

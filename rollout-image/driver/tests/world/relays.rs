@@ -1,34 +1,33 @@
-//! What a command-line agent in a sandbox needs of its gateway: a port that leads to the driver, and an end by force.
+//! The gateway's part for command-line agents in sandboxes: a port that leads to the driver, and forced ends.
 //!
-//! The port of every sandbox would be the same one of this machine, so commands find a path of the gateway in its
-//! place.
+//! All sandboxes would have the same port of this machine, so commands find a path of the gateway instead.
 
 use super::*;
 use axum::extract::Request;
 use std::sync::OnceLock;
 use tokio::sync::watch;
 
-/// The ports of sandboxes, by lease: where they lead, or nowhere while the gateway is away.
+/// The ports of sandboxes, by lease: their targets, or none while the gateway is unavailable.
 #[derive(Default)]
 pub struct Relays {
     open: Mutex<HashMap<String, watch::Sender<Option<String>>>>,
     kills: Mutex<HashMap<(String, String), Arc<tokio::sync::Notify>>>,
     pub address: OnceLock<SocketAddr>,
-    /// How often a driver said where a port leads.
+    /// How often a driver set a port's target.
     pub told: Mutex<u32>,
     pub passed: Mutex<Vec<Passed>>,
 }
 
-/// A request that was passed on, and how it was answered.
+/// A forwarded request and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
     pub lease: String,
     pub method: String,
     pub path: String,
-    /// Its body asks for a stream.
+    /// Its body requests a stream.
     pub streams: bool,
     pub status: u16,
-    /// The body of an answer that is an error.
+    /// The body of an error answer.
     pub refusal: String,
 }
 
@@ -41,13 +40,13 @@ pub fn router(gateway: Arc<Gateway>) -> Router {
 }
 
 impl Relays {
-    /// Where a command finds the port.
+    /// The address at which a command finds the port.
     pub fn port_of(&self, lease: &str, value: &str) -> String {
         let there = format!("{}/relayed/{lease}", self.address.get().unwrap());
         value.replace("127.0.0.1:48271", &there)
     }
 
-    /// Ends every connection, as a gateway does that ends.
+    /// Ends every connection, like a gateway that ends.
     pub fn cut(&self) {
         for to in self.open.lock().unwrap().values() {
             to.send_replace(None);

@@ -1,4 +1,4 @@
-//! The exec server's contract: containers on one node, which is here the whole pool.
+//! The exec server's contract: containers on one node. Here the node is the whole pool.
 //!
 //! A container is a lease, and its id is the id of the lease. Lists show only the first twelve digits of the id. Calls
 //! do not accept these short ids, because knowledge of a full id gives access to the container.
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::Compat;
 use super::work::{self, Answer, Body, Failed, RUN, given, read, unknown};
 
-/// How long a creation waits in the queue, where the caller does not say.
+/// Default wait in the queue for a new container.
 const WAIT_SECONDS: u64 = 120;
 const ID_DIGITS: usize = 64;
 const SHORT_DIGITS: usize = 12;
@@ -45,7 +45,7 @@ async fn healthz(State(compat): Shared) -> Answer {
     Ok(Json(json!({"ok": true, "running_containers": leased.to_string()})))
 }
 
-/// Images of the sandboxes that are there now.
+/// Images of the existing sandboxes.
 pub fn present(compat: &Compat) -> BTreeSet<String> {
     compat.own.core.look(|index| {
         let images = index.sandboxes.values().map(|sandbox| sandbox.image.clone());
@@ -87,12 +87,12 @@ async fn create(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answe
     Ok(Json(json!({"ok": true, "container_id": lease.id, "name": name})))
 }
 
-/// The lease's id, once it is known that there is such a container.
+/// The lease's id, if the container exists.
 async fn known(compat: &Compat, body: &Body, missing: &str) -> Result<String, Failed> {
     let id = given(body.container_id.clone(), missing)?;
     match compat.own.look(&id).await {
         Err(error) if error.code == ErrorCode::NoSuchLease => Err(unknown(error, "container", &id)),
-        // Of a lost sandbox the call itself says what it was lost to.
+        // If the sandbox is lost, the call itself reports the cause.
         _ => Ok(id),
     }
 }
@@ -117,7 +117,7 @@ async fn evaluate(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Ans
     work::evaluate(&compat, &container, &body).await
 }
 
-/// A container that is not there is destroyed.
+/// Destroying a container that does not exist succeeds.
 async fn destroy(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
     let body = read(&headers, body)?;
     let container = given(body.container_id, "container_id is required")?;

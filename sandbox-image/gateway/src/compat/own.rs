@@ -1,4 +1,4 @@
-//! The gateway's own API, called in-process. Its checks, its counters and its waits apply to clients of other systems
+//! The gateway's own API, called in-process. Its checks, counters and waits therefore apply to clients of other systems
 //! too.
 
 use std::fmt::Display;
@@ -24,19 +24,19 @@ use tower::ServiceExt;
 use crate::body::ARRIVES_WITHIN;
 use crate::core::{Core, now};
 
-/// What an answer of ours may have: a file, or JSON about one.
+/// Maximum size of our own responses: a file, or JSON about one.
 const MAX_ANSWER: usize = MAX_FILE_BYTES + (1 << 20);
 
-/// Between two renewals.
+/// Shortest pause between two renewals.
 const SOONEST_RENEWAL: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub struct Own {
     pub core: Arc<Core>,
     api: Router,
-    /// For bodies of the calls that are made here.
+    /// Room for the bodies of these in-process calls.
     bodies: Room,
-    /// For their answers.
+    /// Room for their responses.
     answers: Room,
 }
 
@@ -76,7 +76,7 @@ impl Own {
         self.in_lease(lease, ttl, "/exec", request).await
     }
 
-    /// Keeps a lease for as long as something in it takes: the caller does not renew while it waits.
+    /// Renews a lease until `work` ends, because the caller does not renew while it waits.
     async fn while_renewing<T>(
         &self,
         lease: &str,
@@ -87,7 +87,7 @@ impl Own {
         let renewing = async {
             loop {
                 tokio::time::sleep(next).await;
-                // The work itself hears what is wrong.
+                // If this fails, the work itself reports the error.
                 let renewed = self.renew(lease, ttl).await;
                 next = renewed.map_or(next, |lease| before_the_end_of(&lease));
             }
@@ -116,7 +116,7 @@ impl Own {
         self.send(Method::PUT, &target, tar).await.map(|_| ())
     }
 
-    /// A call in a lease, below its path. The lease is kept meanwhile.
+    /// A call in a lease, on a path below the lease's. The lease is renewed meanwhile.
     pub async fn in_lease<T: DeserializeOwned>(
         &self,
         lease: &str,
@@ -155,7 +155,7 @@ impl Own {
         }
     }
 
-    /// A whole answer, once there is room for it. It keeps that until its last byte is dropped.
+    /// Reads a whole response once there is room for it. The bytes keep the room until the last one is dropped.
     async fn read(&self, target: &str, answer: Response) -> Result<Bytes, ErrorBody> {
         let said = answer
             .headers()
@@ -178,13 +178,14 @@ impl Own {
     }
 }
 
-/// The pool may give less time than it was asked for.
+/// The time until the next renewal. It follows from the granted expiry, because the pool may grant less time than
+/// requested.
 fn before_the_end_of(lease: &Lease) -> Duration {
     let left = (lease.expires_at - now()).max(0).unsigned_abs();
     Duration::from_millis(left / 3).max(SOONEST_RENEWAL)
 }
 
-/// The path of a lease; its id is the caller's and may have anything in it.
+/// The path of a lease. Its id is the caller's and may contain any character.
 fn path(lease: &str, rest: &str) -> String {
     format!("/v1/leases/{}{rest}", utf8_percent_encode(lease, NON_ALPHANUMERIC))
 }
@@ -197,7 +198,7 @@ fn refused(target: &str, status: StatusCode, body: &[u8]) -> ErrorBody {
 }
 
 fn parsed<T: DeserializeOwned>(body: &[u8]) -> Result<T, ErrorBody> {
-    // Of what answers nothing.
+    // A response with status but no body.
     let body = if body.is_empty() { b"null" } else { body };
     serde_json::from_slice(body).map_err(|error| internal("reading an answer", &error))
 }

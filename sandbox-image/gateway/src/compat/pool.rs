@@ -1,7 +1,7 @@
-//! The pool server's contract: leases, and everything done in them, one place for all nodes.
+//! The pool server's contract: leases and the work in them, at one address for all nodes.
 //!
-//! The base URL of an unmodified client is `http://<pool>-gateway:8080/compat/pool`, or `/compat/pool/<run>`: turns in
-//! the queue are taken between runs.
+//! The base URL of an unmodified client is `http://<pool>-gateway:8080/compat/pool`, or `/compat/pool/<run>`: the queue
+//! is fair between runs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::Compat;
 use super::work::{self, Answer, Body, Failed, RUN, TTL, given, read, unknown};
 
-/// How long an allocation waits in the queue. The client has no limit of its own, and asks again.
+/// How long an allocation waits in the queue. The client has no limit of its own, and retries.
 const WAIT: Duration = Duration::from_secs(600);
 
 type Run = Option<Path<String>>;
@@ -38,13 +38,13 @@ fn calls() -> Router<Compat> {
         .route("/close", post(close))
 }
 
-/// Where the exec server's contract is served, as the caller reaches it.
+/// The URL of the exec server's contract, as the caller reaches it.
 fn node_url(headers: &HeaderMap) -> String {
     let host = headers.get("host").and_then(|host| host.to_str().ok());
     format!("http://{}/compat/exec", host.unwrap_or("localhost"))
 }
 
-/// One node: how many nodes there are behind it is the cluster's affair.
+/// Reports one node. The number of nodes behind it is up to the cluster.
 async fn status(State(compat): Shared, headers: HeaderMap) -> Answer {
     let core = &compat.own.core;
     let state = core.look(|index| index.state());
@@ -70,7 +70,7 @@ async fn allocate(State(compat): Shared, run: Run, headers: HeaderMap, body: Byt
     let run = run.map_or(RUN.to_owned(), |Path(run)| run);
     let id = |random: String| format!("swe-lease-{random}");
     let lease = work::lease(&compat, &run, &body, WAIT, id, 16).await?;
-    // The exec server knows a lease by the same name, so a client of the node finds the sandbox there.
+    // The exec server uses the same name for the lease, so a client of the node finds the sandbox there.
     Ok(Json(json!({
         "ok": true,
         "lease_id": lease.id,
@@ -88,14 +88,14 @@ async fn heartbeat(State(compat): Shared, headers: HeaderMap, body: Bytes) -> An
     }
 }
 
-/// The lease's id, once it is known that there is such a lease.
+/// The lease's id, if the lease exists.
 async fn known(compat: &Compat, body: &Body, error: &str) -> Result<String, Failed> {
     let lease = given(body.lease_id.clone(), error)?;
     match compat.own.look(&lease).await {
         Err(error) if error.code == grpo_sandbox_protocol::ErrorCode::NoSuchLease => {
             Err(unknown(error, "lease_id", &lease))
         }
-        // Of a lost sandbox the call itself says what it was lost to.
+        // If the sandbox is lost, the call itself reports the cause.
         _ => Ok(lease),
     }
 }
@@ -120,7 +120,7 @@ async fn evaluate(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Ans
     work::evaluate(&compat, &lease, &body).await
 }
 
-/// A lease that is not there is closed.
+/// Closing a lease that does not exist succeeds.
 async fn close(State(compat): Shared, headers: HeaderMap, body: Bytes) -> Answer {
     let body = read(&headers, body)?;
     let lease = given(body.lease_id, "lease_id required")?;

@@ -1,12 +1,12 @@
-//! Tells a call that is made again from a new one, for clients that give their calls no names.
+//! Tells a repeated call from a new one, for clients that do not name their calls.
 //!
-//! A call whose caller went away before it was answered is *unheard*: its client is about to make it once more. The
-//! next call that says the very same within [`AGAIN_WITHIN`] is taken for that, and gets the name of the first, under
-//! which the gateway answers what the first call brought about. Two callers that ask the same at one time, neither of
-//! them gone, are two.
+//! A call is *unheard* if its caller disconnected before the answer: its client will soon repeat it. The next call with
+//! exactly the same content within [`AGAIN_WITHIN`] counts as the repetition and gets the name of the first. Under that
+//! name the gateway returns the effect of the first call. Two simultaneous callers with the same content, both still
+//! connected, are two calls.
 //!
-//! This is in memory only. A call whose answer was lost on its way after it had been sent, or that a restart of the
-//! gateway interrupted, cannot be told: for these a client must name its calls.
+//! The record is in memory only. Two cases cannot be told apart: an answer that was lost after it had been sent, and a
+//! call that a restart of the gateway interrupted. For these a client must name its calls.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +16,17 @@ use rand::Rng;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-/// Clients make a call again after about a second, and give up after ten.
+/// Clients repeat a call after about a second, and give up after ten.
 pub const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 /// Longer than [`AGAIN_WITHIN`]: the effect of an unheard call is undone before the call is forgotten.
 const FORGOTTEN_AFTER: Duration = AGAIN_WITHIN.saturating_mul(2);
-/// Unheard calls that are remembered.
+/// Maximum unheard calls in the record.
 const REMEMBERED: usize = 4096;
 
-/// What a call says.
+/// Digest of a call's content.
 pub type Said = [u8; 32];
 
-/// Calls whose callers went away. Cloning is cheap.
+/// Calls whose callers disconnected. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Retries(Arc<Mutex<VecDeque<Unheard>>>);
 
@@ -36,7 +36,7 @@ struct Unheard {
     since: Instant,
 }
 
-/// A call that is being answered. Dropped before [`Attempt::heard`], it is unheard.
+/// A call in progress. If it is dropped before [`Attempt::heard`], it is unheard.
 pub struct Attempt {
     retries: Retries,
     said: Said,
@@ -44,7 +44,7 @@ pub struct Attempt {
     is_heard: bool,
 }
 
-/// The parts of what a call says, none of which runs into the next.
+/// Digest of the parts of a call. The boundaries between parts count.
 pub fn said(parts: &[&[u8]]) -> Said {
     let mut hash = Sha256::new();
     for part in parts {
@@ -54,12 +54,12 @@ pub fn said(parts: &[&[u8]]) -> Said {
     hash.finalize().into()
 }
 
-/// The first so many hexadecimal digits of it.
+/// The first `digits` hexadecimal digits of the digest.
 pub fn hex(said: &Said, digits: usize) -> String {
     said.iter().take(digits / 2).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// So many random hexadecimal digits.
+/// `digits` random hexadecimal digits.
 pub fn random_hex(digits: usize) -> String {
     let mut rng = rand::rng();
     (0..digits)
@@ -68,7 +68,7 @@ pub fn random_hex(digits: usize) -> String {
 }
 
 impl Retries {
-    /// Begins a call: under the name of an unheard one that said the same, or under a new one.
+    /// Begins a call: under the name of an unheard call with the same content, or under a new one.
     pub fn begin(&self, said: Said, new_name: impl FnOnce() -> String) -> Attempt {
         let is_again = |unheard: &Unheard| unheard.said == said && unheard.since.elapsed() <= AGAIN_WITHIN;
         let name = self.take(is_again).unwrap_or_else(new_name);
@@ -97,7 +97,7 @@ impl Retries {
 }
 
 impl Attempt {
-    /// The answer is handed over.
+    /// The caller got the answer.
     pub fn heard(mut self) {
         self.is_heard = true;
     }

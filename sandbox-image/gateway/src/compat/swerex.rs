@@ -1,8 +1,8 @@
 //! The server side of SWE-ReX 1.4, so that its `RemoteRuntime` works in a leased sandbox.
 //!
-//! The host that the runtime is given is `http://<pool>-gateway:8080/compat/swerex/<lease>`; or the lease's id is its
-//! `auth_token`, without it in the path. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]);
-//! nothing about them is kept here.
+//! The runtime's host is `http://<pool>-gateway:8080/compat/swerex/<lease>`. Alternatively the lease's id is its
+//! `auth_token`, and the path omits it. Every call renews the lease. Shells are sandboxd's sessions ([`shell`]); the
+//! gateway keeps no state about them.
 
 mod errors;
 mod files;
@@ -25,14 +25,14 @@ use super::Compat;
 use super::retries::{hex, random_hex, said};
 use errors::{Kind, SwerexError};
 
-/// Every call gives the lease so long again.
+/// Every call renews the lease for this long.
 const TTL: Duration = Duration::from_secs(1800);
-/// A call without a limit of its own has this one.
+/// Default time limit of a call.
 const LONGEST_SECONDS: u64 = 24 * 3600;
 const OUTPUT_BYTES: u64 = 10 << 20;
-/// Of what we run ourselves around a call.
+/// Time limit of our own commands around a call.
 const OWN_SECONDS: u64 = 30;
-/// More than a file may have, for what a form puts around it.
+/// The maximum file size, plus room for the form around the file.
 pub(super) const MAX_UPLOAD_BYTES: usize = MAX_FILE_BYTES + (1 << 20);
 
 type Answer = Result<Json<Value>, SwerexError>;
@@ -55,11 +55,11 @@ fn calls() -> Router<Compat> {
         .route("/close", post(close))
 }
 
-/// The sandbox that a call is about, and the call's name.
+/// The sandbox of a call, and the call's name.
 struct Runtime {
     compat: Compat,
     lease: String,
-    /// The client's name for the call, or one of ours. Under it nothing is done twice.
+    /// The client's name for the call, or a generated one. It makes retries idempotent.
     call: String,
 }
 
@@ -86,12 +86,12 @@ impl FromRequestParts<Compat> for Runtime {
     }
 }
 
-/// Its bytes give their room back.
+/// Parses a body and drops its bytes, which frees their room.
 fn read<T: DeserializeOwned>(body: Bytes) -> Result<T, SwerexError> {
     serde_json::from_slice(&body).map_err(|error| SwerexError::unprocessable(&error.to_string()))
 }
 
-/// Whole seconds, for a limit that may be none or a fraction.
+/// The limit in whole seconds. It may be absent or a fraction.
 fn seconds(limit: Option<f64>) -> u64 {
     let whole = limit.filter(|limit| limit.is_finite()).map(|limit| limit.ceil() as u64);
     whole.unwrap_or(LONGEST_SECONDS).clamp(1, LONGEST_SECONDS)
@@ -116,7 +116,7 @@ impl Runtime {
         self.compat.own.exec(&self.lease, TTL, request).await
     }
 
-    /// A small shell script of ours, with arguments; its output if it succeeds.
+    /// Runs one of our shell scripts with arguments. Returns its output if it succeeds.
     async fn script(&self, step: &str, script: &str, arguments: &[&str]) -> Result<String, SwerexError> {
         let words = [&["sh", "-c", script, "sh"], arguments].concat();
         let request = self.command(step, words.into_iter().map(str::to_owned).collect(), OWN_SECONDS);
@@ -140,7 +140,7 @@ async fn is_alive(runtime: Runtime) -> Answer {
     ))
 }
 
-/// A program, or a line for the shell.
+/// A program with arguments, or a shell command line.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -168,7 +168,7 @@ struct Command {
 }
 
 impl Command {
-    /// As Python's `subprocess.run` takes it: an environment that is given is the whole of it.
+    /// As in Python's `subprocess.run`: a given environment replaces the whole environment.
     fn argv(&self) -> Result<Vec<String>, SwerexError> {
         let line = match &self.command {
             Line::Text(text) => vec![text.clone()],
@@ -240,7 +240,7 @@ fn prefixed(message: &str, why: String) -> String {
     }
 }
 
-/// The runtime has no other way to say that it is done with the sandbox.
+/// The runtime's only way to end its use of the sandbox.
 async fn close(runtime: Runtime) -> Answer {
     runtime.compat.own.release(&runtime.lease).await?;
     Ok(Json(json!({})))

@@ -1,4 +1,4 @@
-//! What the pool server and the exec server do alike: commands, patches, evaluations, and how they say what went wrong.
+//! The common part of the pool server and the exec server: commands, patches, evaluations, and error responses.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,22 +16,22 @@ use serde_json::{Map, Value, json};
 use super::Compat;
 use super::retries::{AGAIN_WITHIN, Attempt, hex, random_hex, said};
 
-/// A lease of which its holder has said nothing yet: the answer may have been lost, and with it the only name that the
-/// client has for it.
+/// Time of a lease that its holder has not used yet: the answer may have been lost, and the client has no other name
+/// for the lease.
 const UNUSED_TTL: Duration = Duration::from_secs(300);
-/// Every call gives a lease so long again. The client ends a whole rollout after so long by itself.
+/// Every call renews a lease for this long. The client itself ends a whole rollout after the same time.
 pub const TTL: Duration = Duration::from_secs(1800);
-/// Who leases, where the client does not say: turns in the queue are taken by name.
+/// Default name of the run. The queue is fair between names.
 pub const RUN: &str = "compat";
-/// The folder that everything happens in.
+/// The default working directory.
 const FOLDER: &str = "/testbed";
 const EXEC_SECONDS: u64 = 180;
 const EVALUATE_SECONDS: u64 = 3600;
-/// Taking a patch, and putting one in.
+/// Time limit to create or to apply a patch.
 const PATCH_SECONDS: u64 = 60;
-/// Output that is kept, head and tail: as JSON it still fits into an answer of sandboxd.
+/// Output that is kept, head and tail. As JSON it still fits into a response of sandboxd.
 const OUTPUT_BYTES: u64 = 10 << 20;
-/// What the client's configuration says for every command, but the client never sends.
+/// Environment of every command. It is part of the client's configuration, but the client never sends it.
 const ENVIRONMENT: [(&str, &str); 5] = [
     ("PAGER", "cat"),
     ("MANPAGER", "cat"),
@@ -43,7 +43,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
 const GRADING: &str = "__eval";
 const REQUEST_ID: &str = "x-request-id";
 
-/// The body of any call of either server.
+/// The body of any call to either server.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct Body {
@@ -57,11 +57,11 @@ pub struct Body {
     env: Option<BTreeMap<String, Value>>,
     patch: Option<String>,
     eval_script: Option<String>,
-    /// Ours: a name for the call. Made again under it, it does nothing twice. So does the header `X-Request-Id`.
+    /// Our extension: a name that makes a repeated call idempotent, like the header `X-Request-Id`.
     request_id: Option<String>,
 }
 
-/// An answer that is no success: `{ok: false, error}`, and whose fault it is.
+/// An error response: `{ok: false, error}`, and the origin of the fault.
 pub struct Failed {
     status: StatusCode,
     body: Value,
@@ -81,7 +81,7 @@ impl From<ErrorBody> for Failed {
     fn from(error: ErrorBody) -> Self {
         let status = match error.code {
             ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
-            // Nothing was free in time: asked again, the client waits on.
+            // No sandbox was free in time; if the client retries, it continues to wait.
             ErrorCode::QueueDeadline | ErrorCode::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
@@ -117,7 +117,7 @@ pub fn read(headers: &HeaderMap, body: Bytes) -> Result<Body, Failed> {
     Ok(body)
 }
 
-/// A field that must be there and say something.
+/// A required field, which must not be empty.
 pub fn given(field: Option<String>, error: &str) -> Result<String, Failed> {
     field
         .filter(|text| !text.is_empty())
@@ -171,7 +171,7 @@ impl Body {
     }
 }
 
-/// Leases a sandbox; waits in the queue for `wait` at most. `id` makes the lease's id of so many hexadecimal digits.
+/// Leases a sandbox; waits in the queue for at most `wait`. `id` makes a lease id from a number of hexadecimal digits.
 pub async fn lease(
     compat: &Compat,
     run: &str,
@@ -215,7 +215,7 @@ pub async fn lease(
     Ok(leased?)
 }
 
-/// A lease that its caller has not heard of yet. If the caller goes and does not ask again, the lease is given back.
+/// A lease whose caller does not know it yet. If the caller disconnects and does not retry, the lease is released.
 struct Unheard {
     compat: Compat,
     lease: Option<String>,
@@ -256,7 +256,7 @@ fn shell(id: String, script: &str, body: &Body, seconds: u64) -> Result<ExecRequ
     })
 }
 
-/// As `docker exec` says it.
+/// The exit code in `docker exec`'s convention.
 fn returncode(result: &ExecResult) -> i64 {
     match (result.timed_out, result.exit_code, result.signal) {
         (true, ..) => -1,
@@ -265,7 +265,7 @@ fn returncode(result: &ExecResult) -> i64 {
     }
 }
 
-/// What was printed before the time was up, and that it was.
+/// The output before the timeout, with a note about the timeout.
 fn timed_out(result: &ExecResult, seconds: u64) -> String {
     let said = format!("Command timed out after {seconds}s");
     match result.output.as_str() {
@@ -275,8 +275,7 @@ fn timed_out(result: &ExecResult, seconds: u64) -> String {
     }
 }
 
-/// What ran in the sandbox brought its own end about: that is its result, and not an error that a client had better try
-/// again after.
+/// A sandbox that ended through the workload's own doing is a result. It is not an error that the client should retry.
 fn own_doing(error: &ErrorBody) -> bool {
     error.fault == FaultOrigin::Workload
 }
@@ -299,7 +298,7 @@ pub async fn exec(compat: &Compat, lease: &str, body: &Body, command: &str) -> A
     }))
 }
 
-/// The patch is what git prints on its standard output and nothing else; what it complains of is in `error`.
+/// The patch is git's standard output and nothing else; git's complaints are in `error`.
 pub async fn diff(compat: &Compat, lease: &str, body: &Body) -> Answer {
     let attempt = body.attempt(compat, "diff", lease, &[body.folder()]);
     let script = |step: &str, script: &str| shell(format!("{}-{step}", attempt.name), script, body, PATCH_SECONDS);
@@ -347,13 +346,13 @@ fn no_patch(why: String) -> ErrorBody {
     )
 }
 
-/// What counts as a patch for the original: it asks for a change of a file's text.
+/// The original's test for a patch: it must change a file's text.
 fn is_patch(text: &str) -> bool {
     let has = |part| text.contains(part);
     has("diff --git ") && (has("--- a/") || has("--- /dev/null")) && has("+++ b/")
 }
 
-/// Times as the newer original tells them.
+/// Stage times in the format of the newer original.
 struct Stages {
     at: SystemTime,
     began: Instant,
@@ -382,7 +381,7 @@ impl Stages {
     }
 }
 
-/// Puts a patch in and runs a script. Resolved is what makes the script end with 0.
+/// Applies a patch and runs a script. The patch resolves the task if the script exits with 0.
 pub async fn evaluate(compat: &Compat, lease: &str, body: &Body) -> Answer {
     let seconds = body.seconds(EVALUATE_SECONDS)?;
     let patch = body.patch.as_deref().unwrap_or_default();
@@ -396,12 +395,11 @@ pub async fn evaluate(compat: &Compat, lease: &str, body: &Body) -> Answer {
     let parts = [patch, script, body.folder(), &environment];
     let attempt = body.attempt(compat, "evaluate", lease, &parts);
     let name = attempt.name.clone();
-    // Nothing of the patch is ever read as shell: it comes on standard input.
+    // No part of the patch is read as shell: it comes on standard input.
     let apply = "git reset --hard HEAD < /dev/null && git clean -fd < /dev/null && git apply";
     let mut apply = shell(format!("{name}-apply"), apply, body, PATCH_SECONDS)?;
     apply.stdin = Some(format!("{patch}\n"));
-    // Nor has the script an end mark that a line of it could be: it is a file. Its name is nothing that the patch could
-    // know.
+    // The script is a file, so no line of it can act as an end mark. The patch cannot guess the file's name.
     let file = format!(
         "/tmp/evaluate-{}.sh",
         hex(&said(&[name.as_bytes(), lease.as_bytes()]), 32)
@@ -469,7 +467,7 @@ async fn evaluated(
     Ok(told)
 }
 
-/// What the original says of a name that it does not know; why it does not, where that is known.
+/// The original's error for an unknown name, with the reason if it is known.
 pub fn unknown(error: ErrorBody, what: &str, id: &str) -> Failed {
     let gone = error.cause == Some(SandboxCause::Expired);
     match error.code {

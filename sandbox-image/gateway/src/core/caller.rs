@@ -1,4 +1,4 @@
-//! Callers that ask for a lease: each waits for its answer, and its place in the queue is given up with it.
+//! Callers that ask for a lease. Each waits for its answer; a caller that goes away gives up its place in the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Lease, LeaseReque
 use super::{Core, lease, now};
 use crate::waiters::{Place, Told};
 
-/// A caller that waits. It has gone away if this is dropped before it was told anything.
+/// A waiting caller. If it is dropped before it gets an answer, the caller has gone away.
 struct Caller<'a> {
     core: &'a Core,
     id: &'a str,
@@ -38,7 +38,7 @@ impl Drop for Caller<'_> {
 }
 
 impl Core {
-    /// Leases a sandbox, waiting in the queue as long as the request says.
+    /// Leases a sandbox, and waits in the queue as long as the request allows.
     pub async fn lease(self: &Arc<Self>, request: LeaseRequest) -> Result<Lease, ErrorBody> {
         let wait = Duration::from_secs(request.wait_seconds);
         let id = request.id.clone();

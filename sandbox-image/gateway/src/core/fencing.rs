@@ -1,7 +1,7 @@
-//! Whether the pool is still this gateway's, asked of the ledger where being wrong would do harm.
+//! Checks with the ledger that this gateway still owns the pool, before steps where an error would do harm.
 //!
-//! A gateway that was followed by another hears of it with its next write, or within seconds. Until then it must not
-//! say what only the pool's gateway knows, and must make no pod: its follower makes as many as the pool may have.
+//! A gateway with a successor learns of it with its next write, or within seconds. Until then it must not give answers
+//! that only the pool's owner can know, and must make no pods: its successor makes as many as the pool may have.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use super::Core;
 use super::release::{TAKEN_WITHIN, unavailable};
 use crate::ledger::LedgerError;
 
-/// So long what the ledger said is believed when pods are made.
+/// How long an answer of the ledger counts when pods are made.
 const BELIEVED_FOR: Duration = Duration::from_millis(250);
-/// A gateway that follows another makes its first pod after so long. Until then the one before may have made some, and
-/// the watch tells of them late.
+/// A gateway with a predecessor waits this long before its first pod. Until then the predecessor may have made some,
+/// and the watch reports them late.
 const FIRST_POD_AFTER: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// Returns when a pod may be made; false when that is another gateway's to do.
+    /// Returns when a pod may be made; false if another gateway owns the pool.
     pub(super) async fn may_make_pods(&self) -> bool {
         let Some(fencing) = &self.fencing else {
             return true;
@@ -40,12 +40,12 @@ impl Core {
                 *proven = Some(asked);
                 true
             }
-            // An API server that does not answer makes no pod either.
+            // If the API server does not answer, it makes no pod either.
             Ok(Err(_)) | Err(_) => true,
         }
     }
 
-    /// Whether the pool is still this gateway's. Another gateway may have granted leases that this one does not know.
+    /// Whether this gateway still owns the pool. Another gateway may have granted leases that this one does not know.
     pub async fn owns_pool(&self) -> Result<(), ErrorBody> {
         let Some(fencing) = &self.fencing else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Grants leases that the index has decided: durable first, then bound, then told to the callers.
+//! Grants the leases that the index has decided: commits, then binds, then answers the callers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use crate::ledger::Change;
 use crate::sandbox::Holder;
 
 impl Core {
-    /// Durable first, then bound, then granted. A grader's pod is labelled before, and let out to the package index by
-    /// then: a lease of the ledger has its label.
+    /// Commits, then binds, then grants. A grader's pod gets its label and its access to the package index before that:
+    /// if a lease is in the ledger, its pod has the label.
     pub(super) async fn grant(self: Arc<Self>, id: String) {
         let Some(held) = self.lock().leases.get(&id).cloned() else {
             return;
@@ -42,7 +42,7 @@ impl Core {
         let epoch = held.entry.epoch;
         let is_still = |index: &mut Index| index.leases.get(&id).is_some_and(|held| held.entry.epoch == epoch);
         if !self.look(is_still) {
-            // Given back meanwhile, perhaps before it was written.
+            // Released meanwhile, perhaps before it was written.
             let (lease, cause) = (id, None);
             self.act(Action::Forget { lease, epoch, cause });
             return;
@@ -67,21 +67,21 @@ impl Core {
         }
     }
 
-    /// Tells the callers of a lease why it will not be. Its sandbox goes.
+    /// Tells the callers of a lease why they do not get it. Its sandbox is deleted.
     fn reject(self: &Arc<Self>, held: &ActiveLease, error: ErrorBody) {
         let (lease, epoch) = (&held.entry.lease, held.entry.epoch);
         tracing::warn!(lease, sandbox = held.entry.sandbox, "{}", error.message);
         self.apply(|index| index.reject(lease, epoch, error, now()));
     }
 
-    /// Puts a lease into the ledger. False when the ledger's writer has ended, and with it soon this process.
+    /// Puts a lease into the ledger. False if the ledger's writer has ended; this process then ends soon.
     async fn is_durable(&self, held: &ActiveLease) -> bool {
         let (done, committed) = oneshot::channel();
         let entry = held.entry.clone();
         self.ledger.send(Change::Put { entry, done }).await.is_ok() && committed.await.is_ok()
     }
 
-    /// Puts a longer time of a lease into the ledger. False too when the lease has been removed from it meanwhile.
+    /// Puts a longer time of a lease into the ledger. Also false if the lease has been removed from it meanwhile.
     async fn is_extended(&self, held: &ActiveLease) -> bool {
         let (done, committed) = oneshot::channel();
         let entry = held.entry.clone();
@@ -97,7 +97,8 @@ impl Core {
         self.waiters.answer(id, Ok(lease(&held)));
     }
 
-    /// Extends a lease; answers it as it then is. Only a longer time than ever before goes into the ledger, first.
+    /// Extends a lease and returns its new state. Only a time longer than ever before goes into the ledger, and it is
+    /// written first.
     pub async fn renew(&self, id: &str, ttl_millis: i64) -> Option<ActiveLease> {
         let (held, is_longer) = self.look(|index| index.renew(id, ttl_millis, now()))?;
         if is_longer && !self.is_extended(&held).await {

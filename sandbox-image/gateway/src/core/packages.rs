@@ -1,8 +1,8 @@
-//! Lets graders out to the pool's package index: looks its host up, labels the pod, and waits until the network lets
-//! the pod through.
+//! Gives graders access to the pool's package index: resolves its host, labels the pod, and waits until the network
+//! lets the pod through.
 //!
-//! The label is the durable record: it is on the pod before the lease is in the ledger, and a pod that has it is never
-//! leased again.
+//! The label is the durable record: it is on the pod before the lease is in the ledger, and a pod with the label is
+//! never leased again.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -23,26 +23,26 @@ use crate::package_index::{addresses, aliases, name, reaches_packages, unreachab
 use crate::pod::INDEX_ANNOTATION;
 use crate::sandbox::Holder;
 
-/// The network lets a labelled pod out after a moment; one that is not let out after so long will not be.
+/// The network opens to a labelled pod after a moment. A pod without access after this time will not get it.
 const LET_OUT_WITHIN: Duration = Duration::from_secs(20);
-/// One round of connections.
+/// Deadline of one round of connections.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// Between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The API server answers a patch within so long, or the grader's lease is refused.
+/// Deadline for the API server's answer to the label patch. After it the grader's lease is refused.
 const LABELLED_WITHIN: Duration = Duration::from_secs(10);
-/// No agent waits longer for the index's DNS.
+/// Deadline of the DNS lookup for the index. No agent waits longer for it.
 const FOUND_WITHIN: Duration = Duration::from_secs(2);
-/// Addresses are believed for so long.
+/// How long resolved addresses count.
 const BELIEVED_FOR: Duration = Duration::from_secs(30);
-/// A failed look is not repeated before: pods are made meanwhile, without waiting for it.
+/// Pause after a failed lookup. Pods are made meanwhile, without waiting for it.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 const CHECK_NETWORK: &str = "check that it runs, that spec.packageIndex of the pool names its pods or addresses and the \
      port of its pods (behind a Service: targetPort), and that the policies of its namespace let in sandboxes and the \
      gateway of this pool";
 
-/// The addresses of the index's host, as they were found last.
+/// The last resolved addresses of the index's host.
 #[derive(Debug, Default)]
 pub struct Addresses {
     found: Vec<IpAddr>,
@@ -50,19 +50,19 @@ pub struct Addresses {
 }
 
 impl Core {
-    /// The pool's package index, if this lease is let out to it.
+    /// The pool's package index, if this lease may reach it.
     pub(super) fn packages_for(&self, held: &ActiveLease) -> Option<&PackageIndex> {
         let index = self.template.spec.package_index.as_ref();
         index.filter(|_| reaches_packages(&held.entry))
     }
 
-    /// Whether the sandbox of a lease has been let out; then to which index.
+    /// The package index that the sandbox of a lease already reaches, if any.
     pub fn packages_of(&self, held: &ActiveLease) -> Option<&PackageIndex> {
         let index = self.packages_for(held)?;
         self.look(|pool| pool.is_graders(held)).then_some(index)
     }
 
-    /// What a pod that is made now has in its hosts file. Nothing where the host is not found: agents need none.
+    /// The hosts-file entries of a new pod. Empty if the host is not found: agents need none.
     pub(super) async fn package_aliases(&self) -> Vec<HostAlias> {
         match &self.template.spec.package_index {
             Some(index) => aliases(index, self.package_addresses(index).await),
@@ -89,8 +89,8 @@ impl Core {
         known.found.clone()
     }
 
-    /// Labels the pod of a grader's lease. Answers where it finds the index. From the first try on the pod counts as a
-    /// grader's: an answer may be lost.
+    /// Labels the pod of a grader's lease. Returns the addresses at which the pod finds the index. From the first try
+    /// on the pod counts as a grader's, because an answer may be lost.
     pub(super) async fn label_for_packages(
         &self,
         held: &ActiveLease,
@@ -135,8 +135,8 @@ impl Core {
         }
     }
 
-    /// Returns when the sandbox can connect to the index, and the gateway too, which looks again when tests have failed
-    /// ([`Core::packages_now`]).
+    /// Returns when the sandbox can connect to the index, and the gateway too. The gateway looks again when tests have
+    /// failed ([`Core::packages_now`]).
     pub(super) async fn await_packages(
         &self,
         held: &ActiveLease,
@@ -183,7 +183,7 @@ impl Core {
         }
     }
 
-    /// Whether the index answers now, seen from the gateway: what runs in a sandbox must not decide this, or a patch
+    /// Whether the index answers now, seen from the gateway. The workload in a sandbox must not decide this, or a patch
     /// could make its own grading void.
     pub async fn packages_now(&self) -> PackageIndexState {
         let Some(index) = &self.template.spec.package_index else {

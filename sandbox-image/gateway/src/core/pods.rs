@@ -1,4 +1,4 @@
-//! Creates, deletes and resets sandbox pods, as the index decides.
+//! Creates, deletes and resets sandbox pods, by the decisions of the index.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -14,11 +14,11 @@ use super::{Core, now};
 use crate::pod::{self, Placement, Template};
 use crate::sandbox::Holder;
 
-/// After a refused creation: a quota or an admission rule will refuse the next one too. It doubles while nothing else
-/// is answered.
+/// First pause after a refused creation: a quota or an admission rule will refuse the next one too. It doubles until a
+/// creation succeeds.
 const REFUSED_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_REFUSED_PAUSE: Duration = Duration::from_secs(30);
-/// Before a creation is tried again to which there was no answer; it doubles.
+/// First pause before an unanswered creation is retried; it doubles.
 const UNANSWERED_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_UNANSWERED_PAUSE: Duration = Duration::from_secs(5);
 
@@ -61,7 +61,7 @@ impl Core {
         }
     }
 
-    /// What pods are made from, without what this cluster was found not to know.
+    /// The template for pods, without features that this cluster does not know.
     fn template_now(&self) -> Template {
         let mut template = self.template.clone();
         if !self.look(|index| index.resets) {
@@ -70,8 +70,8 @@ impl Core {
         template
     }
 
-    /// Asks until the API server says yes or no. What it did not answer it may have done all the same, so the same pod
-    /// is asked for again: a second one would be one too many. Answers its uid, if that can be had.
+    /// Retries until the API server accepts or refuses. An unanswered request may have succeeded, so each retry asks
+    /// for the same pod: another name could make one pod too many. Returns the pod's uid, if it is available.
     async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
         let mut pause = UNANSWERED_PAUSE;
         loop {
@@ -80,7 +80,7 @@ impl Core {
                     self.metrics.wrote("create");
                     return Ok(made.metadata.uid.unwrap_or_default());
                 }
-                // An earlier try was heard.
+                // An earlier try succeeded.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                     let found = self.pods.get(name).await;
                     return Ok(found.ok().and_then(|pod| pod.metadata.uid).unwrap_or_default());
@@ -101,8 +101,8 @@ impl Core {
         }
     }
 
-    /// Once: the index orders it again until the pod is seen to be gone. Answers whether the API server has taken the
-    /// order.
+    /// Orders a deletion once; the index repeats it until the pod is seen to be gone. Returns whether the API server
+    /// has accepted the order.
     pub(super) async fn delete(self: Arc<Self>, name: String) -> bool {
         let deleting = || self.deleting.lock().unwrap_or_else(PoisonError::into_inner);
         if !deleting().insert(name.clone()) {
@@ -134,8 +134,8 @@ impl Core {
         }
     }
 
-    /// Has a container restart; tells when sandboxd has ended what was there. A sandboxd that does not say that it
-    /// will end is not waited for.
+    /// Restarts a container; signals `ended` when sandboxd has ended the processes in it. If sandboxd does not confirm
+    /// that it will end, the gateway does not wait for it.
     pub(super) async fn reset(
         self: Arc<Self>,
         name: String,
@@ -146,7 +146,7 @@ impl Core {
     ) {
         match self.sandboxes.reset(Holder { ip, lease, epoch }).await {
             Ok(()) => {
-                // A caller that has gone does not want to know.
+                // The caller may have gone away.
                 let _ = ended.send(());
                 if let Some(ip) = self.look(|index| index.restarting(&name, epoch)) {
                     self.await_answer(name, ip).await;

@@ -1,4 +1,4 @@
-//! Keeps the prefetch pods that the image prefetcher plans, and tells it what the cluster shows of them.
+//! Maintains the prefetch pods that the image prefetcher plans, and reports their state to it.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::prefetcher::{ImagePrefetcher, Step};
 use crate::pull::{pull_failure, volumes};
 use crate::slim_pod::SlimPod;
 
-/// Looks at what is wanted are so far apart.
+/// Pause between two plans.
 const LOOK: Duration = Duration::from_secs(1);
-/// After the API server refused a prefetch pod: a quota or an admission rule will refuse the next one too.
+/// Pause after the API server refused a prefetch pod: a quota or an admission rule will refuse the next one too.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Prefetches what is wanted next, for ever. Steps are taken one after the other: an image is pulled for minutes, so
-/// no call waits for them.
+/// Prefetches the images that are wanted next, for ever. Steps run one after the other: the pull of an image takes
+/// minutes, so no call waits for them.
 pub async fn keep_prefetching(core: Arc<Core>, client: Client) {
     let pods: Api<full::Pod> = Api::namespaced(client.clone(), &core.template.namespace);
     let slim_pods: Api<SlimPod> = Api::namespaced(client, &core.template.namespace);
@@ -67,7 +67,7 @@ fn planned(core: &Core) -> Vec<Step> {
         core.look(|index| index.images_to_come(now)),
         prefetcher(core, |prefetcher| prefetcher.images()),
     );
-    // The probe of the walls waits with the image that every sandbox has anyway.
+    // The egress probe waits with sandboxd's own image, which every sandbox has anyway.
     let to_come: Vec<Arc<str>> = to_come
         .into_iter()
         .filter(|image| **image != *core.template.sandboxd_image)
@@ -82,8 +82,8 @@ fn planned(core: &Core) -> Vec<Step> {
     })
 }
 
-/// One prefetch pod as the API server has it. One that has ended, that cannot have its image or that another spec made
-/// goes.
+/// Takes in one prefetch pod as the API server shows it. Deletes it if it has ended, cannot pull its image, or was made
+/// from another spec.
 fn saw(core: &Core, found: &SlimPod) {
     let name = found.name_any();
     let ours = pod::template_digest(&core.template).unwrap_or_default();
@@ -123,7 +123,8 @@ async fn take(core: &Arc<Core>, pods: &Api<full::Pod>, step: Step) {
                     core.metrics.wrote("create");
                     prefetcher(core, |prefetcher| prefetcher.saw(name, &image, None));
                 }
-                // An earlier try was heard, or the last one of this name still goes: the watch tells which.
+                // An earlier try succeeded, or the previous pod of this name is still terminating: the watch tells
+                // which.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
                 Err(error) => {
                     tracing::warn!(%error, image, "creating a prefetch pod");

@@ -1,9 +1,9 @@
-//! Probes whether sandboxes reach nothing.
+//! The egress probe: checks that sandboxes reach nothing.
 //!
 //! A NetworkPolicy is an object that a cluster may ignore. So the gateway leases two sandboxes of its own, made from
-//! the pool's template with sandboxd's image, and has one of them connect to what must not be reached: the API server,
-//! the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but the metadata
-//! address are known to listen, so silence means walls.
+//! the pool's template with sandboxd's image. One of them tries to connect to addresses that must not be reachable: the
+//! API server, the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but
+//! the metadata address are known to listen, so silence proves a block.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::egress::{PROBE_RUN, ProbePauses, why_not};
 use crate::index::ActiveLease;
 use crate::sandbox::Holder;
 
-/// A connection that is not there after so long does not come about.
+/// Deadline of a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Sandboxes for the probe are waited for.
+/// Deadline for the probe's own leases.
 const LEASE_WITHIN: Duration = Duration::from_secs(300);
-/// Where clouds tell a machine its credentials.
+/// The metadata address: clouds give a machine its credentials there.
 const METADATA: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)), 80);
-/// The same for sandboxes with addresses of IPv6.
+/// The metadata address for sandboxes with IPv6 addresses.
 const METADATA_OF_IPV6: SocketAddr =
     SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), 80);
 
-/// Something that must not be reached.
+/// An address that must not be reachable.
 struct Target {
     what: &'static str,
     address: SocketAddr,
@@ -120,8 +120,8 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
     })
 }
 
-/// A sandbox for the probe, by the ordinary way: what it shows holds for all that are made like it. Its lease does not
-/// wait behind agents, but it reaches no package index: see [`crate::package_index::reaches_packages`].
+/// Leases a sandbox for the probe in the ordinary way, so the result holds for all sandboxes of the template. Its lease
+/// does not wait behind agents, but it reaches no package index: see [`crate::package_index::reaches_packages`].
 async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
     let request = LeaseRequest {
         id: name.to_owned(),
@@ -136,7 +136,7 @@ async fn lease(core: &Arc<Core>, name: &str) -> Result<ActiveLease, String> {
     held.ok_or_else(|| "the probe's sandbox is gone already".to_owned())
 }
 
-/// What there is in every cluster.
+/// The targets that exist in every cluster.
 fn targets(from: &ActiveLease) -> Vec<Target> {
     let mut targets = vec![Target {
         what: "the metadata address",
@@ -176,7 +176,7 @@ fn name_server() -> Option<IpAddr> {
     servers.find_map(|server| server.trim().parse().ok())
 }
 
-/// The address that a sandbox sees calls come from. Nothing is sent.
+/// The source address of the gateway's calls to a sandbox. Sends nothing.
 fn own_address(sandbox: &str) -> Option<IpAddr> {
     let sandbox: IpAddr = sandbox.parse().ok()?;
     let any: IpAddr = match sandbox {

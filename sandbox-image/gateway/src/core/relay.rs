@@ -1,5 +1,5 @@
-//! Keeps the ports of sandboxes that lead to a service: for each port one keeper fetches connections from sandboxd, one
-//! at a time, as long as the lease lasts.
+//! Serves the relays: for each port, one keeper fetches connections from sandboxd, one at a time, as long as the lease
+//! lasts.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,20 +18,21 @@ use crate::index::ActiveLease;
 use crate::relay::{PORTS, service};
 use crate::sandbox::Holder;
 
-/// Connections of one port that are served at one time; others wait in the sandbox.
+/// Maximum concurrent connections of one port; more wait in the sandbox.
 const CONNECTIONS: usize = 16;
-/// How long sandboxd waits for a connection before it is asked again.
+/// How long sandboxd waits for a connection before the gateway asks again.
 const WAIT: Duration = Duration::from_secs(45);
-/// How often it is looked whether the lease is still there.
+/// Pause between two checks of the lease.
 const LOOK: Duration = Duration::from_secs(1);
-/// Before sandboxd is asked again that did not answer; it doubles.
+/// First pause after an unanswered request to sandboxd; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A connection on which no request begins for so long is closed.
+/// A connection without a new request for this long is closed.
 const IDLE: Duration = Duration::from_secs(300);
 
 impl Core {
-    /// Opens a port of a sandbox to a service, or leads an open one elsewhere. The port listens when this answers.
+    /// Opens a port of a sandbox to a service, or points an open port to another one. When this returns, the port
+    /// listens.
     pub async fn relay(self: &Arc<Self>, held: &ActiveLease, request: &RelayRequest) -> Result<(), ErrorBody> {
         let to = service(&request.to).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, why))?;
         let (lease, epoch, port) = (&held.entry.lease, held.entry.epoch, request.port);
@@ -66,7 +67,7 @@ struct Keeper {
 impl Keeper {
     async fn keep(self, mut next: Option<Upgraded>) {
         let (lease, epoch) = (self.held.entry.lease.as_str(), self.held.entry.epoch);
-        // Dropped with this: then all connections end.
+        // Ends all connections when it is dropped.
         let (_lasting, over) = watch::channel(());
         tokio::select! {
             () = self.lease_ends() => {}

@@ -1,4 +1,4 @@
-//! Giving sandboxes back. A confirmed release is final, and a used sandbox is never leased again.
+//! Releases sandboxes. A confirmed release is final, and a used sandbox is never leased again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 use super::{Core, now};
 use crate::index::Action;
 
-/// Longest that a caller waits until it is certain that a sandbox is given back.
+/// Longest time that a caller waits for a confirmed release.
 pub(super) const TAKEN_WITHIN: Duration = Duration::from_secs(8);
-/// Before an order to delete a pod that was not taken is given again; it doubles.
+/// First pause before an order to delete a pod is repeated if it was not accepted; it doubles.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const AGAIN_AFTER_AT_MOST: Duration = Duration::from_secs(30);
 
-/// Tells everybody who asks when it is certain that a sandbox is given back.
+/// Resolves for all its holders when the release is certain.
 pub(super) type End = Shared<oneshot::Receiver<()>>;
 
 impl Core {
@@ -34,7 +34,7 @@ impl Core {
             for action in forgets {
                 core.act(action);
             }
-            // Most do not want to know.
+            // The receiver may be gone.
             let _ = tell.send(());
         };
         if ends.is_empty() {
@@ -49,7 +49,7 @@ impl Core {
         told
     }
 
-    /// Has a pod deleted; tells when the API server has taken the order, however often it has to be given.
+    /// Deletes a pod, and repeats the order until the API server accepts it. Signals `taken` then.
     pub(super) async fn end(self: Arc<Self>, name: String, taken: oneshot::Sender<()>) {
         let mut pause = AGAIN_AFTER;
         while !self.clone().delete(name.clone()).await {
@@ -59,13 +59,13 @@ impl Core {
         let _ = taken.send(());
     }
 
-    /// Gives a sandbox back. Returns when the release outlives this gateway: the API server deletes the pod, or
-    /// sandboxd has ended the processes there. If only this gateway knew of the release, the next one would find the
-    /// lease in the ledger, and keep the sandbox unused until the lease expires. A caller that asks again before the
-    /// release is certain waits for the same end.
+    /// Releases a sandbox. Returns when the release outlives this gateway: the API server deletes the pod, or sandboxd
+    /// has ended the processes in it. If only this gateway knew of the release, the next one would find the lease in
+    /// the ledger, and keep the sandbox unused until the lease expires. A caller that repeats the release meanwhile
+    /// waits for the same end.
     pub async fn release(self: &Arc<Self>, id: &str) -> Result<(), ErrorBody> {
         let Some(end) = self.leave(id) else {
-            // A lease that this gateway does not know does not exist, if this gateway still owns the pool.
+            // If this gateway does not know the lease and still owns the pool, the lease does not exist.
             return self.owns_pool().await;
         };
         match tokio::time::timeout(TAKEN_WITHIN, end).await {
@@ -76,11 +76,11 @@ impl Core {
         }
     }
 
-    /// Begins the end of a lease, or finds the one that an earlier call has begun.
+    /// Begins the end of a lease, or finds the end that an earlier call began.
     fn leave(self: &Arc<Self>, id: &str) -> Option<End> {
         let mut leaving = self.leaving();
         let actions = self.with(|index| index.release(id, now()));
-        // A request in the queue is refused; the end of an earlier lease of this id stands.
+        // This refuses a request in the queue; an earlier lease of this id keeps its own end.
         let ends = actions.iter().any(|action| matches!(action, Action::Forget { .. }));
         if !ends && let Some(earlier) = leaving.get(id).cloned() {
             drop(self.carry_out(actions));

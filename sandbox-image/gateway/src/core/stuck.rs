@@ -1,8 +1,8 @@
-//! Pods that have no address for long: each is named in the pool's report with what the cluster says about it, and one
-//! whose node cannot set it up is replaced.
+//! Pods that have had no address for long. Each is named in the pool's report with the cluster's message, and replaced
+//! if its node cannot set it up.
 //!
-//! A pod without an address may be right: it waits for a node, or its node pulls a large image. What its node could not
-//! do stands in Events only, so these are asked for, of such pods alone.
+//! A pod without an address may be healthy: it waits for a node, or its node pulls a large image. The failures of a
+//! node are only in Events, so the gateway reads the Events of these pods alone.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,22 +15,22 @@ use kube::api::{Api, ListParams};
 use super::{Core, now};
 use crate::index::WithoutAddress;
 
-/// A pod that has no address for so long is named, milliseconds.
+/// A pod without an address for this long is reported, milliseconds.
 const NAMED_AFTER: i64 = 120_000;
-/// One that its node cannot set up is replaced after so long, milliseconds: the node tries again by itself before.
+/// A pod that its node cannot set up is replaced after this time, milliseconds. Before, the node itself retries.
 const REPLACED_AFTER: i64 = 300_000;
-/// Between two looks.
+/// Pause between two checks.
 const LOOK: Duration = Duration::from_secs(30);
-/// Pods whose Events are asked for in one look: the rest have the same cause more often than not.
+/// Pods whose Events are read in one check. The rest usually have the same cause.
 const LOOKED_AT: usize = 32;
-/// Of them at one time.
+/// Concurrent reads of Events.
 const AT_ONCE: usize = 4;
-/// Events of one pod that are read.
+/// Events that are read for one pod.
 const EVENTS: u32 = 50;
-/// The kubelet could not make the pod's network, user namespace or runtime.
+/// Reason of the kubelet's Event: it could not make the pod's network, user namespace or runtime.
 const CANNOT_SET_UP: &str = "FailedCreatePodSandBox";
 
-/// Looks for such pods for as long as the gateway lives.
+/// Checks for stuck pods for as long as the gateway lives.
 pub async fn keep_looking(core: Arc<Core>, events: Api<Event>) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -39,10 +39,10 @@ pub async fn keep_looking(core: Arc<Core>, events: Api<Event>) {
 }
 
 impl Core {
-    /// Names pods that have no address for long, and replaces those that their nodes cannot set up.
+    /// Reports pods that have had no address for long, and replaces pods that their nodes cannot set up.
     pub async fn look_for_stuck(self: &Arc<Self>, events: &Api<Event>, now: i64) {
         let mut pods = self.look(|index| index.without_address(NAMED_AFTER, now));
-        // Only a node can fail to set a pod up.
+        // Pods with a node come first: only a node can fail to set up a pod.
         pods.sort_by_key(|pod| (pod.node.is_empty(), pod.since));
         let asked = pods.into_iter().take(LOOKED_AT).map(|pod| async move {
             let last = last_warning(events, &pod.uid).await;
@@ -60,7 +60,7 @@ impl Core {
                     node = pod.node,
                     "the node cannot set the pod up; it is replaced"
                 );
-                // It may have got its address, and a lease, while Events were read.
+                // The pod may have got its address and a lease while Events were read.
                 self.apply(|index| index.discard_without_address(&pod, now));
             }
             stuck.push(told(pod, warning));
@@ -78,22 +78,22 @@ impl Core {
         }
     }
 
-    /// Pods that have no address for long, as the last look found them.
+    /// The stuck pods of the last check.
     pub fn stuck(&self) -> Vec<StuckPod> {
         self.stuck.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The message without the ids in it: the kubelet gives each try to set a pod up another one, and a report is written
-/// for each change.
+/// Removes ids from the message: the kubelet uses a new id in each try to set up a pod, and every changed report causes
+/// a write.
 fn without_ids(message: &str) -> String {
     let is_id = |word: &&str| word.len() >= 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     let words = message.split(|c: char| !c.is_ascii_alphanumeric());
     words.filter(|word| !is_id(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// The last thing that went wrong with the pod, unless its image was pulled after it: then its node has set it up.
-/// Events that cannot be read say nothing.
+/// The pod's last warning. `None` if its image was pulled after it, because then its node has set it up, or if its
+/// Events cannot be read.
 async fn last_warning(events: &Api<Event>, uid: &str) -> Option<Event> {
     let of_pod = format!("involvedObject.uid={uid}");
     let listed = events.list(&ListParams::default().fields(&of_pod).limit(EVENTS)).await;

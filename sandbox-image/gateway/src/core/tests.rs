@@ -1,4 +1,4 @@
-//! Callers and their places, and what the watch shows. The API server of these tests never answers.
+//! Callers and their places, and the events of the watch. The API server of these tests never answers.
 
 use super::*;
 use crate::index::Bounds;
@@ -100,7 +100,7 @@ fn pod(name: &str, status: &str) -> crate::slim_pod::SlimPod {
     serde_yaml_ng::from_str(&text).unwrap()
 }
 
-/// Orders one warm pod and answers its name.
+/// Orders one warm pod and returns its name.
 fn ordered(core: &Core) -> String {
     core.with(|index| {
         index.want("r", vec![("x".into(), 1)], now());
@@ -149,7 +149,7 @@ async fn a_pod_of_a_later_gateway_says_that_this_one_was_replaced_and_is_left_al
     assert_eq!(core.look(|index| index.ending.len()), 1);
 }
 
-/// A lease of pod p1 that is decided, and its grant under way.
+/// A decided lease of pod p1, with its grant in progress.
 async fn granting(core: &Arc<Core>, changes: &mut mpsc::Receiver<Change>) -> oneshot::Sender<()> {
     core.with(|index| {
         index.wait(request(60), now()).unwrap();
@@ -185,13 +185,13 @@ async fn a_lease_stays_in_the_ledger_and_its_release_unanswered_until_the_end_of
     let (core, mut changes) = core();
     let done = granting(&core, &mut changes).await;
     core.look(|index| index.leases.get_mut("a").unwrap().granted = true);
-    // The API server takes no order.
+    // The API server accepts no order.
     let error = core.release("a").await.unwrap_err();
     assert_eq!(
         (error.code, error.fault),
         (ErrorCode::Unavailable, FaultOrigin::Infrastructure)
     );
-    // Nor is it certain when it is asked for again.
+    // A repeated release is not certain either.
     let again = core.release("a").await.unwrap_err();
     assert_eq!(again.code, ErrorCode::Unavailable);
     assert!(changes.try_recv().is_err());
@@ -219,7 +219,7 @@ async fn the_place_of_a_caller_that_went_away_is_not_served_unless_another_waits
     assert_eq!(core.look(|index| index.queue.len()), 1, "it is the same place");
 }
 
-/// What the kubelet is answered.
+/// The health status for the kubelet.
 async fn health(core: &Arc<Core>) -> axum::http::StatusCode {
     let asked = axum::extract::Request::get("/healthz").body(axum::body::Body::empty());
     let router = crate::http::router(core.clone());

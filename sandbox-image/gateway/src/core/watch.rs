@@ -1,4 +1,4 @@
-//! What the cluster shows of the pool's pods, told to the index.
+//! The watch of the pool's pods: passes what the cluster shows to the index.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::pod;
 use crate::pull::{pull_failure, volumes};
 use crate::slim_pod::SlimPod;
 
-/// Pause between two looks whether sandboxd answers.
+/// Pause between two checks whether sandboxd answers.
 const LOOK: Duration = Duration::from_millis(20);
-/// A pod that has an address but does not answer for so long is of no use.
+/// A pod that has an address and does not answer for this long is discarded.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// One whose image is being pulled for the second time has longer.
+/// The same limit for a pod whose image is being pulled for the second time.
 const ANSWER_AFTER_PULL_WITHIN: Duration = Duration::from_secs(300);
 
-/// What the API server tells of a pool's pods from now on.
+/// The API server's events about a pool's pods, from now on.
 pub struct Watched(BoxStream<'static, Result<Event<SlimPod>, watcher::Error>>);
 
 impl Watched {
-    /// Begins, and answers all pods there are.
+    /// Starts the watch, and returns all existing pods.
     pub async fn begin(client: Client, namespace: &str, pool: &str) -> Result<(Self, Vec<SlimPod>), watcher::Error> {
         let config = watcher::Config::default().labels(&pod::selector(pool));
         let pods = Api::namespaced(client, namespace);
@@ -51,8 +51,8 @@ impl Watched {
 }
 
 impl Core {
-    /// Takes in the pods that were there when the watch began. Called once, before anything is ordered: an order is not
-    /// in that list.
+    /// Takes in the pods that existed when the watch began. Called once, before any order: an ordered pod is not in
+    /// that list.
     pub fn take_in(self: &Arc<Self>, pods: Vec<SlimPod>) {
         let mut listed = HashSet::new();
         let pods = pods.into_iter().map(Event::InitApply);
@@ -72,7 +72,7 @@ impl Core {
         }
     }
 
-    /// One event of the watch; `listed` gathers the pods of the list that is being read.
+    /// Handles one event of the watch; `listed` gathers the pods of the current list.
     pub(super) fn on(self: &Arc<Self>, event: Event<SlimPod>, listed: &mut HashSet<String>) {
         match event {
             Event::Init => {
@@ -95,7 +95,7 @@ impl Core {
         }
     }
 
-    /// One pod as the API server has it.
+    /// Handles one pod as the API server shows it.
     fn saw(self: &Arc<Self>, pod: &SlimPod) {
         let name = pod.name_any();
         if !self.lock().knows(&name) {
@@ -127,7 +127,7 @@ impl Core {
         }
     }
 
-    /// sandboxd answers long before the kubelet would say that the pod is ready.
+    /// Polls sandboxd, which answers long before the kubelet reports the pod as ready.
     pub(super) async fn await_answer(self: Arc<Self>, name: String, ip: String) {
         let began = Instant::now();
         while let Some(patience) = self.patience(&name) {
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// How long the pod's answer is waited for, if it is.
+    /// How long to wait for the pod's answer. `None` if no answer is awaited.
     fn patience(&self, name: &str) -> Option<Duration> {
         let index = self.lock();
         let sandbox = index.sandboxes.get(name)?;

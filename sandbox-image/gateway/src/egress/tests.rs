@@ -49,7 +49,7 @@ fn a_gateway_that_begins_believes_only_a_fresh_report_of_walls() {
     assert!(!restored(60_000, found(&[], Some("no sandbox")), true));
 }
 
-/// What is known after a probe at minute 0 and a failed one at this minute.
+/// The known result after a probe at minute 0 and a failed probe at this minute.
 fn after_a_failed_probe(known: EgressReport, minute: i64) -> EgressReport {
     let egress = Egress::restored(None, None, false, 0);
     egress.found(known, 1_000_000);

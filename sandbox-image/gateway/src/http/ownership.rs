@@ -1,7 +1,7 @@
-//! Whose leases a caller may use: a run's driver those of its run, and no other's. Other accounts that are let in, as
-//! the pool's client account, act for any name.
+//! Ownership of leases: a run's driver may use only the leases of its run. Other allowed accounts, such as the pool's
+//! client account, may act for any run.
 //!
-//! A pool may let runs of other namespaces in. Two of them may have one name, so in the gateway such a run is called
+//! A pool may serve runs of other namespaces. Two of them may have the same name, so the gateway calls such a run
 //! `namespace/run`; its driver need not know.
 
 use std::convert::Infallible;
@@ -19,12 +19,12 @@ use percent_encoding::percent_decode_str;
 use super::Refused;
 use crate::core::Core;
 
-/// The run that the caller drives; empty where it is no driver, or the call is the gateway's own.
+/// The run of the calling driver. Empty if the caller is not a driver, or if the gateway calls itself.
 pub struct CallersRun(Option<DrivenRun>);
 
 struct DrivenRun {
     name: String,
-    /// What the run is called in the gateway.
+    /// The run's name in the gateway.
     qualified: String,
 }
 
@@ -41,7 +41,7 @@ impl CallersRun {
         }))
     }
 
-    /// What the gateway calls the run in whose name the caller acts; refused where it is another's.
+    /// The gateway's name for the run that the caller acts for. Refuses the run of another driver.
     pub fn acts_for(&self, run: &str) -> Result<String, Refused> {
         match &self.0 {
             Some(own) if own.name != run => Err(another(&own.qualified, run)),
@@ -73,7 +73,7 @@ fn another(own: &str, run: &str) -> Refused {
     ))
 }
 
-/// Lets a driver use leases of its own run only, and only by the gateway's own API.
+/// Lets a driver use only leases of its own run, and only through the gateway's own API.
 pub async fn check(State(core): State<Arc<Core>>, request: Request, next: Next) -> Response {
     let caller = CallersRun::of(request.extensions().get(), &core.template.namespace);
     if caller.0.is_none() {

@@ -1,5 +1,5 @@
-//! Whose room the body of a call takes: the gateway's for its own API, or another that a caller within the gateway
-//! gives along.
+//! The room for the body of a call: the gateway's room for its own API, or the room that an in-process caller passes
+//! along.
 
 use std::convert::Infallible;
 use std::sync::Arc;

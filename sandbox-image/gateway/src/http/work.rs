@@ -1,8 +1,8 @@
-//! What a holder does in its sandbox: each call is signed and passed on to sandboxd, and what sandboxd answers is
-//! passed back as it comes.
+//! A holder's work in its sandbox: each call is signed and forwarded to sandboxd, and sandboxd's response is streamed
+//! back.
 //!
-//! While a call is under way its lease is in use. Bodies have a share of the gateway's memory before they are read
-//! ([`Room`]); answers are not kept at all.
+//! A lease is in use during a call. Bodies get a share of the gateway's memory before they are read ([`Room`]);
+//! responses are not buffered.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,12 +26,12 @@ use crate::index::ActiveLease;
 use crate::package_index::environment;
 use crate::sandbox::Holder;
 
-/// Longest a command may take, seconds.
+/// Maximum time limit of a command, seconds.
 const MAX_EXEC: u64 = 24 * 3600;
-/// A file has arrived at sandboxd after so long.
+/// Deadline for the arrival of a file at sandboxd.
 const FILE_WITHIN: Duration = ARRIVES_WITHIN;
 
-/// Below `/v1/leases/{id}`.
+/// The routes below `/v1/leases/{id}`.
 pub fn router() -> Router<Arc<Core>> {
     let file = DefaultBodyLimit::max(MAX_FILE_BYTES);
     Router::new()
@@ -103,7 +103,7 @@ async fn begin_session(
     body: Body,
 ) -> Result<Response, Refused> {
     let body = read(&room, body, MAX_JSON_BYTES).await?;
-    // Its environment may have to be set up first.
+    // The environment may have to be set up first.
     let timeout = FILE_WITHIN + MARGIN;
     let held = held(&core, &id)?;
     let body = with_packages(&core, &held, body);
@@ -151,14 +151,14 @@ async fn tree(
     move_bytes(&core, &id, method, target("/tree", query), body).await
 }
 
-/// A body that has not been read yet, and the room that it will take.
+/// An unread body, and the room that it will take.
 struct Sent {
     body: Body,
     room: Room,
 }
 
 async fn move_bytes(core: &Core, id: &str, method: Method, target: String, sent: Sent) -> Result<Response, Refused> {
-    // Check before the body is read: a caller whose lease has ended need not wait for that.
+    // Checked before the body is read: if the lease has ended, the caller need not wait for that.
     held(core, id)?;
     let body = read(&sent.room, sent.body, MAX_FILE_BYTES).await?;
     let is_read = method == Method::GET;
@@ -178,7 +178,7 @@ async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A command that may be passed on.
+/// Parses and checks a command.
 fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
     let request: ExecRequest = parse_and_mend(body)?;
     if !is_name(&request.id) || request.id.len() > MAX_ID_BYTES {
@@ -192,8 +192,8 @@ fn command(body: &mut Bytes) -> Result<ExecRequest, Refused> {
     Ok(request)
 }
 
-/// A request that starts a program, with the package index in its environment if the sandbox reaches one. What the
-/// caller sets stays.
+/// Adds the package index to the environment of a request that starts a program, if the sandbox reaches an index.
+/// Values that the caller sets stay.
 fn with_packages(core: &Core, held: &ActiveLease, body: Bytes) -> Bytes {
     let Some(index) = core.packages_of(held) else {
         return body;
@@ -217,7 +217,7 @@ fn target(path: &str, RawQuery(query): RawQuery) -> String {
     }
 }
 
-/// A call for a holder: its lease is in use until sandboxd has answered.
+/// Calls sandboxd for a holder. The lease is in use until sandboxd has answered.
 async fn work(
     core: &Core,
     held: &ActiveLease,
@@ -230,7 +230,7 @@ async fn work(
     pass_on(core, held, method, target, body, timeout).await
 }
 
-/// Something that runs: its lease is in use until this is dropped, however the call ends.
+/// A call in progress. Its lease is in use until this is dropped, however the call ends.
 struct Running<'a> {
     core: &'a Core,
     lease: &'a str,
@@ -252,7 +252,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// sandboxd's answer, or an error that says whose fault the missing answer is.
+/// sandboxd's response, or an error with the origin of the fault.
 pub async fn pass_on(
     core: &Core,
     held: &ActiveLease,
@@ -282,7 +282,7 @@ pub async fn pass_on(
     }
 }
 
-/// Of what sandboxd says about its answer only the kind is passed on; its length is the connection's to say.
+/// Keeps only the headers Content-Type and Content-Length of sandboxd's response.
 fn kind(from: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH] {

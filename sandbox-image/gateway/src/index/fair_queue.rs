@@ -1,7 +1,7 @@
-//! The fair queue: graders first, then the run with the fewest leases, then the waiter who came first.
+//! The fair queue: graders first, then the run with the fewest leases, then the earliest waiter.
 //!
-//! Graders are first because their episodes are finished but for the verdict. Between runs the shares are max-min fair:
-//! a run alone has everything, and of several none gets another lease while one that waits has fewer.
+//! Graders are first because their episodes lack only the verdict. Between runs the shares are max-min fair: a run
+//! alone gets everything, and among several runs none gets another lease while a waiting run has fewer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -17,8 +17,8 @@ struct RunQueue {
     waiting: VecDeque<usize>,
 }
 
-/// Offers a place to each waiter in fair order, by its position in the queue. `take` answers whether it was taken: that
-/// counts for the run's share.
+/// Offers a place to each waiter in fair order, by its position in the queue. `take` returns whether the waiter took
+/// it; a taken place counts for the run's share.
 pub fn in_fair_order(
     queue: &VecDeque<Waiter>,
     leases: &HashMap<String, ActiveLease>,

@@ -4,20 +4,19 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause};
 
 use super::{Action, ActiveLease, Index, Stage};
 
-/// A restarting container that does not answer after so long is not waited for, milliseconds: a new pod is there
-/// sooner.
+/// How long a restarting container may take to answer, milliseconds. A new pod is faster than that.
 const RESTART_WITHIN: i64 = 5_000;
 
 impl Index {
-    /// The lease is durable and bound. Answers it if it is still the same one: it may have been given back and asked
-    /// for again meanwhile.
+    /// Grants a lease that is durable and bound. Returns it if it is still the same lease: it may have been released
+    /// and requested again meanwhile.
     pub fn grant(&mut self, lease: &str, epoch: u64) -> Option<ActiveLease> {
         let held = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch)?;
         held.granted = true;
         Some(held.clone())
     }
 
-    /// The lease is not to be: its pod ends, and its callers hear why.
+    /// Rejects a lease: its pod ends, and its callers get the error.
     pub fn reject(&mut self, lease: &str, epoch: u64, error: ErrorBody, now: i64) -> Vec<Action> {
         if self.leases.get(lease).is_none_or(|held| held.entry.epoch != epoch) {
             return Vec::new();
@@ -28,7 +27,7 @@ impl Index {
         actions
     }
 
-    /// A pod is about to get the label with which it reaches the package index.
+    /// Notes that a pod is about to get the label for the package index.
     pub fn becomes_graders(&mut self, sandbox: &str) {
         if let Some(sandbox) = self.sandboxes.get_mut(sandbox) {
             sandbox.is_graders = true;
@@ -41,7 +40,7 @@ impl Index {
         sandbox.is_some_and(|sandbox| sandbox.is_graders)
     }
 
-    /// Gives a sandbox back: its pod ends, or its container, if the pool resets.
+    /// Releases a sandbox: its pod ends, or its container if the pool resets.
     pub fn release(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let is_waited_for = match self.leases.get(lease) {
             Some(held) => !held.granted,
@@ -64,8 +63,8 @@ impl Index {
         actions
     }
 
-    /// Gives a sandbox back whose pod is kept. Nothing if it is not leased, or if its pod cannot be kept: an agent must
-    /// never have one that reaches the package index.
+    /// Releases a sandbox and keeps its pod. Returns nothing if the sandbox is not leased, or if its pod cannot be
+    /// kept: an agent must never get a pod that reaches the package index.
     fn reset(&mut self, lease: &str, now: i64) -> Vec<Action> {
         let name = self.leases.get(lease).map(|held| held.entry.sandbox.clone());
         let sandbox = name.as_ref().and_then(|name| self.sandboxes.get_mut(name));
@@ -120,7 +119,7 @@ impl Index {
         }]
     }
 
-    /// Extends a lease. Answers it as it then is, and whether it has longer than the ledger knows.
+    /// Extends a lease. Returns its new state, and whether its time is longer than the ledger's entry.
     pub fn renew(&mut self, lease: &str, ttl_millis: i64, now: i64) -> Option<(ActiveLease, bool)> {
         let held = self.leases.get_mut(lease)?;
         let ttl = ttl_millis.clamp(1_000, self.bounds.max_ttl_millis);
@@ -142,7 +141,7 @@ impl Index {
         }
     }
 
-    /// A command begins. Until [`Index::command_ends`] the lease is in use.
+    /// A command begins. The lease is in use until [`Index::command_ends`].
     pub fn command_begins(&mut self, lease: &str, now: i64) {
         self.used(lease, now);
         if let Some(held) = self.leases.get_mut(lease) {
@@ -150,7 +149,7 @@ impl Index {
         }
     }
 
-    /// The epoch keeps a late end from being taken for one under a later lease of the same id.
+    /// A command ends. The epoch keeps a late end from counting for a later lease of the same id.
     pub fn command_ends(&mut self, lease: &str, epoch: u64, now: i64) {
         if let Some(held) = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch) {
             held.running = held.running.saturating_sub(1);

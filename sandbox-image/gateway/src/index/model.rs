@@ -1,25 +1,25 @@
-//! What the pool is made of.
+//! The data types of the pool.
 
 use std::sync::Arc;
 
 use grpo_sandbox_protocol::{ErrorBody, LeaseRequest, LedgerEntry, SandboxCause};
 
-/// How far a pod is.
+/// The stage of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Ordered, or not answering yet.
     Starting,
     /// sandboxd answers.
     Ready,
-    /// Given back under this epoch; sandboxd is told to end, so that its container restarts.
+    /// Released under this epoch. sandboxd is told to end, so that its container restarts.
     Resetting { epoch: u64 },
 }
 
-/// When the API server was known to have a pod.
+/// When the pod was known to exist at the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Created {
     pub at: i64,
-    /// Lists begun by then; the next one must show the pod.
+    /// Number of lists that had begun by then; the next one must show the pod.
     pub lists: u64,
 }
 
@@ -33,25 +33,25 @@ pub struct Sandbox {
     pub ip: String,
     pub node: String,
     pub lease: Option<String>,
-    /// Answered before anybody asked for it.
+    /// It answered before any request for it.
     pub warm: bool,
-    /// It has, or may have, the label with which it reaches the package index: it is never leased again.
+    /// It has, or may have, the label for the package index: it is never leased again.
     pub is_graders: bool,
     /// Pods of one slot never share a node.
     pub slot: Option<u32>,
-    /// `None` while nothing shows that the API server has it.
+    /// `None` until the pod is known to exist at the API server.
     pub created: Option<Created>,
-    /// The API server has not answered the order yet, so it may still carry it out, again even.
+    /// The API server has not answered the creation yet, so it may still carry it out, even once more.
     pub unanswered: bool,
-    /// Its uid as the answer says.
+    /// The uid from the API server's answer.
     pub made: String,
-    /// When an image of it could first not be pulled.
+    /// When a pull of one of its images first failed.
     pub pull_failed_at: Option<i64>,
     /// Since when it has a node.
     pub on_node_since: Option<i64>,
-    /// How often its container was told to restart, and did or will: a later one is not the one that is meant.
+    /// Number of restarts that were ordered. A higher number in the cluster is an unordered restart.
     pub restarts: u32,
-    /// Until when it must answer again after a reset.
+    /// Deadline for its answer after a reset.
     pub restart_deadline: Option<i64>,
 }
 
@@ -78,29 +78,30 @@ impl Sandbox {
     }
 }
 
-/// A pod that is there and has no address.
+/// An existing pod without an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithoutAddress {
     pub name: String,
     pub uid: String,
-    /// Empty while no node has been found for it.
+    /// Empty while the pod has no node.
     pub node: String,
-    /// Since when it has its node, or is there.
+    /// Since when it has its node, or exists.
     pub since: i64,
 }
 
-/// A pod that is to go, until it is seen to be gone.
+/// A pod to be removed, until it is seen to be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     pub slot: Option<u32>,
     pub created: Option<Created>,
-    /// Its creation is not answered yet; it is deleted when it is, or it might come to be after its deletion.
+    /// Its creation is not answered yet. It is deleted after the answer, because the pod might otherwise appear after
+    /// its deletion.
     pub unanswered: bool,
-    /// Its uid as the answer to its creation says.
+    /// The uid from the answer to its creation.
     pub made: String,
-    /// The API server has taken the order to delete it. Until then the pod counts as before.
+    /// The API server has accepted the order to delete it. Until then the pod counts as before.
     pub accepted: bool,
-    /// How often its deletion was ordered.
+    /// Number of delete orders.
     pub orders: u32,
     pub again_at: i64,
 }
@@ -113,35 +114,35 @@ pub struct Found {
     pub slot: Option<u32>,
     /// How often its container has restarted.
     pub restarts: u32,
-    /// It has the label with which it reaches the package index.
+    /// It has the label for the package index.
     pub is_graders: bool,
 }
 
-/// A lease that was decided.
+/// A decided lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveLease {
     pub entry: LedgerEntry,
     pub ip: String,
     pub node: String,
-    /// Durable and bound: the holder may hear of it.
+    /// Durable and bound, so the holder may learn of it.
     pub granted: bool,
-    /// Served from a pod that was ready before it was asked for.
+    /// Served from a pod that was ready before the request.
     pub warm: bool,
-    /// Had to wait for room, or for its run's or its kind's turn.
+    /// It had to wait for room, or for the turn of its run or its priority.
     pub queued: bool,
     pub asked_at: i64,
-    /// Until when its callers wait for the grant.
+    /// Deadline of its callers for the grant.
     pub deadline: i64,
     /// Last use by its holder. A renewal does not count: the pool takes back a sandbox that its holder only renews.
     pub used_at: i64,
-    /// Calls that are under way. While there is one the lease is in use.
+    /// Calls in progress. While there is one, the lease is in use.
     pub running: u32,
-    /// sandboxd is being asked whether background work still runs.
+    /// A question to sandboxd about background work is in progress.
     pub asked: bool,
 }
 
 impl ActiveLease {
-    /// A lease that the ledger holds: it was granted.
+    /// A lease from the ledger. It was granted.
     pub fn restored(entry: LedgerEntry, found: Found, now: i64) -> Self {
         Self {
             ip: found.ip,
@@ -158,7 +159,7 @@ impl ActiveLease {
         }
     }
 
-    /// The request that it came from, as far as it matters for another try.
+    /// Its original request, with the fields that another try needs.
     pub fn asked_again(self) -> Waiter {
         let request = LeaseRequest {
             id: self.entry.lease,
@@ -178,27 +179,27 @@ impl ActiveLease {
     }
 }
 
-/// Somebody in the queue.
+/// A waiter in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     pub request: LeaseRequest,
     pub since: i64,
     pub deadline: i64,
-    /// When it came there was no room for it.
+    /// There was no room when it arrived.
     pub queued: bool,
-    /// Its callers have gone away: it is not served, and its place is kept for a moment only.
+    /// Its callers have gone away: it is not served, and its place is kept only for a moment.
     pub is_abandoned: bool,
 }
 
-/// What a run wants warm.
+/// The warm demand of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub images: Vec<(Arc<str>, usize)>,
-    /// When the run was last heard of.
+    /// The run's last sign of life.
     pub heard: i64,
 }
 
-/// What is to be done.
+/// An action for [`crate::core`] to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Create {
@@ -209,18 +210,18 @@ pub enum Action {
     Delete {
         name: String,
     },
-    /// Tell sandboxd to end under this lease, then [`Index::restarting`]; if it does not hear, [`Index::discard`].
+    /// Tell sandboxd to end under this lease, then [`Index::restarting`]; if it does not answer, [`Index::discard`].
     Reset {
         name: String,
         ip: String,
         lease: String,
         epoch: u64,
     },
-    /// Commit to the ledger, bind, then [`Index::grant`], or [`Index::reject`].
+    /// Commit to the ledger, bind, then [`Index::grant`] or [`Index::reject`].
     Grant {
         lease: String,
     },
-    /// Take out of the ledger. With a cause if the holder has lost it.
+    /// Remove from the ledger. With a cause if the holder has lost it.
     Forget {
         lease: String,
         epoch: u64,
@@ -231,7 +232,7 @@ pub enum Action {
         lease: String,
         epoch: u64,
     },
-    /// Tell the waiters of this lease that it will not be.
+    /// Tell the waiters of this lease that they will not get it.
     Refuse {
         lease: String,
         error: ErrorBody,
@@ -250,14 +251,14 @@ pub struct Bounds {
     pub orders: usize,
     /// Leases that may wait at one time.
     pub waiting: usize,
-    /// Sandboxes that one node may have, if that is bounded.
+    /// Maximum sandboxes per node, if that is bounded.
     pub per_node: Option<u32>,
     pub max_ttl_millis: i64,
     pub idle_millis: i64,
 }
 
 impl Bounds {
-    /// Pods on their way out that are put up with beyond `max`.
+    /// Maximum pods in removal beyond `max`.
     pub fn allowance(&self) -> usize {
         (self.max / 2).max(4)
     }

@@ -1,4 +1,4 @@
-//! What follows from the pool's state at one moment: who is served, what is ordered, what goes.
+//! The plan for one moment of the pool's state: which waiters are served, which pods are ordered, which end.
 
 use std::collections::HashMap;
 
@@ -7,19 +7,18 @@ use grpo_sandbox_protocol::{LedgerEntry, Priority, SandboxCause};
 use super::fair_queue::in_fair_order;
 use super::{Action, ActiveLease, DELETE_AGAIN, Index, Sandbox, Stage, Waiter};
 
-/// A pod that was created is in the watch at once; one that is not there after so long was deleted before it could be
-/// shown, milliseconds. One that is shown may start as slowly as it likes: it may be waiting for its image, or for a
-/// node.
+/// A created pod is in the watch at once. A pod that is not there after this time was deleted before the watch could
+/// show it, milliseconds. A pod that was shown may start slowly: it may be waiting for its image, or for a node.
 const UNSEEN: i64 = 120_000;
 
 /// Longest pause before a deletion is ordered again, milliseconds.
 const DELETE_AGAIN_MAX: i64 = 30_000;
 
-/// What a run wants warm is wanted for so long after it was last heard of, milliseconds: drivers end without a word.
+/// How long a run's warm demand counts after its last sign of life, milliseconds: drivers end without notice.
 const DEMAND_LASTS: i64 = 600_000;
 
 impl ActiveLease {
-    /// When the lease ends by itself, or seems to be idle, if nothing happens.
+    /// The next time to check the lease: its expiry, or when it seems idle.
     fn looked_at(&self, idle_millis: i64) -> i64 {
         match self.running == 0 && !self.asked {
             true => self.entry.expires_at.min(self.used_at + idle_millis),
@@ -29,7 +28,7 @@ impl ActiveLease {
 }
 
 impl Sandbox {
-    /// When a pod that was created but never shown is given up, or one that does not answer after a restart.
+    /// When to give up a pod that was created but never shown, or one that does not answer after a restart.
     fn given_up_at(&self) -> Option<i64> {
         self.created
             .filter(|_| self.uid.is_empty())
@@ -39,7 +38,7 @@ impl Sandbox {
 }
 
 impl Index {
-    /// Everything that follows from the state at this moment. `name` makes names for new pods.
+    /// The actions that follow from the state at this moment. `name` makes names for new pods.
     pub fn plan(&mut self, now: i64, mut name: impl FnMut() -> String) -> Vec<Action> {
         let mut actions = self.expire(now);
         actions.extend(self.give_up_unseen(now));
@@ -50,7 +49,7 @@ impl Index {
         actions
     }
 
-    /// When [`Index::plan`] must be asked again though nothing happens.
+    /// When [`Index::plan`] must run again even without events.
     pub fn next_deadline(&self, now: i64) -> Option<i64> {
         let idle = self.bounds.idle_millis;
         let leases = self.leases.values().filter(|held| held.granted);
@@ -83,7 +82,7 @@ impl Index {
         due.iter().flat_map(|lease| self.end_or_ask(lease, now)).collect()
     }
 
-    /// An expired lease ends. A lease that only seems to be idle may have background work, so sandboxd is asked.
+    /// Ends an expired lease. A lease that only seems idle may have background work, so sandboxd is asked.
     fn end_or_ask(&mut self, lease: &str, now: i64) -> Vec<Action> {
         match self.leases.get_mut(lease) {
             Some(held) if held.entry.expires_at > now => {
@@ -100,7 +99,7 @@ impl Index {
         self.take_back(lease, Some(SandboxCause::Expired), now)
     }
 
-    /// sandboxd has said whether something runs, or did not answer, which is no reason to keep it.
+    /// Takes in sandboxd's answer about running work. A missing answer is no reason to keep the lease.
     pub fn told_whether_idle(&mut self, lease: &str, epoch: u64, is_at_work: bool, now: i64) -> Vec<Action> {
         let idle = self.bounds.idle_millis;
         let Some(held) = self.leases.get_mut(lease).filter(|held| held.entry.epoch == epoch) else {
@@ -130,7 +129,7 @@ impl Index {
             .collect()
     }
 
-    /// Orders deletions again that have had no effect yet.
+    /// Repeats delete orders that have had no effect yet.
     fn delete_again(&mut self, now: i64) -> Vec<Action> {
         let answered = self.ending.iter_mut().filter(|(_, ending)| !ending.unanswered);
         let due = answered.filter(|(_, ending)| ending.again_at <= now);
@@ -148,7 +147,7 @@ impl Index {
             .retain(|_, wanted| wanted.heard.saturating_add(DEMAND_LASTS) > now);
     }
 
-    /// Gives the ready pods to those who wait, in fair order.
+    /// Assigns the ready pods to the waiters, in fair order.
     fn assign(&mut self, now: i64) -> Vec<Action> {
         if self.queue.is_empty() {
             return Vec::new();
@@ -234,7 +233,7 @@ impl Index {
         self.leases.insert(request.id, held);
     }
 
-    /// How many leases more agents may have.
+    /// How many more leases agents may have.
     pub(super) fn agents_left(&self) -> usize {
         let held = self.leases.values();
         let agents = held.filter(|held| held.entry.priority == Priority::Agent).count();

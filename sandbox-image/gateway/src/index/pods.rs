@@ -1,4 +1,4 @@
-//! What the cluster tells of pods: made, shown, answering, failing, gone.
+//! Events about pods from the cluster: made, shown, answering, failing, gone.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -7,8 +7,8 @@ use grpo_sandbox_protocol::SandboxCause;
 use super::{Action, Created, DELETE_AGAIN, Ending, Index, Sandbox, Stage, Waiter, WithoutAddress};
 use crate::pull::PullFailure;
 
-/// The kubelet tries again after a failed pull, but not earlier: what looks like a second failure before is the first
-/// one, told again, milliseconds.
+/// The kubelet retries a failed pull, but not earlier than this. A second report before is the first failure again,
+/// milliseconds.
 const SECOND_PULL: i64 = 5_000;
 
 impl Index {
@@ -17,7 +17,7 @@ impl Index {
         self.lists += 1;
     }
 
-    /// The list is whole.
+    /// The list is complete.
     pub fn list_ends(&mut self, listed: &HashSet<String>) -> Vec<Action> {
         let lists = self.lists;
         let must_be_listed = |created: Option<Created>| created.is_some_and(|created| created.lists < lists);
@@ -35,8 +35,8 @@ impl Index {
             .collect()
     }
 
-    /// The API server has taken the order for a pod, which has this uid, if that is known. If it is to go already, now
-    /// it can.
+    /// The API server has accepted the order for a pod with this uid, if the uid is known. A pod to be removed can now
+    /// be deleted.
     pub fn answered(&mut self, name: &str, uid: &str, now: i64) -> Vec<Action> {
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
             sandbox.made = uid.to_owned();
@@ -47,8 +47,8 @@ impl Index {
         self.created(name, now)
     }
 
-    /// The watch says that a pod is no more. That may be an earlier one of the same name: an order that is given again
-    /// can make a pod twice.
+    /// The watch reports a pod as gone. It may be an earlier pod of the same name, because a repeated order can make a
+    /// pod twice.
     pub fn removed(&mut self, name: &str, uid: &str, cause: SandboxCause) -> Vec<Action> {
         let live = self.sandboxes.get(name).map(|sandbox| &sandbox.made);
         let made = live.or_else(|| self.ending.get(name).map(|ending| &ending.made));
@@ -58,7 +58,7 @@ impl Index {
         }
     }
 
-    /// The API server has taken the order for a pod. If it is to go already, now it can.
+    /// The API server has accepted the order for a pod. A pod to be removed can now be deleted.
     pub fn created(&mut self, name: &str, now: i64) -> Vec<Action> {
         let created = self.created_now(now);
         if let Some(sandbox) = self.sandboxes.get_mut(name) {
@@ -75,14 +75,14 @@ impl Index {
         vec![Action::Delete { name: name.to_owned() }]
     }
 
-    /// A pod of the pool was seen, started or not. Answers whether its address is news.
+    /// A pod of the pool was seen, started or not. Returns whether its address is new.
     pub fn observed(&mut self, name: &str, uid: &str, ip: &str, node: &str, now: i64) -> bool {
         let created = self.created_now(now);
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return false;
         };
         sandbox.created.get_or_insert(created);
-        // An address appears once; what follows it is noise.
+        // An address appears once; later events add nothing.
         if !sandbox.ip.is_empty() {
             return false;
         }
@@ -93,8 +93,8 @@ impl Index {
         !ip.is_empty()
     }
 
-    /// Pods that were shown and have had no address for so long, milliseconds: they wait for a node, pull an image, or
-    /// their network cannot be set up.
+    /// Pods that were shown and have had no address for `for_long` milliseconds: they wait for a node, pull an image,
+    /// or their network cannot be set up.
     pub fn without_address(&self, for_long: i64, now: i64) -> Vec<WithoutAddress> {
         let shown = self
             .sandboxes
@@ -110,7 +110,7 @@ impl Index {
             .collect()
     }
 
-    /// Ends a pod that still has no address, and is still the same.
+    /// Ends a pod if it still has no address and is still the same pod.
     pub fn discard_without_address(&mut self, pod: &WithoutAddress, now: i64) -> Vec<Action> {
         match self.sandboxes.get(&pod.name) {
             Some(sandbox) if sandbox.ip.is_empty() && sandbox.uid == pod.uid => {
@@ -120,12 +120,13 @@ impl Index {
         }
     }
 
-    /// Whether a pod is the pool's, or goes already.
+    /// Whether the pod is one of the pool's, or in removal.
     pub fn knows(&self, name: &str) -> bool {
         self.sandboxes.contains_key(name) || self.ending.contains_key(name)
     }
 
-    /// An orphan: a pod that this gateway neither ordered nor restored. It may hold an earlier holder's work, and goes.
+    /// An orphan: a pod that this gateway neither ordered nor restored. It may hold an earlier holder's work, so it is
+    /// deleted.
     pub fn orphan(&mut self, name: &str, now: i64) -> Vec<Action> {
         if self.knows(name) {
             return Vec::new();
@@ -139,7 +140,7 @@ impl Index {
         self.end(name, &sandbox, now)
     }
 
-    /// sandboxd answers, so both images were there to be had.
+    /// sandboxd answers, so both images could be pulled.
     pub fn ready(&mut self, name: &str) {
         let asked = |image: &str, queue: &VecDeque<Waiter>| queue.iter().any(|waiter| waiter.request.image == image);
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
@@ -153,8 +154,8 @@ impl Index {
         }
     }
 
-    /// sandboxd, bound under this epoch, has taken the order to end: what answers from now on is the restarted
-    /// container. Answers its address, to be asked whether it is there.
+    /// sandboxd, bound under this epoch, has accepted the order to end: the next answer comes from the restarted
+    /// container. Returns its address, for the check whether it answers.
     pub fn restarting(&mut self, name: &str, epoch: u64) -> Option<String> {
         let sandbox = self.sandboxes.get_mut(name)?;
         if sandbox.stage != (Stage::Resetting { epoch }) {
@@ -165,11 +166,11 @@ impl Index {
         Some(sandbox.ip.clone())
     }
 
-    /// The cluster shows how often a pod's container has restarted. If that is more often than it was told to, the
-    /// lease on it is lost.
+    /// Takes in a container's number of restarts. If the container restarted more often than ordered, the lease on it
+    /// is lost.
     pub fn restarted(&mut self, name: &str, restarts: u32, cause: SandboxCause, now: i64) -> Vec<Action> {
         let expected = self.sandboxes.get(name).map(|sandbox| match sandbox.stage {
-            // The watch may tell of it before sandboxd's answer is here.
+            // The watch may report the restart before sandboxd's answer arrives.
             Stage::Resetting { .. } => sandbox.restarts + 1,
             Stage::Starting | Stage::Ready => sandbox.restarts,
         });
@@ -179,7 +180,7 @@ impl Index {
         }
     }
 
-    /// A pod is no more; a lease on it is lost. While the order for it is not answered it may come to be once more.
+    /// A pod is gone, and a lease on it is lost. While the order for it is not answered, it may appear once more.
     pub fn gone(&mut self, name: &str, cause: SandboxCause) -> Vec<Action> {
         if self.ending.get(name).is_some_and(|ending| !ending.unanswered) {
             self.ending.remove(name);
@@ -194,13 +195,13 @@ impl Index {
         self.lose(lease, cause)
     }
 
-    /// The API server will not make a pod.
+    /// The API server refused to make a pod.
     pub fn refused(&mut self, name: &str) {
         self.ending.remove(name);
         self.sandboxes.remove(name);
     }
 
-    /// A pod is of no use any more; a lease on it is lost, and it goes.
+    /// Deletes a pod of no further use. A lease on it is lost.
     pub fn discard(&mut self, name: &str, cause: SandboxCause, now: i64) -> Vec<Action> {
         let Some(sandbox) = self.sandboxes.remove(name) else {
             return Vec::new();
@@ -210,14 +211,15 @@ impl Index {
         actions
     }
 
-    /// The API server has no such pod. Before it is known to have had it that says nothing: the order may be under way.
+    /// The API server has no such pod. This means nothing until the pod is known to have existed: the order may be in
+    /// progress.
     pub fn absent(&mut self, name: &str) {
         if self.ending.get(name).is_some_and(|ending| ending.created.is_some()) {
             self.ending.remove(name);
         }
     }
 
-    /// The API server has taken the order to delete a pod: its place is free.
+    /// The API server has accepted the order to delete a pod: its place is free.
     pub fn deleting(&mut self, name: &str) {
         if let Some(ending) = self.ending.get_mut(name) {
             ending.accepted = true;
@@ -241,8 +243,8 @@ impl Index {
         }
     }
 
-    /// An image of a pod cannot be pulled. After the second attempt of the kubelet, or after a final failure, callers
-    /// that wait for the image get the error, and the pool does not try the image again for a while.
+    /// An image of a pod cannot be pulled. After the kubelet's second attempt, or after a final failure, callers that
+    /// wait for the image get the error, and the pool does not try the image again for a while.
     pub fn pull_failed(&mut self, name: &str, failure: &PullFailure, now: i64) -> Vec<Action> {
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return Vec::new();

@@ -1,8 +1,8 @@
-//! Images that could not be pulled, and how long each is left alone: longer every time, and forgotten once it could be.
-//! Until then one pod at a time tries it.
+//! Images with failed pulls, each with a back-off that doubles. A successful start clears it; until then one pod at a
+//! time tries the image.
 //!
-//! sandboxd's own image is one of every pod's, and so is the pool's agent image. When one of these volumes cannot be
-//! had no task's image is to blame, and none is.
+//! Every pod has sandboxd's own image as a volume, and the pool's agent image if there is one. If a pull of one of
+//! these fails, no task's image is to blame.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, ImageTrouble};
 
 use crate::pull::{Culprit, PullFailure};
 
-/// First and longest time that an image is left alone, milliseconds.
+/// First and longest back-off of an image, milliseconds.
 const FIRST_PAUSE: i64 = 5_000;
 const LONGEST_PAUSE: i64 = 300_000;
-/// A failure that is over for so long counts as none, milliseconds.
+/// A failure this long ago does not count, milliseconds.
 const FORGOTTEN_AFTER: i64 = 600_000;
 
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Trouble {
         if self.is_forgotten(now) {
             self.failures = 0;
         }
-        // Pods that were ordered together fail together: that is one failure.
+        // Pods that were ordered together fail together; this counts as one failure.
         if now >= self.until {
             self.until = now + (FIRST_PAUSE << self.failures.min(10)).min(LONGEST_PAUSE);
             self.failures += 1;
@@ -55,7 +55,7 @@ impl Trouble {
     }
 }
 
-/// What is known of the images.
+/// The failed pulls of all images.
 #[derive(Default)]
 pub struct Pulls {
     tasks: HashMap<String, Trouble>,
@@ -63,7 +63,7 @@ pub struct Pulls {
     volume: Option<(String, Trouble)>,
 }
 
-/// The trouble with a volume's image. Of two such images the one that failed last is told.
+/// The trouble of the volumes' images. If both failed, the report names the later one.
 fn volume_trouble<'a>(volume: &'a mut Option<(String, Trouble)>, image: &str) -> &'a mut Trouble {
     let (told, trouble) = volume.get_or_insert_with(Default::default);
     image.clone_into(told);
@@ -101,14 +101,14 @@ impl Pulls {
         trouble.again(what, now);
     }
 
-    /// A pod of this image started.
+    /// A pod of this image has started.
     pub fn succeeded(&mut self, image: &str) {
         self.tasks.remove(image);
         self.volume = None;
     }
 
-    /// Why no pod of this image is started now. Without the image of a volume none is; the caller may ask again, as the
-    /// task is not at fault.
+    /// Why no pod of this image is started now. If a volume's image fails, no pod starts; the caller may retry, because
+    /// the task is not at fault.
     pub fn refusal(&self, image: &str, now: i64) -> Option<ErrorBody> {
         let volume = self.volume.as_ref();
         let volume = volume.map(|(_, trouble)| (ErrorCode::Unavailable, trouble));
@@ -121,19 +121,20 @@ impl Pulls {
         Some(ErrorBody::new(code, FaultOrigin::Infrastructure, &trouble.what))
     }
 
-    /// Whether the image failed and has not been had since: then one pod at a time tries it, when it may be tried.
+    /// Whether the image failed and no pod of it has started since: then one pod at a time tries it, when it may be
+    /// tried.
     pub fn is_suspect(&self, image: &str, now: i64) -> bool {
         let task = self.tasks.get(image);
         task.is_some_and(|trouble| !trouble.is_forgotten(now)) || self.a_volume_is_suspect(now)
     }
 
-    /// The same of the volumes' images, which every pod has.
+    /// As [`Self::is_suspect`], for the volumes' images, which every pod has.
     pub fn a_volume_is_suspect(&self, now: i64) -> bool {
         let trouble = self.volume.as_ref();
         trouble.is_some_and(|(_, trouble)| !trouble.is_forgotten(now))
     }
 
-    /// What is left alone now.
+    /// The images in back-off.
     pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
         let volume = self.volume.iter().map(|(image, t)| (image, t, ErrorCode::Unavailable));
         let tasks = self
@@ -146,7 +147,7 @@ impl Pulls {
         shown
     }
 
-    /// When the next image may be tried again.
+    /// When the next back-off ends.
     pub fn next_try(&self, now: i64) -> Option<i64> {
         let volume = self.volume.as_ref().map(|(_, trouble)| trouble);
         let troubles = self.tasks.values().chain(volume);

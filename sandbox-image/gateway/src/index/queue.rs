@@ -1,4 +1,4 @@
-//! Who waits for a lease.
+//! The waiters for leases.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, LeaseRequest, Pri
 use super::fair_queue::in_fair_order;
 use super::{Action, Index, Waiter};
 
-/// So long the place of a caller that has gone away is kept, milliseconds: callers whose connection broke ask again.
+/// How long the place of a disconnected caller is kept, milliseconds: callers whose connection broke ask again.
 const ASKED_AGAIN_WITHIN: i64 = 10_000;
 
 impl Index {
-    /// Puts somebody in the queue. The same id waits once, as long as the most patient of its callers. When the queue
-    /// is full, the newest waiter of the run that has most of it makes room for a run that has less.
+    /// Puts a request into the queue. An id has one place, which lasts as long as its most patient caller. If the queue
+    /// is full, the newest waiter of the run with the most waiters gives way to a run with fewer.
     pub fn wait(&mut self, request: LeaseRequest, now: i64) -> Result<Vec<Action>, ErrorBody> {
         let deadline = now + (request.wait_seconds as i64).saturating_mul(1000);
         self.heard(&request.run, now);
@@ -49,7 +49,7 @@ impl Index {
         Ok(actions)
     }
 
-    /// Whether a pod is there, or may be made at once.
+    /// Whether a pod is ready, or may be made at once.
     fn has_room_for(&self, request: &LeaseRequest) -> bool {
         let is_agent = request.priority == Priority::Agent;
         if is_agent && self.agents_left() == 0 {
@@ -58,8 +58,8 @@ impl Index {
         self.has_room() || self.has_ready(&request.image)
     }
 
-    /// Takes out the newest waiter of the run that has most of the queue, if that is clearly more than the newcomer's
-    /// run has.
+    /// Removes the newest waiter of the run with the most waiters, if that run has clearly more than the newcomer's
+    /// run.
     fn displaced_by(&mut self, run: &str) -> Option<Waiter> {
         let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
         for waiter in &self.queue {
@@ -85,8 +85,7 @@ impl Index {
         }
     }
 
-    /// Place in the queue, from 1, and its length. Places are counted in fair order, as if there were a sandbox for
-    /// each.
+    /// Place in the queue, from 1, and its length. Places are counted in fair order, as if each waiter got a sandbox.
     pub fn place(&self, lease: &str) -> (usize, usize) {
         let (mut before, mut place) = (0, 0);
         in_fair_order(&self.queue, &self.leases, |_, waiter| {
@@ -105,7 +104,7 @@ impl Index {
             waiter.is_abandoned = true;
             waiter.deadline = waiter.deadline.min(now + ASKED_AGAIN_WITHIN);
         }
-        // Its sandbox may be lost before the ledger has the lease: then it would wait again, without a caller.
+        // The sandbox may be lost before the ledger has the lease: then the lease would wait again, without a caller.
         if let Some(held) = self.leases.get_mut(lease).filter(|held| !held.granted) {
             held.deadline = held.deadline.min(now + ASKED_AGAIN_WITHIN);
         }

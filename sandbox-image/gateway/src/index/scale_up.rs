@@ -1,5 +1,4 @@
-//! How many pods there should be: first for waiting callers, then for the warm demand of runs. Unwanted pods end after
-//! a while.
+//! The number of pods: first for waiting callers, then for the warm demand of runs. Unwanted pods end after a while.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::pull::PullFailure;
 /// How long unwanted pods are kept, in milliseconds: demand comes in waves.
 const LINGER: i64 = 60_000;
 
-/// Unleased pods by image, less those that were counted for somebody.
+/// Unleased pods by image, without those already counted for a waiter or a demand.
 type Spare = HashMap<String, usize>;
 
 fn takes_one(spare: &mut Spare, image: &str) -> bool {
@@ -26,19 +25,19 @@ fn takes_one(spare: &mut Spare, image: &str) -> bool {
     }
 }
 
-/// What may be ordered in one plan.
+/// The room for new orders in one plan.
 struct Room {
-    /// Before too many orders are under way, or too many removals hang.
+    /// Orders until too many are in progress, or too many removals hang.
     orders: usize,
-    /// Before the pool is full.
+    /// Places until the pool is full.
     places: usize,
-    /// Pods of each slot, where nodes are bounded.
+    /// Pods of each slot, if nodes are bounded.
     slots: Vec<usize>,
 }
 
 impl Room {
-    /// Takes room for one pod; answers its slot, the one with the fewest pods: as long as some node has room there is
-    /// one without a pod of that slot.
+    /// Takes room for one pod and returns its slot: the one with the fewest pods. As long as some node has room, that
+    /// node lacks a pod of this slot.
     fn take(&mut self) -> Option<u32> {
         self.orders -= 1;
         self.places -= 1;
@@ -49,10 +48,10 @@ impl Room {
 }
 
 impl Index {
-    /// Orders pods for who waits, then for who will, and ends what is of no use.
+    /// Orders pods for waiters, then for warm demand, and ends useless pods.
     pub(super) fn scale_up(&mut self, now: i64, name: &mut impl FnMut() -> String) -> Vec<Action> {
         let mut spare = self.unleased();
-        // What waits now, and has no pod that comes up for it.
+        // Waiters without a starting or ready pod.
         let mut missing = self.waiting_images(now);
         missing.retain(|image| !takes_one(&mut spare, image));
         let not_waited_for = spare.clone();
@@ -62,7 +61,7 @@ impl Index {
         let (mut actions, mut trying) = (Vec::new(), self.trying(now));
         let (mut for_waiting, mut for_warm) = (0usize, 0usize);
         let mut room = self.room();
-        // What more is missing makes no difference.
+        // Missing pods beyond this make no difference.
         let enough = not_waited_for.values().sum::<usize>() + self.coming();
         let wanted = missing.iter().map(|image| (image, true));
         for (image, is_waited_for) in wanted.chain(missing_warm.iter().map(|image| (image, false))) {
@@ -88,8 +87,8 @@ impl Index {
         actions
     }
 
-    /// Unleased pods that make room: unwanted pods for wanted ones, and warm pods for waiting callers. Pods that are
-    /// already being removed make room too.
+    /// Unleased pods that make room: unwanted pods for wanted ones, and warm pods for waiting callers. Pods in removal
+    /// make room too.
     fn victims(&self, for_waiting: usize, for_warm: usize, unwanted: &Spare, mut not_waited_for: Spare) -> Vec<String> {
         let coming = self.coming();
         let short = (for_waiting + for_warm).saturating_sub(coming);
@@ -108,7 +107,7 @@ impl Index {
         self.sandboxes.len() + self.coming()
     }
 
-    /// Places that become free as soon as deletions are taken.
+    /// Places that become free as soon as deletions are accepted.
     fn coming(&self) -> usize {
         self.ending.values().filter(|ending| !ending.accepted).count()
     }
@@ -141,7 +140,7 @@ impl Index {
         self.sandboxes.values().filter(|sandbox| sandbox.unanswered).count() + ending.count()
     }
 
-    /// Starting pods of images that failed, by image; of sandboxd's image all pods are.
+    /// Starting pods of failed images, by image. If sandboxd's image failed, all pods count.
     fn trying(&self, now: i64) -> HashMap<String, usize> {
         let mut trying: HashMap<String, usize> = HashMap::new();
         for sandbox in self.sandboxes.values().filter(|s| s.stage == Stage::Starting) {
@@ -152,8 +151,7 @@ impl Index {
         trying
     }
 
-    /// Whether a pod of the image may be started now. After a failure the next one has to succeed before there are
-    /// more.
+    /// Whether a pod of the image may be started now. After a failure, one pod must succeed before more are started.
     fn may_try(&self, image: &str, trying: &mut HashMap<String, usize>, now: i64) -> bool {
         if self.pulls.refusal(image, now).is_some() {
             return false;
@@ -180,7 +178,7 @@ impl Index {
         }
     }
 
-    /// The images of those who wait and may be served, in turn.
+    /// The images of the waiters that may be served, in fair order.
     fn waiting_images(&self, now: i64) -> Vec<Arc<str>> {
         let (mut agents_left, mut images) = (self.agents_left(), Vec::new());
         in_fair_order(&self.queue, &self.leases, |_, waiter| {
@@ -196,7 +194,7 @@ impl Index {
         images
     }
 
-    /// The images that are wanted warm, one of each run after the other, as many as may be warm.
+    /// The images of the warm demand, in turn over the runs, up to the maximum of warm pods.
     fn warm_images(&self) -> Vec<Arc<str>> {
         let runs = self.demand.values().map(|wanted| {
             let images = wanted.images.iter();
@@ -215,8 +213,8 @@ impl Index {
         images
     }
 
-    /// Images that somebody wants and of which there is no pod, because the pool has no room: those that are waited for
-    /// first, then what comes next. What failed to be pulled is not among them; a sandbox tries it.
+    /// Wanted images without a pod, because the pool has no room: those of waiters first, then those of the warm
+    /// demand. Images with a failed pull are left out; a sandbox tries them.
     pub fn images_to_come(&self, now: i64) -> Vec<Arc<str>> {
         let there: HashSet<&str> = self.sandboxes.values().map(|sandbox| sandbox.image.as_str()).collect();
         let waiting = self.queue.iter().map(|waiter| Arc::from(waiter.request.image.as_str()));
@@ -229,13 +227,13 @@ impl Index {
             .collect()
     }
 
-    /// Whether somebody wants sandboxes of the image.
+    /// Whether a waiter or a run wants sandboxes of the image.
     pub fn is_wanted(&self, image: &str) -> bool {
         let mut demanded = self.demand.values().flat_map(|wanted| &wanted.images);
         demanded.any(|(wanted, _)| &**wanted == image) || self.queue.iter().any(|w| w.request.image == image)
     }
 
-    /// A node failed to pull the image before there was a sandbox of it.
+    /// A node failed to pull the image before a sandbox of it existed.
     pub fn pull_failed_ahead(&mut self, image: &str, failure: &PullFailure, now: i64) {
         self.pulls.failed(image, failure, now);
     }
@@ -251,7 +249,7 @@ impl Index {
         unleased
     }
 
-    /// So many unleased pods that are spare; those that are still starting first.
+    /// `count` spare unleased pods; starting pods first.
     fn some_unleased(&self, spare: &mut Spare, count: usize, but: &[String]) -> Vec<String> {
         if count == 0 {
             return Vec::new();

@@ -33,7 +33,7 @@ pub(super) fn request(id: &str, image: &str, priority: Priority) -> LeaseRequest
     }
 }
 
-/// Plans with names p0, p1, … and answers the actions.
+/// Plans with names p0, p1, … and returns the actions.
 pub(super) fn plan(index: &mut Index, now: i64, next: &mut u32) -> Vec<Action> {
     index.plan(now, || {
         *next += 1;
@@ -51,7 +51,7 @@ pub(super) fn bring_up(index: &mut Index, actions: &[Action]) {
     }
 }
 
-/// A pool in which lease a is held in pod p1.
+/// A pool with lease a in pod p1.
 pub(super) fn leased(bounds: Bounds) -> (Index, u32) {
     let (mut index, mut next) = (Index::new(bounds), 0);
     index.wait(request("a", "x", Priority::Agent), 0).unwrap();
@@ -73,7 +73,7 @@ pub(super) fn delete(name: &str) -> Action {
 fn forget(lease: &str, cause: Option<SandboxCause>) -> Action {
     Action::Forget {
         lease: lease.into(),
-        // That of a pool's first lease at time 0.
+        // The epoch of a pool's first lease at time 0.
         epoch: 1,
         cause,
     }
@@ -474,7 +474,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The nth of so many, if there is any.
+/// The name at position `nth` modulo the count, if there is any.
 fn nth<'a>(mut names: impl Iterator<Item = &'a String> + Clone, nth: u8) -> Option<String> {
     let count = names.clone().count().max(1);
     names.nth(nth as usize % count).cloned()

@@ -1,4 +1,4 @@
-//! One ConfigMap of the ledger: whose it is, and how it is replaced.
+//! One ConfigMap of the ledger: its owner, and its replacement by compare-and-swap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Counters, LedgerError};
 
-/// Times that a shard is taken hold of while others write to it.
+/// Maximum tries to take hold of a shard while others write to it.
 const HOLD_TRIES: usize = 16;
 /// Mark of the gateway that holds the ledger.
 const HOLDER_ANNOTATION: &str = "grpo.dev/ledger-holder";
@@ -20,7 +20,7 @@ const TERM_ANNOTATION: &str = "grpo.dev/ledger-term";
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Whose the ledger is.
+/// The owner of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub term: u64,
@@ -51,12 +51,12 @@ pub struct Shard {
     /// Without its data.
     current: ConfigMap,
     entries: BTreeMap<String, String>,
-    /// What is to be told of the pool, in the first shard.
+    /// The report on the pool, in the first shard.
     report: Option<String>,
 }
 
 impl Shard {
-    /// Takes the first shard, which decides who holds the ledger, and begins a term.
+    /// Takes the first shard, which decides the owner of the ledger, and begins a term.
     pub async fn take_first(api: &Api<ConfigMap>, name: &str, holder: &str) -> Result<(Self, Mark), LedgerError> {
         take_hold(api, name, |found| {
             Ok(Mark {
@@ -93,13 +93,13 @@ impl Shard {
         }
     }
 
-    /// What was told of the pool last. What cannot be read was nothing.
+    /// The last report. Empty if it cannot be read.
     pub fn report(&self) -> PoolReport {
         let read = |text: &String| serde_json::from_str(text).ok();
         self.report.as_ref().and_then(read).unwrap_or_default()
     }
 
-    /// What is to be told with the next update; whether that is anything new.
+    /// Sets the report for the next update. Returns whether it is new.
     pub fn tell(&mut self, report: String) -> bool {
         let is_new = self.report.as_ref() != Some(&report);
         self.report = Some(report);
@@ -122,7 +122,7 @@ impl Shard {
         &self.entries
     }
 
-    /// The leases in it.
+    /// The leases in the shard.
     pub fn leases(&self) -> Vec<LedgerEntry> {
         let read = |text: &String| {
             serde_json::from_str(text)
@@ -134,7 +134,7 @@ impl Shard {
         self.entries.values().filter_map(read).collect()
     }
 
-    /// Replaces what is in it, however long that takes. Fails only if another gateway has it.
+    /// Replaces the shard's content, however long that takes. Fails only if another gateway has the shard.
     pub async fn write(
         &mut self,
         api: &Api<ConfigMap>,
@@ -159,12 +159,12 @@ impl Shard {
                 }
                 Err(kube::Error::Api(status)) if status.code == 409 => {
                     counters.retries.inc();
-                    // Labels may have been changed by the operator; leases and the mark only by another gateway.
+                    // The operator may have changed labels. Only another gateway changes leases or the mark.
                     if let Ok(found) = api.get(&self.name).await {
                         let is_ours = Mark::of(&found.metadata).as_ref() == Some(mark);
                         let found = Self::of(&self.name, found);
                         if is_ours && found.entries == wanted && found.report == self.report {
-                            // Our own update, whose answer was lost.
+                            // This is our own update, whose answer was lost.
                             counters.writes.inc();
                             (self.current, self.entries) = (found.current, wanted);
                             return Ok(());
@@ -190,7 +190,7 @@ impl Shard {
     }
 }
 
-/// Says whether the ledger is still this gateway's.
+/// Checks whether this gateway still owns the ledger.
 #[derive(Clone)]
 pub struct FencingCheck {
     pub api: Api<ConfigMap>,
@@ -199,7 +199,7 @@ pub struct FencingCheck {
 }
 
 impl FencingCheck {
-    /// An error, too, when the API server does not answer.
+    /// Fails if another gateway owns the ledger, or if the API server does not answer.
     pub async fn is_ours(&self) -> Result<(), LedgerError> {
         let found = self.api.get_metadata(&self.first).await;
         let found = found.map_err(|source| LedgerError::Read {
@@ -215,7 +215,7 @@ impl FencingCheck {
     }
 }
 
-/// Reads a shard and writes a mark into it, which `mark` makes from the one that is there.
+/// Reads a shard and writes a new mark into it, which `mark` makes from the existing one.
 async fn take_hold(
     api: &Api<ConfigMap>,
     name: &str,
@@ -246,8 +246,8 @@ async fn take_hold(
 /// Longest key of a ConfigMap.
 const LONGEST_KEY: usize = 253;
 
-/// ConfigMap keys take fewer characters than lease ids; what is not allowed is written as hex, and what is too long as
-/// a digest.
+/// The ConfigMap key of a lease id. Keys allow fewer characters than lease ids: other characters are written as hex,
+/// and an id that is too long as a digest.
 pub fn key(lease: &str) -> String {
     let mut key = String::with_capacity(lease.len());
     for byte in lease.bytes() {
@@ -257,7 +257,7 @@ pub fn key(lease: &str) -> String {
         }
     }
     match key.len() > LONGEST_KEY {
-        // Two dots in a row are in no other key.
+        // No other key has two dots in a row.
         true => format!("..{:x}", Sha256::digest(lease)),
         false => key,
     }

@@ -46,7 +46,7 @@ fn the_image_that_the_message_names_is_the_one_to_blame() {
     for (task, named, culprit) in [
         ("task:1", "task:1", Culprit::Task),
         ("task:1", SANDBOXD, sandboxd.clone()),
-        // One name within another.
+        // One name is the end of another.
         ("sandboxd:dev", SANDBOXD, sandboxd.clone()),
         ("sandboxd:dev", "docker.io/library/sandboxd:dev", Culprit::Task),
         ("boxd:dev", SANDBOXD, sandboxd),

@@ -68,7 +68,7 @@ fn of_a_pod_that_was_used_again_the_last_lease_goes_on_and_one_on_an_earlier_con
             &format!("{{phase: Running, podIP: 10.0.0.1, containerStatuses: [{container}]}}"),
         )
     };
-    // The cluster shows a restart of a container a moment later.
+    // The cluster shows a container restart a moment later.
     for (restarts, alive) in [(0, Some("b")), (1, Some("b")), (2, None)] {
         let mut index = index();
         let later = LedgerEntry {
@@ -106,11 +106,11 @@ fn pods_that_nobody_leased_are_kept_if_they_are_as_they_would_be_made_now() {
     let names: Vec<&String> = index.sandboxes.keys().collect();
     assert_eq!(names, ["pod-a", "pod-coming", "pod-warm"]);
     assert!(index.sandboxes["pod-warm"].lease.is_none());
-    // The watch shows where it is, as of a pod that was just made.
+    // The watch shows its address, as for a new pod.
     assert!(index.observed("pod-warm", "uid", "10.0.0.1", "node", 0));
 }
 
-/// A pod that was let out to an index.
+/// A pod with access to an index.
 fn graders(lease: &str, url: &str) -> SlimPod {
     let mut pod = pod(lease, "{phase: Running, podIP: 10.0.0.1}");
     pod.metadata.labels = Some([("grpo.dev/grader".to_owned(), "true".to_owned())].into());

@@ -10,7 +10,7 @@ fn a_sandbox_is_asked_at_its_address_of_either_family() {
 #[tokio::test]
 async fn a_sandbox_that_has_an_address_of_ipv6_only_is_reached() {
     let address = (std::net::Ipv6Addr::LOCALHOST, SANDBOXD_PORT);
-    // Machines whose kernel has no IPv6 have no such sandboxes.
+    // Without IPv6 in the kernel there are no such sandboxes.
     let Ok(listener) = tokio::net::TcpListener::bind(address).await else {
         return;
     };

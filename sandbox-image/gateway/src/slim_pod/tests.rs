@@ -29,7 +29,7 @@ fn of_a_pod_as_the_api_server_tells_it_what_the_gateway_looks_at_is_kept() {
     );
     assert_eq!(status.conditions.unwrap().len(), 1);
     assert_eq!(status.container_statuses.unwrap()[0].restart_count, 3);
-    // A watch's bookmark has no more than this.
+    // A watch's bookmark has only these fields.
     let bookmark: SlimPod =
         serde_json::from_str(r#"{"metadata": {"resourceVersion": "9"}, "spec": {"containers": []}}"#).unwrap();
     assert_eq!(bookmark.metadata.resource_version.as_deref(), Some("9"));

@@ -1,4 +1,4 @@
-//! Other people's own programs against a gateway; e2e/clients/check.sh installs them and says where.
+//! Third-party clients against a gateway; e2e/clients/check.sh installs them and sets the variables with their paths.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ async fn the_remote_runtime_of_swe_rex_works_in_a_sandbox() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs schemathesis and root: make check-clients"]
 async fn schemathesis_finds_no_fault_with_the_description_of_the_api() {
-    // Leases that are made up are not given back, and those that have ended teach nothing.
+    // Generated leases are not released, and ended leases test nothing.
     let bounds = Bounds {
         max_ttl_millis: 60_000,
         ..bounds(128)

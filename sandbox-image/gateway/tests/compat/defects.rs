@@ -1,4 +1,4 @@
-//! What was wrong with the systems whose clients are served here, and is not.
+//! Defects of the original systems that must not occur here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use crate::played::bounds;
 use crate::{World, answer, until};
 use grpo_gateway::index::Bounds;
 
-/// Leases that end after a second and a half without a word.
+/// Leases that expire after 1.5 seconds without a call.
 fn short_lived(max: usize) -> Bounds {
     Bounds {
         max_ttl_millis: 1_500,
@@ -148,7 +148,7 @@ async fn a_command_made_again_after_its_connection_broke_runs_once() {
     std::fs::write(world.path("go"), "").unwrap();
     let (_, result) = again.await.unwrap();
     assert_eq!(result["output"].as_str().unwrap().trim(), "1", "{result}");
-    // Asked for later, by somebody who has heard the answer, it runs.
+    // A later call, from a client that got the answer, runs again.
     let (_, result) = world.post("/compat/pool/exec", body).await;
     assert_eq!(result["output"].as_str().unwrap().trim(), "2", "{result}");
 }
@@ -194,7 +194,7 @@ async fn an_allocation_made_again_after_its_connection_broke_keeps_its_place_and
     let place = waiting();
     lost.abort();
     let _ = lost.await;
-    // The client waits a second as well.
+    // The client waits a second, too.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let again = tokio::spawn(answer(world.request("/compat/pool/allocate", &body)));
     world.pool("/close", json!({"lease_id": first})).await;

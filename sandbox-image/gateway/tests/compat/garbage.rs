@@ -1,4 +1,4 @@
-//! Everything that can be sent to a gateway, spoilt at random.
+//! All kinds of requests to a gateway, damaged at random.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::played::{bounds, sandboxes::Sandboxds};
 
 /// Longest time that a caller may wait for an answer, except in the queue.
 const WITHIN: Duration = Duration::from_secs(20);
-/// What everything here, the played cluster included, may take more than at the beginning: kibibytes.
+/// Maximum growth of memory, the simulated cluster included, in kibibytes.
 const GROWTH: u64 = 256 << 10;
 
 fn memory() -> u64 {
@@ -61,7 +61,7 @@ async fn bytes_that_are_no_request_are_refused_or_dropped() {
         let bytes = dice.spoil(requests[round % requests.len()]);
         let exchange = async {
             let mut stream = TcpStream::connect(&address).await.unwrap();
-            // It may close before all is sent.
+            // The gateway may close the connection before all is sent.
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
@@ -73,7 +73,7 @@ async fn bytes_that_are_no_request_are_refused_or_dropped() {
     still_serves(&world, "after-bytes", before).await;
 }
 
-/// Every call that takes a body, for the lease `a` of the first contract, and for those of the others.
+/// Every call with a body, for the lease `a` of the gateway's own API, and for the leases of the others.
 fn calls(pooled: &str, container: &str) -> Vec<(Method, String, Value)> {
     let post = |path: &str, body: Value| (Method::POST, path.to_owned(), body);
     let exec = json!({"id": "e1", "argv": ["true"], "env": {"A": "b"}, "cwd": "/", "stdin": "x", "timeoutSeconds": 1, "maxOutputBytes": 99});
@@ -177,14 +177,14 @@ async fn a_call_with_a_spoilt_body_is_answered() {
         let shown = String::from_utf8_lossy(&spoilt).into_owned();
         let request = world.http.request(method.clone(), format!("{}{path}", world.url));
         let request = request.header("content-type", "application/json").body(spoilt);
-        // A lease may be waited for, as long as the spoilt text says.
+        // A lease request may wait as long as the damaged text says.
         let is_queue = ["/v1/leases", "/compat/pool/allocate"].contains(&path.as_str());
         match tokio::time::timeout(WITHIN, request.send()).await {
             Err(_) if is_queue => continue,
             Err(_) => panic!("{path} held by {shown}"),
             Ok(answer) => {
                 let (status, text) = (answer.as_ref().unwrap().status(), answer.unwrap().text().await.unwrap());
-                // What these contracts answer to everything that fails is 500.
+                // These contracts answer every failure with 500.
                 let is_foreign = path.starts_with("/compat/") && !text.is_empty();
                 let is_right = status.is_success() || status.is_client_error() || [502, 503].contains(&status.as_u16());
                 assert!(is_right || is_foreign, "{path} {status} {text}: {shown}");

@@ -1,5 +1,5 @@
-//! Other systems' contracts over real sockets, with real sandboxds; only the cluster is played. A binary apart from the
-//! crate's other tests, because `garbage` measures the memory of its own process.
+//! Other systems' contracts over real sockets, with real sandboxd processes; only the cluster is simulated. A separate
+//! binary, because `garbage` measures the memory of its own process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use played::{Gateway, Server, bounds};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// Longer than anything here may take.
+/// Longer than any step here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A pool, and a folder that its sandboxes see: here they are processes of this machine.
@@ -68,7 +68,7 @@ impl World {
         Self::of(bounds(2)).await
     }
 
-    /// The gateway ends and another begins.
+    /// Ends the gateway and begins another.
     pub async fn restart(self) -> Self {
         self.gateway.end().await;
         let mut gateway = Gateway::begin(&self.server, self.bounds, &self.spec).await;
@@ -90,7 +90,7 @@ impl World {
         body
     }
 
-    /// A call of the pool server that succeeds.
+    /// A successful call to the pool server.
     pub async fn pool(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.post(&format!("/compat/pool{path}"), body).await;
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The description of the API is that of what is served.
+//! The API description matches the served API.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,13 @@ fn described(document: &Value) -> Routes {
         .collect()
 }
 
-/// Paths of the router itself, which only its debugging text tells.
+/// Paths of the router itself, which only its debug text shows.
 fn routed(world: &World) -> BTreeSet<String> {
     let text = format!("{:?}", grpo_gateway::http::router(world.gateway.core.clone()));
     let quoted = text.split('"').skip(1).step_by(2);
     quoted
         .filter(|part| part.starts_with('/') && !part.starts_with("/compat/"))
-        // Where the library puts what is nowhere else.
+        // The library's own catch-all routes.
         .filter(|part| *part != "/" && !part.starts_with("/{*__private"))
         .map(str::to_owned)
         .collect()
@@ -39,7 +39,7 @@ async fn every_path_and_method_is_described_and_there_are_no_others() {
     assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), routed(&world));
     for (path, methods) in described {
         let url = format!("{}{}", world.url, path.replace("{id}", "none"));
-        // Nothing has this method, so the answer says what there is.
+        // No route has this method, so the response lists the allowed ones.
         let refused = world.http.request(Method::TRACE, &url).send().await.unwrap();
         assert_eq!(refused.status(), 405, "{path}");
         let allowed = refused.headers()["allow"].to_str().unwrap().to_owned();

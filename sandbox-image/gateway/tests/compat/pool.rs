@@ -109,8 +109,8 @@ async fn a_patch_is_put_into_the_clean_repository_and_the_scripts_end_decides() 
     let lease = world.allocate().await;
     world.repository(&lease).await;
     world.exec(&lease, "echo dirty > f; touch leftover").await;
-    // A line that the original took for the end of the script; a script's reading of standard input that ate the rest
-    // of it.
+    // One line that the original took for the end of the script, and a script that consumed the rest of itself from
+    // standard input.
     let script = "cat > /dev/null\ncat <<'EOF'\ninside\nEOF\ncat f\n[ ! -e leftover ] && [ ! -e never ]\n";
     let result = evaluate(&world, &lease, PATCH, script, 30).await;
     assert_eq!(result["output"], "inside\nONE $(touch never)\ntwo\n", "{result}");

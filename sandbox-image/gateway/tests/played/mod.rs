@@ -29,9 +29,9 @@ use tokio::task::JoinHandle;
 /// The gateway's private key.
 pub const SEED: [u8; 32] = [7; 32];
 
-/// Where pods run.
+/// The place where pods run.
 pub trait Nodes: Send + Sync + 'static {
-    /// Starts the pod's process; answers its address.
+    /// Starts the pod's process and returns its address.
     fn start(&self, pod: &str) -> String;
     fn stop(&self, pod: &str);
 }
@@ -40,19 +40,19 @@ pub trait Nodes: Send + Sync + 'static {
 pub struct Server {
     pub pods: Arc<Mutex<BTreeMap<String, Value>>>,
     pub maps: Arc<Mutex<BTreeMap<String, Value>>>,
-    /// Everything that the watch has told, a line each.
+    /// Every event of the watch, one line each.
     told: Arc<Mutex<Vec<Bytes>>>,
     length: Arc<watch::Sender<usize>>,
     pub writes: Arc<AtomicUsize>,
     /// Answers every deletion with an error.
     pub keeps_pods: Arc<AtomicBool>,
-    /// How often it did.
+    /// Number of such errors.
     pub kept: Arc<AtomicUsize>,
     /// Refuses to label pods.
     pub keeps_labels: Arc<AtomicBool>,
     /// Pods get a node and no address.
     pub gives_no_address: Arc<AtomicBool>,
-    /// What the cluster says about pods.
+    /// The cluster's Events about pods.
     pub events: Arc<Mutex<Vec<Value>>>,
     nodes: Arc<dyn Nodes>,
     pub client: kube::Client,
@@ -61,7 +61,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves, with empty ledgers for so many leases.
+    /// Serves, with empty ledger shards for `max` leases.
     pub async fn serve(nodes: Arc<dyn Nodes>, max: usize) -> Self {
         let ledgers: Vec<String> = (0..max.div_ceil(256)).map(|n| format!("ledger-{n}")).collect();
         let empty = |name: &String| {
@@ -186,7 +186,7 @@ async fn list(State(server): State<Server>, Query(query): Query<BTreeMap<String,
     Body::from_stream(told).into_response()
 }
 
-/// Every Event is of the pods that are asked for.
+/// Returns all Events for every pod.
 async fn events(State(server): State<Server>) -> Response {
     let items = server.events.lock().unwrap().clone();
     Json(json!({"kind": "EventList", "apiVersion": "v1", "metadata": {}, "items": items})).into_response()
@@ -220,7 +220,7 @@ pub fn bounds(max: usize) -> Bounds {
     }
 }
 
-/// A gateway's working parts, and the tasks that they work in.
+/// A gateway's working parts, and their tasks.
 pub struct Gateway {
     pub core: Arc<Core>,
     pub counters: Counters,
@@ -229,7 +229,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Begins as the process does: with what the ledger and the pods say.
+    /// Begins like the process: from the ledger and the pods.
     pub async fn begin(server: &Server, bounds: Bounds, spec: &str) -> Self {
         let signer = Signer::from_seed(&SEED);
         let template = Template {
@@ -258,7 +258,7 @@ impl Gateway {
         }
     }
 
-    /// Serves everything that a gateway does; answers where.
+    /// Serves all routes of a gateway and returns the address.
     pub async fn listen(&mut self) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -268,7 +268,7 @@ impl Gateway {
         address
     }
 
-    /// Ends at once, as a process that is killed.
+    /// Ends at once, like a killed process.
     pub async fn end(self) {
         self.writer.abort();
         let _ = self.writer.await;

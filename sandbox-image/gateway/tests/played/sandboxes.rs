@@ -1,4 +1,4 @@
-//! Pods whose process is a real sandboxd, on a loopback address of its own.
+//! Pods that each run a real sandboxd, on its own loopback address.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +11,7 @@ use grpo_sandbox_protocol::{KEY_ENV, SANDBOXD_PORT, Signer};
 
 use super::{Nodes, SEED};
 
-/// Of this process, whose tests run at the same time.
+/// Counter of this process, whose tests run at the same time.
 static ADDRESSES: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Default)]
@@ -20,7 +20,7 @@ pub struct Sandboxds {
     processes: Mutex<BTreeMap<String, Child>>,
 }
 
-/// The binary beside the tests'. Cargo builds it along with the workspace's tests.
+/// The sandboxd binary beside the tests' folder. Cargo builds it along with the workspace's tests.
 fn binary() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let folder = own.parent().unwrap().parent().unwrap();
@@ -61,7 +61,7 @@ impl Sandboxds {
                 .program()
                 .arg("--allow-local")
                 .env(KEY_ENV, Signer::from_seed(&SEED).public_key())
-                // Login shells are this machine's otherwise.
+                // Otherwise login shells would read this machine's profile.
                 .env("HOME", "/nonexistent")
                 .env("GRPO_SANDBOXD_LISTEN", format!("{address}:{SANDBOXD_PORT}"))
                 .stdout(Stdio::piped())

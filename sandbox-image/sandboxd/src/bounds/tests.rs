@@ -8,7 +8,7 @@ fn processes_of_all_users_are_counted_with_their_threads() {
             fs::create_dir_all(proc.path().join(pid).join("task").join(thread.to_string())).unwrap();
         }
     }
-    // One that ends while it is looked at, and what is no process.
+    // A process that ends during the count, and entries that are not processes.
     for other in ["30", "self", "sys"] {
         fs::create_dir(proc.path().join(other)).unwrap();
     }

@@ -1,7 +1,8 @@
-//! Environments that take a script to set up: run once, and every command that names the script gets what came of it.
+//! Environments from an activation script: it runs once, and every command that names the script gets the resulting
+//! environment.
 //!
-//! The script is evaluated in a shell that then becomes sandboxd itself, which prints the environment it finds behind a
-//! mark that the script cannot know. So an image needs nothing but a shell.
+//! A shell evaluates the script and then becomes sandboxd itself, which prints its environment after a mark that the
+//! script cannot know. So an image needs only a shell.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -18,16 +19,16 @@ use super::tree::EXEC_ENV;
 pub const PRINT_ENVIRONMENT: &str = "--print-environment";
 const SCRIPT_ENV: &str = "GRPO_ACTIVATE";
 const PRINTER_ENV: &str = "GRPO_PRINT_ENVIRONMENT";
-/// Environments that are kept. A task has one or two.
+/// Maximum environments that are kept. A task has one or two.
 const KEPT: usize = 16;
-/// What belongs to the shell that ran the script and to us.
+/// Variables of the shell that ran the script, and our own.
 const NOT_TAKEN: [&str; 7] = ["_", "SHLVL", "PWD", "OLDPWD", EXEC_ENV, SCRIPT_ENV, PRINTER_ENV];
 
 /// Script and user.
 type Key = (String, Option<String>);
 type Cell = Arc<OnceCell<Variables>>;
 
-/// What scripts made of the environment. Cloning is cheap.
+/// The environments that scripts produced. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Environments(Arc<Mutex<VecDeque<(Key, Cell)>>>);
 
@@ -48,7 +49,7 @@ impl Environments {
     }
 }
 
-/// A shell that runs the script and prints what it made of the environment.
+/// A shell that runs the script and prints the resulting environment.
 pub struct Activation {
     pub mark: String,
     pub arguments: Vec<String>,
@@ -58,7 +59,7 @@ pub struct Activation {
 impl Activation {
     pub fn new(script: &str) -> io::Result<Self> {
         let mut random = [0; 16];
-        // From the kernel: `/dev/urandom` may be anything by now. So few bytes come at once or not at all.
+        // From the kernel, because `/dev/urandom` may have been replaced. This few bytes come at once or not at all.
         rustix::rand::getrandom(&mut random[..], rustix::rand::GetRandomFlags::empty())?;
         let mark = random.iter().fold(String::new(), |mut mark, byte| {
             let _ = write!(mark, "{byte:02x}");
@@ -75,7 +76,7 @@ impl Activation {
         })
     }
 
-    /// The environment in what the shell printed.
+    /// Parses the environment from the shell's output.
     pub fn result(&self, printed: &str) -> Option<Variables> {
         let (_, listed) = printed.rsplit_once(&format!("\0{}\0", self.mark))?;
         let pairs = listed.split('\0').filter_map(|variable| variable.split_once('='));
@@ -88,7 +89,7 @@ impl Activation {
     }
 }
 
-/// What [`PRINT_ENVIRONMENT`] does.
+/// Implements [`PRINT_ENVIRONMENT`].
 pub fn print_environment(mark: &str) -> io::Result<()> {
     let mut listed = format!("\0{mark}\0").into_bytes();
     for (name, value) in std::env::vars_os() {

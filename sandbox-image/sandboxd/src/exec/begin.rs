@@ -1,4 +1,4 @@
-//! How a program comes to run: on a thread of its own, because opening, looking and forking may all block.
+//! Starts programs, each on its own thread, because opening files, looking up users and forking may all block.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,7 +18,7 @@ use super::tree::{self, Target};
 use crate::bounds;
 use crate::reaper::{End, Reaper, SpawnError, Spawned};
 
-/// A command that runs.
+/// A running command.
 pub struct Started {
     pub target: Target,
     pub end: oneshot::Receiver<End>,
@@ -46,7 +46,7 @@ impl Launcher {
         Ok(self.null.try_clone()?.into())
     }
 
-    /// A command whose output is read.
+    /// Starts a command whose output is read.
     pub async fn command(
         &self,
         id: &str,
@@ -71,7 +71,7 @@ impl Launcher {
         Ok(Started { target, end, printed })
     }
 
-    /// A program that opens its input and output itself.
+    /// Starts a program that opens its input and output itself.
     pub async fn program(
         &self,
         id: &str,
@@ -109,8 +109,8 @@ impl Launcher {
 /// A process that has just begun.
 fn target(id: &str, pid: i32) -> Target {
     bounds::give_way(pid);
-    // When memory runs out the kernel takes a command rather than sandboxd. Where it may not be said, it takes the
-    // biggest.
+    // Makes the kernel kill a command rather than sandboxd when memory runs out. If the write is not allowed, the
+    // kernel kills the largest process.
     let _ = fs::write(format!("/proc/{pid}/oom_score_adj"), "1000");
     Target {
         id: id.to_owned(),
@@ -120,8 +120,8 @@ fn target(id: &str, pid: i32) -> Target {
     }
 }
 
-/// A file with this text that no folder names. A pipe would end only when every child that was forked meanwhile has
-/// come to its program: one that the policy holds up would keep the reader waiting.
+/// An unnamed file with this text. A pipe would end only after every child forked meanwhile has reached its program, so
+/// a child that the policy holds up would keep the reader waiting.
 fn in_memory(text: &str) -> io::Result<File> {
     let file = File::from(memfd_create(c"stdin", MFdFlags::MFD_CLOEXEC)?);
     file.write_all_at(text.as_bytes(), 0)?;

@@ -1,4 +1,4 @@
-//! Which commands there were: those that run, those whose result is kept, and the ids of older ones, so that none runs
+//! The known commands: those that run, those with a kept result, and the ids of older ones, so that no command runs
 //! twice.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, watch};
 
 use crate::output::Printed;
 
-/// Results that are remembered, in number and in bytes.
+/// Maximum kept results, in number and in bytes.
 const REMEMBERED: usize = 256;
 const REMEMBERED_BYTES: usize = 64 << 20;
-/// Ids of which it is remembered that they have run.
+/// Maximum remembered ids of commands that have run.
 const REMEMBERED_IDS: usize = 8192;
 
 /// A signal that a caller sends to a running command.
@@ -27,7 +27,7 @@ pub struct Run {
     pub id: String,
     pub printed: Printed,
     pub orders: mpsc::Sender<SignalRequest>,
-    /// Its result, without the output, once there is one.
+    /// Its result, without the output, once it has ended.
     pub ended: watch::Receiver<Option<ExecResult>>,
 }
 
@@ -47,7 +47,7 @@ impl Run {
         }
     }
 
-    /// Its state once it has ended. No result then means that it was given up.
+    /// Its state once it has ended. A state without a result means that the command was given up.
     pub async fn end(&self) -> ExecState {
         let _ = self.ended.clone().wait_for(Option::is_some).await;
         self.state()
@@ -64,7 +64,7 @@ pub struct Known {
     entries: HashMap<String, Entry>,
     /// Ids of ended commands, oldest first.
     ended: VecDeque<String>,
-    /// Those of them that still have a result, oldest first.
+    /// Those ids that still have a result, oldest first.
     kept: VecDeque<String>,
     kept_bytes: usize,
 }
@@ -74,7 +74,7 @@ impl Known {
         self.entries.get(id)
     }
 
-    /// How many have begun and not ended.
+    /// Number of running commands.
     pub fn running(&self) -> u32 {
         (self.entries.len() - self.ended.len()) as u32
     }

@@ -1,4 +1,4 @@
-//! How a program is started: as whom, where, and with which environment.
+//! The surroundings of a program: its user, folder and environment.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::tree::EXEC_ENV;
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What is read of the tables of users and groups.
+/// Maximum bytes that are read of the tables of users and groups.
 const TABLE: u64 = 1 << 20;
 
 pub type Variables = BTreeMap<String, String>;
@@ -29,7 +29,7 @@ pub struct User {
     home: Option<String>,
 }
 
-/// Everything about a program but what it is.
+/// Everything for the start of a program except its arguments.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub user: Option<User>,
@@ -59,7 +59,7 @@ impl Surroundings {
         }
     }
 
-    /// With the mark by which all that the program starts is found.
+    /// Adds the mark by which all descendants of the program are found.
     pub fn marked(mut self, id: &str) -> Self {
         self.variables.insert(EXEC_ENV.to_owned(), id.to_owned());
         self
@@ -69,7 +69,7 @@ impl Surroundings {
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(&self.variables);
         if let Some(folder) = &self.folder {
-            // Said here, because the system's answer would read as if the program were missing.
+            // Checked here, because the system's error would read as if the program were missing.
             fs::metadata(folder).map_err(|error| io::Error::other(format!("folder {folder}: {error}")))?;
             command.current_dir(folder);
         }
@@ -79,7 +79,7 @@ impl Surroundings {
         Ok(command)
     }
 
-    /// `bash` where there is one.
+    /// `bash` if the image has it.
     pub fn shell(&self) -> &'static str {
         let path = self.variables.get("PATH").map_or(DEFAULT_PATH, String::as_str);
         let has_bash = path
@@ -89,8 +89,8 @@ impl Surroundings {
     }
 }
 
-/// A file of the image, of which nothing is known any more: only a regular file is read, without waiting for anybody
-/// who has it open, and only so much of it.
+/// Reads a file of the image, which the policy may have replaced: only a regular file, without waiting for a process
+/// that has it open, and only up to [`TABLE`] bytes.
 fn table(file: &Path) -> io::Result<String> {
     let file = File::options()
         .read(true)
@@ -109,7 +109,7 @@ fn is_program(file: &Path) -> bool {
 }
 
 impl User {
-    /// `name`, `uid`, and either with `:group` or `:gid`.
+    /// Finds a user by name or uid, each optionally with `:group` or `:gid`.
     pub fn find(wanted: &str) -> io::Result<Self> {
         let read = |file| table(Path::new(file)).unwrap_or_default();
         let found = Self::among(wanted, &read("/etc/passwd"), &read("/etc/group"));

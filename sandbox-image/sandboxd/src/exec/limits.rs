@@ -1,7 +1,7 @@
-//! How often the kernel has killed for memory and refused a process, as the sandbox's own control group counts it, and
-//! whether the disk is full.
+//! The kernel's counts of memory kills and refused processes in the sandbox's own control group, and whether the disk
+//! is full.
 //!
-//! The counters are read before and after a command: what rose in between is what the command ran into.
+//! The counters are read before and after a command: a rise in between shows the limit that the command hit.
 
 use std::{fs::File, os::unix::fs::FileExt as _, path::Path, str};
 
@@ -11,15 +11,15 @@ use crate::bounds::ProcessGuard;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A counter that this kernel does not have stays 0, and never rises.
+/// A counter that this kernel lacks stays 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub memory_kills: u64,
     pub process_refusals: u64,
 }
 
-/// Where the counters are. Opened once: they are read for every command, and what a policy mounts in their place is not
-/// believed.
+/// The counter files. Opened once, because they are read for every command, and because the policy could mount other
+/// files in their place.
 pub struct CounterFiles {
     memory_kills: Option<File>,
     process_refusals: Option<File>,
@@ -31,7 +31,7 @@ impl CounterFiles {
     }
 
     fn under(root: &Path) -> Self {
-        // Version 2, then version 1.
+        // Control groups version 2, then version 1.
         let first = |names: [&str; 2]| names.iter().find_map(|name| File::open(root.join(name)).ok());
         Self {
             memory_kills: first(["memory.events", "memory/memory.oom_control"]),
@@ -51,7 +51,7 @@ impl CounterFiles {
 /// A disk with less free space than this counts as full.
 const ROOM: u64 = 64 << 10;
 
-/// Whether nothing more fits where a command works.
+/// Whether the disk of the command's folder is full.
 pub fn disk_is_full(folder: Option<&str>) -> bool {
     is_full(Path::new(folder.unwrap_or("."))) || is_full(Path::new("/tmp"))
 }
@@ -65,7 +65,7 @@ fn is_full(folder: &Path) -> bool {
     })
 }
 
-/// The number behind a name in a file of a few `name number` lines.
+/// The number after a name, in a file of a few `name number` lines.
 fn counter(file: &File, name: &str) -> Option<u64> {
     let mut buffer = [0; 1024];
     let count = file.read_at(&mut buffer, 0).ok()?;

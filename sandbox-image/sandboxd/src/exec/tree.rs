@@ -1,11 +1,11 @@
-//! All processes that a command has started, however they hid: found in /proc, and killed until none is left.
+//! Finds all processes that a command has started, however they hide, in /proc, and kills them until none is left.
 //!
-//! A process belongs to a command if it descends from it, is in its process group or session, or carries its id in the
-//! environment (which survives a daemon's double fork). A daemon that threw its environment away or forged it belongs
-//! to the command that has run alone since before it began.
+//! A process belongs to a command if it descends from it, is in its Unix process group or session, or carries its id in
+//! the environment (which survives a daemon's double fork). A daemon that removed or forged its environment belongs to
+//! the command that has run alone since before the daemon began.
 //!
-//! What runs here decides how many processes there are and how large their environments, so they are looked at on a
-//! thread of its own, and for a bounded time: what cannot be found out by then dies with all the rest.
+//! The workload controls the number of processes and the size of their environments, so the search runs on its own
+//! thread and for a bounded time. If it does not finish, every process of the sandbox is killed.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,28 +22,28 @@ use tokio::time::Instant;
 
 use crate::{bounds, offload};
 
-/// Environment variable that names the command a process was started by.
+/// Environment variable with the id of the command that started a process.
 pub const EXEC_ENV: &str = "GRPO_EXEC_ID";
 
-/// How long it is looked for survivors, and the pause in between.
+/// How long survivors are searched for, and the pause between two searches.
 const KILLED_WITHIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
-/// What is read of an environment. sandboxd puts its own variable there, and few others.
+/// Maximum bytes that are read of an environment. sandboxd puts its own variable there, and few others.
 const ENVIRONMENT: u64 = 64 << 10;
 
-/// A command whose processes are to be found.
+/// A command whose processes are searched for.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub id: String,
     pub pid: i32,
-    /// When its first process began, in the kernel's ticks.
+    /// Start time of its first process, in the kernel's ticks.
     pub began: u64,
-    /// No other command has run beside it.
+    /// No other command has run at the same time.
     pub alone: bool,
 }
 
 impl Target {
-    /// What an ended command has left running. Its pid may be another's by now.
+    /// The processes that an ended command left running. Its pid may belong to another process by now.
     pub fn left_by(id: &str) -> Self {
         Self {
             id: id.to_owned(),
@@ -62,20 +62,20 @@ struct Process {
     group: i32,
     session: i32,
     began: u64,
-    /// Dead, but not yet waited for.
+    /// Dead, but not reaped.
     zombie: bool,
     /// Value of [`EXEC_ENV`].
     exec: Option<String>,
 }
 
-/// When the process began, in the kernel's ticks.
+/// A process's start time, in the kernel's ticks.
 pub fn began(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     stat.and_then(|stat| parse(pid, &stat, &[]))
         .map_or(0, |process| process.began)
 }
 
-/// Kills all of the command; if that takes too long, everything.
+/// Kills all processes of the command. If that takes too long, kills every process.
 pub async fn kill_all_of(target: &Target) {
     let (myself, target) = (getpid().as_raw(), target.clone());
     if !kill_until_none(move |all| belonging(&target, myself, all)).await {
@@ -83,7 +83,7 @@ pub async fn kill_all_of(target: &Target) {
     }
 }
 
-/// Kills all that descends from this process. False if something is left.
+/// Kills all descendants of this process. False if some are left.
 pub async fn kill_everything() -> bool {
     let myself = getpid().as_raw();
     bounds::kill_at_once();
@@ -94,7 +94,7 @@ pub async fn kill_everything() -> bool {
     all_dead
 }
 
-/// False if some are left when the time is over.
+/// False if some are left at the deadline.
 async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32> + Clone + Send + 'static) -> bool {
     let until = Instant::now() + KILLED_WITHIN;
     loop {
@@ -108,15 +108,15 @@ async fn kill_until_none(find: impl Fn(&[Process]) -> HashSet<i32> + Clone + Sen
     }
 }
 
-/// Kills those that are found now. True if there was none.
+/// Kills the processes that are found now. True if there was none.
 fn kill_once(find: impl Fn(&[Process]) -> HashSet<i32>) -> bool {
     let myself = getpid().as_raw();
     let all = every_process();
     let zombies: HashSet<i32> = all.iter().filter(|process| process.zombie).map(|p| p.pid).collect();
     let mut left = find(&all);
     left.retain(|pid| *pid != myself && !zombies.contains(pid));
-    // Stopped first, all of them: a shell whose child was killed before it would go on with its next command. What is
-    // gone by now is as good as killed.
+    // All are stopped first: a shell whose child was killed before it would continue with its next command. A process
+    // that is gone by now counts as killed.
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for pid in &left {
             let _ = kill(Pid::from_raw(*pid), signal);
@@ -136,8 +136,8 @@ fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
             let is_beside =
                 process.began >= target.began && (process.group == target.pid || process.session == target.pid);
             let is_marked = process.exec.as_deref() == Some(target.id.as_str());
-            // What it says of itself in its environment may be forged. Of those that began at the same tick the earlier
-            // ones have lower numbers.
+            // A process may forge its environment. Of processes with the same start tick, the earlier ones have lower
+            // pids.
             let is_later = (process.began, process.pid) > (target.began, target.pid);
             let is_hidden = target.alone && process.parent == myself && is_later;
             is_first || is_beside || is_marked || is_hidden
@@ -148,7 +148,7 @@ fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
     )
 }
 
-/// The roots and all below them.
+/// The roots and all their descendants.
 fn descendants(roots: HashSet<i32>, all: &[Process]) -> HashSet<i32> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for process in all {
@@ -183,7 +183,8 @@ fn read(pid: i32) -> Option<Process> {
     parse(pid, &stat, &environment)
 }
 
-/// `pid (name) state parent group session …`; the name may hold anything, so what follows its last bracket counts.
+/// `pid (name) state parent group session …`. The name may contain any character, so parsing begins after its last
+/// bracket.
 fn parse(pid: i32, stat: &str, environment: &[u8]) -> Option<Process> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let number = |at: usize| fields.get(at)?.parse().ok();

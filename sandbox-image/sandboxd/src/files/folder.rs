@@ -1,5 +1,4 @@
-//! A folder that is held open: operations apply to this folder, even if the policy puts something else in the place of
-//! its path meanwhile.
+//! An open folder: operations apply to this folder, even if the policy meanwhile puts something else in its path.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
@@ -16,24 +15,23 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlin
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-/// Names tried for a file that is not in place yet. Somebody has to take them on purpose for one not to be enough.
+/// Maximum names tried for a staged file. Only a deliberate attack makes more than one try necessary.
 const STAGING_TRIES: usize = 16;
 
-/// What becomes of symbolic links in a path.
+/// The treatment of symbolic links in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// Followed, as every program in the sandbox does; but none that /proc makes up, which lead to what other processes
-    /// hold open.
+    /// Followed, as by every program in the sandbox, except the links of /proc to files that other processes hold open.
     Followed,
-    /// An error.
+    /// A link is an error.
     Refused,
 }
 
-/// Cannot outlive what it names being removed, but can never come to name something else.
+/// A handle on one folder. If the folder is removed, operations fail; the handle can never refer to another folder.
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// By absolute path; made if it is not there and shall be.
+    /// Opens by absolute path. Creates missing folders if `make` is set.
     pub fn open(path: &Path, links: Links, make: bool) -> io::Result<Self> {
         if links == Links::Followed {
             if make {
@@ -50,7 +48,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// A folder in it, not by a link.
+    /// Opens a subfolder, not through a link.
     pub fn below(&self, name: &OsStr, make: bool) -> io::Result<Self> {
         if make {
             match mkdirat(&self.0, name, Mode::from_bits_truncate(0o777)) {
@@ -61,19 +59,19 @@ impl Folder {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         match openat(&self.0, name, flags, Mode::empty()) {
             Ok(folder) => Ok(Self(folder)),
-            // What there is may be a link or a file.
+            // The existing entry may be a link or a file.
             Err(Errno::ENOTDIR | Errno::ELOOP) => Err(Errno::ENOTDIR.into()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// A file in it, to be read; not by a link. Opening a pipe would otherwise wait for somebody who writes.
+    /// Opens a file in it for reading, not through a link. Without `O_NONBLOCK` a pipe would wait for a writer.
     pub fn file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         Ok(openat(&self.0, name, flags, Mode::empty())?.into())
     }
 
-    /// Puts a file in place at once: a reader sees the old or the new one.
+    /// Writes a file atomically: a reader sees the old or the new one.
     pub fn place(&self, name: &OsStr, bits: u32, bytes: &[u8]) -> io::Result<()> {
         let (staged, mut file) = self.staged()?;
         let placed = file
@@ -83,7 +81,7 @@ impl Folder {
         self.unstaged(&staged, placed)
     }
 
-    /// Puts a link in place at once.
+    /// Creates a link atomically.
     pub fn link(&self, name: &OsStr, target: &Path) -> io::Result<()> {
         let staged = next_name();
         symlinkat(target, &self.0, staged.as_str())?;
@@ -104,9 +102,9 @@ impl Folder {
         Ok(readlinkat(&self.0, name)?)
     }
 
-    /// What is in it, by name; an error where that is more than `most`.
+    /// Its entries by name; an error if there are more than `most`.
     pub fn entries(&self, most: usize) -> io::Result<Vec<(OsString, Type)>> {
-        // Opened again: a copy of the descriptor would share its place in the listing.
+        // Opened again: a copy of the descriptor would share its position in the listing.
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let mut listing = Dir::openat(&self.0, ".", flags, Mode::empty())?;
         let mut entries = Vec::new();
@@ -142,7 +140,7 @@ impl Folder {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    /// What is not in place is removed: it would show up in the repository as something the policy did.
+    /// Removes a staged file that was not put in place: it would appear in the repository as the policy's change.
     fn unstaged(&self, staged: &str, placed: io::Result<()>) -> io::Result<()> {
         if placed.is_err() {
             let _ = unlinkat(&self.0, staged, UnlinkatFlags::NoRemoveDir);
@@ -151,7 +149,7 @@ impl Folder {
     }
 }
 
-/// A file by its path, to be read.
+/// Opens a file by its path for reading.
 pub fn open_file(path: &Path, links: Links) -> io::Result<File> {
     match (links, path.parent(), path.file_name()) {
         (Links::Refused, Some(parent), Some(name)) => Folder::open(parent, links, false)?.file(name),
@@ -163,8 +161,8 @@ fn open_followed(path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let flags = flags | OFlag::O_RDONLY | OFlag::O_CLOEXEC;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
     match openat2(AT_FDCWD, path, how) {
-        // Some runtimes do not have this call. There a link of /proc is followed too: it leads nowhere that sandboxd's
-        // own user could not go.
+        // Some runtimes lack this call. There a link of /proc is followed too: it leads only to places that sandboxd's
+        // own user may reach.
         Err(Errno::ENOSYS | Errno::EPERM) => openat(AT_FDCWD, path, flags, Mode::empty()),
         opened => opened,
     }

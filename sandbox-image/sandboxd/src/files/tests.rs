@@ -73,7 +73,7 @@ async fn links_are_followed_unless_the_caller_wants_none() {
     put(&path("deep/down/file"), None, Links::Refused, new()).await.unwrap();
     put(&path("way/other"), None, FOLLOWED, new()).await.unwrap();
     assert_eq!(names(&folder.path().join("real")), ["file", "other"]);
-    // A link itself is replaced, not what it leads to.
+    // The link itself is replaced, not its target.
     put(&path("link"), None, Links::Refused, new()).await.unwrap();
     assert_eq!(fs::read_to_string(path("real/file")).unwrap(), "real");
     assert_eq!(fs::read_to_string(path("link")).unwrap(), "new");

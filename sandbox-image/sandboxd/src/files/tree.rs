@@ -1,9 +1,8 @@
-//! Whole folders, as tars.
+//! Whole folders as tars.
 //!
-//! Nothing in a tar leads out of the folder that the caller names: no name with `..` or a root, and no name through a
-//! link, be it from the tar or of the policy's making. A tar with anything but files, folders and symbolic links is
-//! refused before the first of them is written. Links are made as they are and never followed. Owners and times are not
-//! taken over.
+//! No entry of a tar leads out of the named folder: no name with `..` or a root, and no name through a link, whether
+//! from the tar or from the policy. A tar with anything but files, folders and symbolic links is refused before the
+//! first of them is written. Links are created as given and never followed. Owners and times are ignored.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -17,9 +16,9 @@ use tar::{Archive, Builder, EntryType, Header};
 use super::folder::{Folder, Links};
 use grpo_sandbox_protocol::MAX_FILE_BYTES;
 
-/// Entries of one tar.
+/// Maximum entries of one tar.
 const MAX_ENTRIES: usize = 100_000;
-/// Folders within folders.
+/// Maximum depth of folders.
 const MAX_DEPTH: usize = 64;
 
 /// Writes the tar's entries below the folder.
@@ -69,7 +68,7 @@ fn is_taken(kind: EntryType) -> bool {
     kind.is_file() || kind.is_dir() || kind.is_symlink() || kind.is_contiguous() || kind.is_pax_global_extensions()
 }
 
-/// The folders that lead there, made where they are missing. None for no names: the folder itself.
+/// Opens the folders along `parts` and creates missing ones. `None` for no parts: the folder itself.
 fn descend(folder: &Folder, parts: &[OsString]) -> io::Result<Option<Folder>> {
     let mut below: Option<Folder> = None;
     for part in parts {
@@ -78,7 +77,7 @@ fn descend(folder: &Folder, parts: &[OsString]) -> io::Result<Option<Folder>> {
     Ok(below)
 }
 
-/// The parts of a name that stays below.
+/// The parts of a relative name that stays inside the folder.
 fn names(path: &Path) -> io::Result<Vec<OsString>> {
     let mut parts = Vec::new();
     for part in path.components() {
@@ -98,7 +97,7 @@ fn refused(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("this tar is not unpacked: {what}"))
 }
 
-/// The folder as a tar. What is no file, folder or link is left out.
+/// Packs the folder as a tar. Anything but files, folders and links is left out.
 pub fn pack(path: &Path, links: Links) -> io::Result<Vec<u8>> {
     let mut packing = Packing {
         tar: Builder::new(Vec::new()),
@@ -121,12 +120,12 @@ impl Packing {
         for (name, kind) in folder.entries(MAX_ENTRIES - self.entries)? {
             self.entries += 1;
             let path = within.join(&name);
-            // What has gone meanwhile, or has become something else, is left out.
+            // Entries that have gone meanwhile, or have become another type, are left out.
             match kind {
                 Type::Directory => {
                     if let Ok(below) = folder.below(&name, false) {
                         let mut header = header(EntryType::Directory, below.mode()?);
-                        // With the slash at its end that other programs expect.
+                        // With the trailing slash that other programs expect.
                         self.tar.append_data(&mut header, path.join(""), io::empty())?;
                         self.add(&below, &path, depth + 1)?;
                     }
@@ -165,7 +164,7 @@ impl Packing {
             )));
         }
         let mut header = header(EntryType::Regular, about.permissions().mode());
-        // It may grow or shrink while it is read; its length is what the tar says.
+        // The file may grow or shrink during the read; the tar has the length that was read.
         let mut content = Vec::with_capacity(about.len() as usize);
         file.take(room).read_to_end(&mut content)?;
         header.set_size(content.len() as u64);

@@ -1,4 +1,4 @@
-//! What each call does, once it is known to be the gateway's.
+//! The effect of each call, after the gateway's signature was checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::places::Place;
 use crate::probe;
 use crate::relay::{self, RelayError};
 
-/// Of an output, when the caller does not say.
+/// Default size of an output part.
 const PART: usize = 1 << 20;
 
 pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body: Bytes) -> Result<Answer, ErrorBody> {
@@ -45,7 +45,7 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
         }
         (&Method::POST, "/exec") => {
             let request: ExecRequest = parse(&body)?;
-            // A command may run for hours; its body's room is for others.
+            // A command may run for hours; the body's room is freed for other calls.
             drop(body);
             let result = sandbox.executor.run(request).await;
             result.map(|result| json(ok, &result)).map_err(exec_error)
@@ -120,7 +120,7 @@ pub async fn carry_out(sandbox: &Sandbox, head: &Parts, claim: &Claim<'_>, body:
     }
 }
 
-/// Answers with the next connection to the port: from then on this one carries what that one says.
+/// Answers with the next connection to the port. From then on this connection carries the bytes of that one.
 pub async fn relay(
     sandbox: &Sandbox,
     head: &Parts,
@@ -139,7 +139,7 @@ pub async fn relay(
     let Some(inside) = sandbox.relays.next(port, wait).await.map_err(relay_error)? else {
         return Ok(done());
     };
-    // The connection stays open after its last answer, so it keeps its place among the allowed connections.
+    // The connection stays open after its last response, so it keeps its place among the allowed connections.
     let place = place.clone();
     tokio::spawn(async move {
         if let Ok(gateway) = upgrade.await {

@@ -1,4 +1,4 @@
-//! Callers that dawdle or claim too much, over real sockets; what is waited for is waited for in virtual time.
+//! Slow callers and callers with excessive claims, over real sockets. Waits run in virtual time.
 
 use super::*;
 use crate::bounds::ProcessGuard;
@@ -6,7 +6,7 @@ use crate::reaper::Reaper;
 use grpo_sandbox_protocol::Signer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// Longer than anybody here may be kept.
+/// Longer than any caller may be kept.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
 async fn connected() -> (TcpStream, Signer) {
@@ -27,7 +27,7 @@ async fn connected() -> (TcpStream, Signer) {
     (TcpStream::connect(address).await.unwrap(), signer)
 }
 
-/// The head of a file of so many bytes, of which none follow.
+/// The head of a file upload with this length and no body.
 fn head(signer: &Signer, lease: &str, bytes: usize) -> String {
     signed(signer, "PUT", lease, bytes)
 }
@@ -48,7 +48,7 @@ fn signed(signer: &Signer, method: &str, lease: &str, bytes: usize) -> String {
     )
 }
 
-/// The first line of the answer to a signed look for a file that is not there.
+/// The first line of the response to a signed request for a missing file.
 async fn asked(stream: &mut TcpStream, signer: &Signer) -> String {
     stream
         .write_all(signed(signer, "GET", "l1", 0).as_bytes())
@@ -63,7 +63,7 @@ async fn asked(stream: &mut TcpStream, signer: &Signer) -> String {
         .to_owned()
 }
 
-/// Everything that comes until the connection is closed.
+/// Everything that arrives until the connection is closed.
 async fn until_closed(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);

@@ -1,7 +1,7 @@
-//! Output that is more than memory keeps: in a file without a name, which nothing in the sandbox can open.
+//! Output beyond the limit of memory, in an unnamed file that no process in the sandbox can open.
 //!
-//! It is on the sandbox's disk and counts as what its command wrote there; so it is bounded, by command and in all. A
-//! disk can be slow, so the file is touched by [`Write::carry_out`] and [`Piece::read`] alone, away from the loop.
+//! The file is on the sandbox's disk and counts as written by its command, so it is bounded, per command and in total.
+//! A disk can be slow, so only [`Write::carry_out`] and [`Piece::read`] touch the file, away from the loop.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,35 +12,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use grpo_sandbox_protocol::MAX_SPOOL_BYTES;
 use nix::libc::O_TMPFILE;
 
-/// All spools together.
+/// Maximum bytes of all spools together.
 const ALL: u64 = 4 * MAX_SPOOL_BYTES;
-/// Where such a file may be, best first. The last is memory.
+/// Candidate folders for such a file, best first. The last is memory.
 const FOLDERS: [&str; 4] = ["/tmp", "/var/tmp", "/", "/dev/shm"];
 
-/// Bytes on disk, of all commands. Cloning is cheap.
+/// Bytes on disk for all commands. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct Disk(Arc<AtomicU64>);
 
 /// The first bytes of one output.
 pub struct Spool {
-    /// None until something was written.
+    /// `None` until the first write.
     file: Option<Arc<File>>,
     written: u64,
-    /// What comes after that, and is not written yet.
+    /// The next bytes, not written yet.
     waiting: Vec<u8>,
     disk: Disk,
-    /// Full, or the disk is; what would come next is missing, so nothing comes after.
+    /// The spool or the disk is full. The next bytes are lost, so the spool takes no more.
     ended: bool,
 }
 
-/// What is to be written.
+/// A pending write.
 pub struct Write {
     file: Option<Arc<File>>,
     at: u64,
     bytes: Vec<u8>,
 }
 
-/// Some bytes of an output.
+/// Part of an output.
 pub enum Piece {
     Memory(Vec<u8>),
     Disk { file: Arc<File>, from: u64, count: usize },
@@ -71,12 +71,12 @@ impl Spool {
         self.ended = fits < bytes.len();
     }
 
-    /// How many of the output's first bytes are here.
+    /// How many of the output's first bytes are in the spool.
     pub fn bytes(&self) -> u64 {
         self.written + self.waiting.len() as u64
     }
 
-    /// What waits to be written, if anything does.
+    /// The pending write, if there is one.
     pub fn write(&self) -> Option<Write> {
         (!self.waiting.is_empty()).then(|| Write {
             file: self.file.clone(),
@@ -85,7 +85,7 @@ impl Spool {
         })
     }
 
-    /// So many bytes are in the file now. Without a file it cannot be written to.
+    /// Takes in the result of a write: the file and the bytes written. `None` if the write failed.
     pub fn wrote(&mut self, written: Option<(Arc<File>, usize)>) {
         match written {
             Some((file, count)) => {
@@ -118,7 +118,7 @@ impl Spool {
 }
 
 impl Write {
-    /// Into the file, which is made by the first write: most commands print little, and need no file.
+    /// Writes to the file. The first write creates it: most commands print little, and need no file.
     pub fn carry_out(self) -> io::Result<(Arc<File>, usize)> {
         let file = match self.file {
             Some(file) => file,

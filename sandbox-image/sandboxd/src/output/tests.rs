@@ -34,7 +34,7 @@ fn a_character_that_arrives_in_two_pieces_is_one() {
     assert_eq!(passed(10, &[b"\xc3", b"\xa4"]).0, "ä");
 }
 
-/// The output in parts of `count` bytes, each with where it begins.
+/// The output in parts of `count` bytes, each with its position.
 fn in_parts(output: &Output, count: usize) -> Vec<(u64, String)> {
     let mut parts = Vec::new();
     let mut next = 0;

@@ -1,7 +1,7 @@
 //! A terminal without a user: sandboxd reads and writes one end, the program has the other.
 //!
-//! A program has a terminal of its own only if it began a session and opened the terminal itself. So sandboxd starts a
-//! second sandboxd, which does both and then becomes the program.
+//! A program gets a controlling terminal only if it began a Unix session and opened the terminal itself. So sandboxd
+//! starts a second sandboxd, which does both and then becomes the program.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,27 +21,28 @@ use crate::offload;
 
 /// Argument of sandboxd: take the terminal that follows, and become the program behind it.
 pub const TAKE_TERMINAL: &str = "--take-terminal";
-/// A terminal is made within. The policy may have replaced the kernel's multiplexer.
+/// Deadline to create a terminal. The policy may have replaced the kernel's multiplexer.
 const OPEN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Our end.
+/// sandboxd's end of the terminal.
 pub struct Terminal {
     master: AsyncFd<PtyMaster>,
     pub name: String,
 }
 
 impl Terminal {
-    /// A new terminal without echo and without conversion of line ends: no person looks at it.
+    /// A new terminal without echo and without conversion of line ends, because no person reads it.
     pub async fn open(user: Option<User>) -> io::Result<Self> {
         let made = offload::run(OPEN_WITHIN, move || make(user.as_ref())).await;
         let (master, name) = made.map_err(io::Error::other)??;
-        // What takes its place is unsafe to call. This type owns its descriptor, which is all that is asked there.
+        // The alternative is unsafe to call. Its only requirement is that the type owns its descriptor, which is true
+        // here.
         #[expect(deprecated)]
         let master = AsyncFd::new(master)?;
         Ok(Self { master, name })
     }
 
-    /// Zero bytes when no process has the other end open any more.
+    /// Returns 0 when no process has the other end open any more.
     pub async fn read(&self, buffer: &mut [u8]) -> usize {
         loop {
             let Ok(mut ready) = self.master.readable().await else {
@@ -75,7 +76,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// The process group that reads what is typed.
+    /// The Unix process group that reads the input.
     pub fn foreground(&self) -> Option<i32> {
         tcgetpgrp(self.master.get_ref()).ok().map(|group| group.as_raw())
     }
@@ -99,14 +100,14 @@ fn make(user: Option<&User>) -> io::Result<(PtyMaster, String)> {
     Ok((master, name))
 }
 
-/// What [`TAKE_TERMINAL`] does. Returns only why it could not.
+/// Implements [`TAKE_TERMINAL`]. Returns only with an error.
 pub fn take(mut arguments: impl Iterator<Item = OsString>) -> io::Error {
     let (Some(name), Some(program)) = (arguments.next(), arguments.next()) else {
         return io::Error::other(format!("{TAKE_TERMINAL} takes a terminal, a program and its arguments"));
     };
     let taken = || -> io::Result<[File; 3]> {
         setsid()?;
-        // The first that the leader of a session opens is its own.
+        // The first terminal that a session leader opens becomes its controlling terminal.
         let terminal = File::options().read(true).write(true).open(&name)?;
         Ok([terminal.try_clone()?, terminal.try_clone()?, terminal])
     };

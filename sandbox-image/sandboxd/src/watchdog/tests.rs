@@ -2,7 +2,7 @@ use super::*;
 use std::sync::mpsc;
 
 const QUICK: Duration = Duration::from_millis(5);
-/// Between looks at a loop that turns: a machine under load may hold it up for a while.
+/// Pause between checks of a healthy loop: a machine under load may delay it for a while.
 const PATIENT: Duration = Duration::from_millis(200);
 const SOON: Duration = Duration::from_secs(20);
 
@@ -18,7 +18,7 @@ async fn a_loop_that_stands_still_ends_the_process() {
         tokio::task::yield_now().await;
     }
     assert_eq!(end.try_recv(), Err(mpsc::TryRecvError::Empty), "while it turned");
-    // The one thread of this runtime waits here, and with it the loop.
+    // This blocks the runtime's only thread, and with it the loop.
     assert_eq!(end.recv_timeout(SOON), Ok(()));
 }
 

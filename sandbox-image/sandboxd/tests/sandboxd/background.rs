@@ -1,4 +1,4 @@
-//! Background commands: started, inspected, read from, killed; and output that is larger than a result keeps.
+//! Background commands: started, inspected, read, killed; and output beyond the size of a result.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ fn kill(id: &str, signal: Option<i32>) -> KillRequest {
     KillRequest { id: id.into(), signal }
 }
 
-/// What a command printed, part by part until it has ended.
+/// The output of a command, read in parts until it has ended.
 async fn all_output(sandbox: &Sandbox, id: &str) -> (String, usize) {
     let (mut whole, mut next, mut parts) = (Vec::new(), 0, 0);
     loop {
@@ -89,7 +89,7 @@ async fn a_command_is_killed_with_all_that_it_started_and_keeps_what_it_printed(
         (Some(Killed::Request), false, pid.clone())
     );
     assert!(!is_alive(&pid));
-    // Again, it changes nothing.
+    // A second kill changes nothing.
     let again: ExecState = sandbox.call("/exec/kill", &kill("b1", None)).await;
     assert_eq!(again.result.unwrap().killed, Some(Killed::Request));
 }

@@ -1,15 +1,14 @@
-//! What spoils requests: a few rounds with the same dice in every run, or for `GRPO_FUZZ_SECONDS` with dice of that
-//! run.
+//! Random damage to requests: a few rounds with the same seed in every run, or for `GRPO_FUZZ_SECONDS` with a new seed.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long each door is tried, if a time was given.
+/// Duration per test, if one was given.
 fn time() -> Option<Duration> {
     let seconds = std::env::var("GRPO_FUZZ_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().unwrap()))
 }
 
-/// So many rounds, or as many as fit into the time.
+/// `few` rounds, or as many as fit into the given time.
 pub fn rounds(few: usize) -> impl Iterator<Item = usize> {
     let began = Instant::now();
     let mut told = began;
@@ -40,7 +39,7 @@ impl Dice {
         (self.0 % sides as u64) as usize
     }
 
-    /// A few bytes changed, left out, doubled or cut off.
+    /// Changes, removes, doubles or cuts off a few bytes.
     pub fn spoil(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut spoilt = bytes.to_vec();
         for _ in 0..=self.roll(4) {

@@ -1,4 +1,4 @@
-//! Everything that can be sent, spoilt at random, with the gateway's signature and without.
+//! All kinds of requests, damaged at random, with and without the gateway's signature.
 
 use std::time::{Duration, Instant};
 
@@ -12,19 +12,19 @@ use crate::sandbox::{Sandbox, shell};
 
 /// No caller may wait longer.
 const WITHIN: Duration = Duration::from_secs(20);
-/// Seconds: no lease ends while its door is tried.
+/// Seconds: no lease ends during a test.
 const LONG: u64 = 3600;
-/// Everything sent here is small, so sandboxd stays small: kibibytes at most.
+/// All requests here are small, so sandboxd must stay small: maximum in kibibytes.
 const MEMORY: u64 = 32 << 10;
 
-/// What sandboxd has taken of memory at most.
+/// sandboxd's peak memory.
 fn memory(sandbox: &Sandbox) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", sandbox.process.id())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// As soon as what was started has ended.
+/// Checks that sandboxd serves a command once the started commands have ended.
 async fn still_serves(sandbox: &Sandbox) {
     let (body, began) = (
         serde_json::to_vec(&shell("after", "echo alive")).unwrap(),
@@ -55,7 +55,7 @@ async fn bytes_that_are_no_request_are_refused_or_dropped() {
         let bytes = dice.spoil(requests[round % requests.len()]);
         let exchange = async {
             let mut stream = TcpStream::connect(&sandbox.address).await.unwrap();
-            // It may close before all is sent.
+            // sandboxd may close the connection before all is sent.
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
@@ -131,7 +131,7 @@ async fn a_spoilt_tar_writes_nowhere_but_below_its_folder() {
     let mut dice = Dice::new(3);
     for round in rounds(400) {
         let mut spoilt = tar.clone();
-        // In the heads, where it matters, with a checksum that fits.
+        // Damages the tar headers only, and corrects the checksum.
         let head = 512 * [0, 1, 2, 4][round % 4];
         for _ in 0..=dice.roll(3) {
             let byte = [b'/', b'.', 0, b'1', b'5', dice.roll(256) as u8][dice.roll(6)];

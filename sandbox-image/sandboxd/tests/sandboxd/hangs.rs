@@ -1,5 +1,5 @@
-//! What a policy may do to keep sandboxd from answering: hold its children up before their programs begin, have it read
-//! what never ends, and leave behind what its commands' time does not reach.
+//! Attempts of a policy to keep sandboxd from answering: hold its children up before their programs begin, make it read
+//! endless files, and leave processes beyond their commands' time limit.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ open(sys.argv[2], "w").close()
 time.sleep(100)
 "#;
 
-/// A program that cannot be begun, because another process of the sandbox holds it.
+/// A program that cannot begin, because another process of the sandbox holds its file.
 async fn held_program(sandbox: &Sandbox) -> String {
     let (program, held) = (sandbox.path("program"), sandbox.path("held"));
     let script = format!(
@@ -31,19 +31,19 @@ async fn held_program(sandbox: &Sandbox) -> String {
     program
 }
 
-/// The child of a thread of sandboxd that runs sandboxd itself: it has not come to its program.
+/// The child of a sandboxd thread that has not reached its program yet.
 fn child_before_its_program(sandboxd: u32) -> Option<i32> {
     let tasks = fs::read_dir(format!("/proc/{sandboxd}/task")).unwrap().flatten();
     let other = tasks.filter(|task| task.file_name().to_str() != Some(&sandboxd.to_string()));
     let children = other.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let pids = children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    // A program has a name of its own; before, it is that of the thread.
+    // Before exec, the process has the name of its thread.
     let name = |pid: &String| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let mut before = pids.filter(|pid| name(pid).starts_with("tokio"));
     before.next().and_then(|pid| pid.parse().ok())
 }
 
-/// A command that cannot begin, and when it was given up.
+/// Runs a command that cannot begin. Returns its result and the time until it was given up.
 async fn given_up(sandbox: &Sandbox, id: &str, program: &str, timeout_seconds: u64) -> (ExecResult, Instant) {
     let mut request = shell(id, "");
     request.argv = vec![program.to_owned()];
@@ -72,8 +72,8 @@ async fn a_program_that_does_not_begin_holds_neither_sandboxd_nor_its_command_be
     assert!(held.duration_millis < 30_000, "{held:?}");
 }
 
-/// Between fork and exec a child holds a copy of every pipe that was open, also of those by which the start and the
-/// input of another command end.
+/// Between fork and exec a child holds a copy of every open pipe, including those whose end completes the start or the
+/// input of another command.
 #[tokio::test]
 async fn commands_that_start_at_the_same_moment_do_not_wait_for_a_program_that_does_not_begin() {
     let sandbox = Sandbox::bound().await;
@@ -102,7 +102,7 @@ async fn a_child_that_is_stopped_before_its_program_begins_is_killed_and_sandbox
                 break child;
             }
         };
-        // Again and again: it is let go on before it is killed.
+        // Repeatedly: the child is resumed before it is killed.
         while fs::exists(format!("/proc/{child}/stat")).unwrap() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGSTOP);
         }
@@ -121,7 +121,7 @@ async fn a_child_that_is_stopped_before_its_program_begins_is_killed_and_sandbox
 async fn commands_that_run_are_spared_when_a_later_program_does_not_begin() {
     let sandbox = Sandbox::bound().await;
     let program = held_program(&sandbox).await;
-    // More than there are threads that start programs.
+    // More than the threads that start programs.
     let running = (0..12).map(|n| {
         let (sandbox, id) = (&sandbox, format!("running{n}"));
         async move { sandbox.shell(&id, "sleep 4; echo done").await }
@@ -195,13 +195,13 @@ async fn a_daemon_that_forges_its_mark_does_not_outlive_its_commands_time() {
     assert!(is_alive(&earlier), "what an earlier command left is spared");
 }
 
-/// What a process of the same user does to sandboxd, and how that ends.
+/// A process of the same user tampers with sandboxd. Returns sandboxd's exit code.
 async fn tampered(what: &str) -> Option<i32> {
     let mut sandbox = Sandbox::bound().await;
     let script = format!("import os, resource; pid = {}; {what}", sandbox.process.id());
     let mut request = shell("tamper", "");
     request.argv = ["python3", "-c", &script].map(str::to_owned).into();
-    // It may not live to tell.
+    // sandboxd may end before it answers.
     let _ = tokio::time::timeout(Duration::from_secs(10), sandbox.try_exec(&request)).await;
     let ended = tokio::task::spawn_blocking(move || sandbox.process.wait().unwrap());
     let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;

@@ -1,4 +1,4 @@
-//! The way out, what can be reached, and whether something runs.
+//! The relay, the reachable addresses, and the activity report.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! One sandboxd, called as its gateway calls it.
+//! One sandboxd, with a client that calls it as the gateway does.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -38,8 +38,7 @@ impl Sandbox {
 
     pub fn started_with(arguments: &[&str]) -> Self {
         let signer = Signer::from_seed(&[7; 32]);
-        // Tests that are run in the background of a shell ignore SIGINT, and everything that they start does.
-        // Containers do not.
+        // A shell's background jobs ignore SIGINT, and so do their descendants, such as tests. Containers do not.
         let mut process = Command::new("env")
             .args(["--default-signal", env!("CARGO_BIN_EXE_sandboxd")])
             .args(arguments)
@@ -82,7 +81,7 @@ impl Sandbox {
         self.send_as("l1", 1, method, target, body).await
     }
 
-    /// A call that asks for the connection itself.
+    /// A call that upgrades its connection.
     pub async fn upgrade(&self, target: &str, lease: &str) -> Response {
         let request = self.request_as(lease, 1, Method::POST, target, &[]);
         let request = request
@@ -115,7 +114,7 @@ impl Sandbox {
             .header(TIME_HEADER, unix_millis.to_string())
     }
 
-    /// Asks a sandboxd that may end meanwhile.
+    /// Calls a sandboxd that may end meanwhile.
     pub async fn try_exec(&self, request: &ExecRequest) -> reqwest::Result<Response> {
         let body = serde_json::to_vec(request).unwrap();
         let asked = self.request_as("l1", 1, Method::POST, "/exec", &body);
@@ -133,7 +132,7 @@ impl Sandbox {
         self.exec(&shell(id, script)).await
     }
 
-    /// A call with JSON there and back.
+    /// A call with JSON in both directions.
     pub async fn call<T: DeserializeOwned>(&self, target: &str, body: &impl Serialize) -> T {
         let answer = self.send(Method::POST, target, serde_json::to_vec(body).unwrap()).await;
         read(target, answer).await

@@ -1,4 +1,4 @@
-//! As whom, where and with which environment commands run.
+//! The user, the folder and the environment of commands.
 
 use grpo_sandbox_protocol::{ExecState, Killed, OutputPart};
 

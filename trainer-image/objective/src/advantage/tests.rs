@@ -177,9 +177,9 @@ struct OpenClawRow {
     reward: f64,
 }
 
-/// Recorded with `make check-judge`, which makes new ones and names their folder. Two differences are permitted: rows
-/// whose rewards are all alike are left out by the original (less one set, where that would be all) and have advantage
-/// 0 here; a step that only one episode has keeps its raw reward there, and teaches nothing here.
+/// Recorded with `make check-judge`, which makes new ones and names their folder. Two differences are permitted: the
+/// original leaves out rows whose rewards are all alike (except one set, if all would go), here they have advantage 0;
+/// the original keeps the raw reward of a step that only one episode has, here it has no signal.
 #[test]
 fn step_wise_advantages_are_those_of_openclaws_own_function() {
     let cases = match std::env::var("GRPO_JUDGE_CASES") {

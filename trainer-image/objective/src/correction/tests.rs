@@ -70,7 +70,7 @@ fn a_geometric_mask_looks_at_the_mean_and_a_sequence_mask_only_at_bad_sequences(
     let drifted = tokens(&[0.1, 0.1]);
     near(&weights(&mask, &drifted, 1.0), &[1.0, 1.0]);
     near(&weights(&mask, &drifted, -1.0), &[0.0, 0.0]);
-    // The policy likes the bad sequence better than the engine did: it stays, to be unlearnt.
+    // The policy gives the bad sequence a higher probability than the engine did: it stays, so that training lowers it.
     near(&weights(&mask, &tokens(&[10.0, 10.0]), -1.0), &[1.0, 1.0]);
 }
 

@@ -42,8 +42,8 @@ fn straight_through_has_the_value_of_its_estimator_and_the_gradient_of_k2() {
 
 #[test]
 fn only_straight_through_k2_points_where_the_divergence_falls() {
-    // Two tokens, the policy likes the first too well. By enumeration: E[gradient of the estimator x d logp / d
-    // logit].
+    // Two tokens; the policy's probability of the first is too high. By enumeration: E[gradient of the estimator x d
+    // logp / d logit].
     let (policy, reference) = ([0.8f64, 0.2], [0.5f64, 0.5]);
     let expected = |gradient: KlGradient, estimator| -> f64 {
         (0..2)
@@ -81,7 +81,7 @@ proptest! {
         prop_assume!(x.abs() > 1e-3);
         let step = 1e-6;
         for gradient in [KlGradient::Estimator, KlGradient::ImportanceWeighted] {
-            // `old` and reference stay where they are while the logprob moves by `by`.
+            // `old` and reference are fixed while the logprob changes by `by`.
             let at = |by: f64| penalty(&kl(ALL[pick], gradient), x + by, bounded(old + by));
             let numeric = (at(step).value - at(-step).value) / (2.0 * step);
             prop_assert!((numeric - at(0.0).gradient).abs() < 1e-5 * (1.0 + numeric.abs()), "{numeric} {:?}", at(0.0));

@@ -50,7 +50,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
             truncated_importance: band.clone().filter(|_| pick == 1),
             ice_pop: band.clone().filter(|_| pick == 2),
             geometric_mask: band,
-            // Reads `new`, but is a constant to the gradient: left out where the derivative is taken.
+            // Reads `new`, but is a constant to the gradient: left out for the derivative.
             sequence_mask: bound.filter(|_| false),
             ..Default::default()
         }
@@ -85,7 +85,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         )
 }
 
-/// Derivative of the loss by one token's logprob, by central difference; none where a bound changes in between.
+/// Derivative of the loss by one token's logprob, by central difference; `None` if a bound changes in between.
 fn numeric(sequences: &[Sequence], algorithm: &Algorithm, at: (usize, usize)) -> Option<f64> {
     let step = 1e-6;
     let moved = |by: f64| {
@@ -136,7 +136,7 @@ proptest! {
 
     #[test]
     fn cut_into_any_two_parts_with_the_weights_of_the_whole_the_loss_is_the_same(sequences in sequences(), algorithm in algorithm()) {
-        // TokenSum has the same weights however it is cut; the others' denominators are the whole batch's.
+        // TokenSum's weights do not depend on the cut; other aggregations have the whole batch's denominators.
         let algorithm = Algorithm { aggregation: Aggregation::TokenSum, aggregation_length: None, ..algorithm };
         let whole = objective(&sequences, &algorithm);
         let (head, tail) = sequences.split_at(sequences.len() / 2);

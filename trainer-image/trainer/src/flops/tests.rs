@@ -61,7 +61,7 @@ fn training_is_six_operations_a_weight_and_four_where_it_is_frozen() {
     assert_eq!(beside.training(&work), 4.0 * (dense + head) + 6.0 * (own + attention));
 }
 
-/// Qwen3-0.6B, by PaLM's formula: 6 N + 12 L H Q T a token, of which a causal row sees (T + 1) / 2.
+/// Qwen3-0.6B, by PaLM's formula: 6 N + 12 L H Q T per token; a causal row sees (T + 1) / 2 of the T on average.
 #[test]
 fn a_row_that_is_all_trained_has_what_the_formula_of_palm_gives() {
     let config = config(serde_json::json!({
@@ -90,7 +90,7 @@ fn tokens_that_rows_share_count_once_however_many_ranks_there_are() {
     };
     let rows = [row(6), row(7)];
     let cost = Cost::of(&config(serde_json::json!({})));
-    // Five tokens, and of each row one more; what is predicted last is not computed. Two of the trained tokens are
+    // Five shared tokens and one more per row; the last predicted token is not computed. Two of the trained tokens are
     // predicted from the fifth.
     let shared = Work {
         tokens: 7.0,

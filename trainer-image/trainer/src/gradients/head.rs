@@ -1,4 +1,4 @@
-//! The unit of embedding, final norm and vocabulary head, whose gradients are not left to autograd.
+//! The unit of embedding, final norm and vocabulary head, with gradients computed without autograd.
 
 use grpo_model::head::{self, Chunk};
 use grpo_model::model;
@@ -11,11 +11,11 @@ use crate::loss_fn::{LossFn, LossOver, both_numbers};
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
-/// Gradients of the unit of embedding, final norm and head, which are not left to autograd: a dense gradient of the
-/// vocabulary per piece would be written and read again each time.
+/// Gradients of the unit of embedding, final norm and head. Autograd would write and read a dense gradient of the
+/// vocabulary for every piece.
 pub(super) struct EmbeddingAndHead {
     pub(super) tensors: Vec<Tensor>,
-    /// None where an adapter is trained beside them.
+    /// Empty if an adapter is trained.
     pub(super) gradients: Vec<Tensor>,
     buffer: Tensor,
     /// Tokens of a piece.
@@ -27,7 +27,7 @@ impl EmbeddingAndHead {
         if self.tensors.len() > 2 { 2 } else { 0 }
     }
 
-    /// The embedding's part: `above` is what flows into its output.
+    /// The embedding's part: `above` is the gradient of its output.
     fn embedded(&mut self, ids: &Tensor, above: &Tensor) {
         let h = above.size().last().copied().unwrap_or(1);
         tch::no_grad(|| {
@@ -37,8 +37,8 @@ impl EmbeddingAndHead {
     }
 }
 
-/// Gradients of the states of `x: [b, t, h]` at these flat places, `[n, h]`, where they belong. A state at which rows
-/// part predicts the next token of each: what flows into it from all of them is summed in 32 bits at least, and rounded
+/// Scatters gradients `[n, h]` to the states of `x: [b, t, h]` at these flat places. A state at which rows branch
+/// predicts the next token of each row: the gradients from all of them are summed in 32 bits at least, and rounded
 /// once.
 fn to_states(x: &Tensor, positions: &Tensor, gradients: &Tensor) -> Tensor {
     tch::no_grad(|| {
@@ -65,15 +65,15 @@ impl Sharded {
         }
     }
 
-    /// Beside an adapter the embedding is not trained.
+    /// With an adapter the embedding is not trained.
     pub(super) fn embedded(&self, embedding_and_head: &mut EmbeddingAndHead, ids: &Tensor, above: &Tensor) {
         if self.frozen.is_empty() {
             embedding_and_head.embedded(ids, above);
         }
     }
 
-    /// Adds the micro-batch's loss to `total` and what it says of head and final norm to `embedding_and_head`; answers
-    /// what flows into the last block's output `x: [b, t, h]`.
+    /// Adds the micro-batch's loss to `total` and the gradients of head and final norm to `embedding_and_head`; returns
+    /// the gradient of the last block's output `x: [b, t, h]`.
     pub(super) fn head(
         &self,
         batch: &MicroBatch,
@@ -100,7 +100,7 @@ impl Sharded {
             Chunk::forward(&weight, &part, &piece.targets, &piece.temperatures, buffer)
         };
 
-        // Of each piece: the gradients of its logprobs and, where the loss looks at them, entropies.
+        // For each piece: the gradients of its logprobs and, if the loss uses them, of its entropies.
         let mut differentiate = |batch: &MicroBatch, logprobs: &Tensor, entropies: &Tensor| -> Result<_, TrainError> {
             let [of_logprobs, of_entropies] = both_numbers(logprobs, entropies)?;
             let gradient = loss(batch, &of_logprobs, &of_entropies);

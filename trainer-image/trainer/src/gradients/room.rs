@@ -1,8 +1,8 @@
-//! What a step may have of its device's memory: whether activations are kept, how many layers' attention is, and how many
-//! of the head's logits exist at once.
+//! A step's share of its device's memory: decides whether activations are kept, how many layers' attention outputs are
+//! kept, and how many of the head's logits exist at once.
 //!
-//! On the CPU these bounds are numbers of [`Sharded`]. On a GPU what is free decides as well; with `deterministic`, what
-//! would be free beside this rank's state alone, which is the same after a restart.
+//! On the CPU these bounds are fields of [`Sharded`]. On a GPU the free memory is a second bound; with `deterministic`,
+//! the memory that this rank's state alone would leave free, which is the same after a restart.
 
 use grpo_memory::{Load, Schedule};
 use grpo_native::device;
@@ -14,8 +14,8 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// Whether these micro-batches' activations are kept. All ranks gather alike, so one that cannot keep what it
-    /// computes decides for all. Every rank must call it.
+    /// Whether these micro-batches' activations are kept. All ranks gather alike, so one rank without enough memory
+    /// decides for all. Every rank must call it.
     pub fn keeps(&self, batches: &[MicroBatch]) -> Result<bool, TrainError> {
         let room = match self.gpu_room()? {
             Some(room) => room.min(self.activation_bytes),
@@ -25,7 +25,7 @@ impl Sharded {
         Ok(self.sum(&[over])?[0] == 0.0)
     }
 
-    /// Estimate of what the kept schedule holds of these micro-batches beyond the state that is held anyway: see
+    /// Estimated bytes of the kept schedule for these micro-batches, beyond the permanent state: see
     /// [`grpo_memory::Facts::step_bytes`].
     pub fn kept_bytes(&self, batches: &[MicroBatch]) -> usize {
         self.step_bytes(batches, Schedule::Kept)
@@ -44,16 +44,19 @@ impl Sharded {
         self.facts().step_bytes(&load, schedule) as usize
     }
 
-    /// Bytes of a GPU that a step may have beside the head's least logits. A tenth of what there is stays free: the
-    /// allocator cuts memory into pieces.
+    /// Bytes of a GPU for a step, without the head's least logits. A tenth stays free, because the allocator fragments
+    /// memory.
     pub(crate) fn gpu_room(&self) -> Result<Option<usize>, TrainError> {
         let Device::Cuda(index) = self.compute.device else {
             return Ok(None);
         };
         let bytes = match self.compute.deterministic {
             false => device::gpu_free(index),
-            true => device::gpu_total(index)
-                .map(|total| total.saturating_sub(self.facts().state_bytes()).saturating_sub(GPU_LIBRARIES)),
+            true => device::gpu_total(index).map(|total| {
+                total
+                    .saturating_sub(self.facts().state_bytes())
+                    .saturating_sub(GPU_LIBRARIES)
+            }),
         };
         let bytes = bytes.map_err(|message| {
             TrainError::Start(format!("cannot read how much memory GPU {index} has free: {message}"))
@@ -62,23 +65,23 @@ impl Sharded {
         Ok(Some((bytes as usize).saturating_sub(logits) / 10 * 9))
     }
 
-    /// Trained tokens whose logits exist at once in a step on these micro-batches. A GPU with memory to spare has more,
-    /// up to all of a micro-batch: one product in place of several, one wait for the host in place of one for each, and
-    /// no logits are computed twice for a loss over a whole row.
+    /// Trained tokens whose logits exist at once in a step on these micro-batches. With memory to spare on a GPU the
+    /// number is higher, up to all of a micro-batch: one product instead of several, one wait of the host instead of
+    /// one per piece, and no second computation of logits for a loss over a whole row.
     pub(super) fn head_piece_beside(&self, batches: &[MicroBatch], schedule: Schedule) -> Result<i64, TrainError> {
         let least = self.head_piece();
-        // Sums over other pieces have other bits.
+        // Other pieces give sums with other bits.
         let Some(room) = self.gpu_room()?.filter(|_| !self.compute.deterministic) else {
             return Ok(least);
         };
         let most = batches.iter().map(|batch| batch.trained.len()).max().unwrap_or(0);
-        // A half: this estimate is of what is sure to be held.
+        // Only half: the estimate covers only memory that is certainly held.
         let spare = room.saturating_sub(self.step_bytes(batches, schedule)) / 2;
         let fits = spare / (Kind::Float.elt_size_in_bytes() * self.config.vocab_size.max(1));
         Ok(least.max(most.min(fits) as i64))
     }
 
-    /// Layers whose attention is not computed a second time for these micro-batches, because its outputs are kept.
+    /// Number of layers whose attention outputs are kept, and not computed again, for these micro-batches.
     pub fn attended_layers(&self, batches: &[MicroBatch]) -> Result<usize, TrainError> {
         let (layers, each) = (self.shards.len() - 1, self.attended_bytes(batches));
         let bytes = match self.gpu_room()? {

@@ -7,7 +7,7 @@ use super::vjp::summing;
 /// A gathered unit, and its gradient so far.
 pub(super) struct Summed {
     pub(super) tensors: Vec<Tensor>,
-    /// Of each tensor that something has flowed into, in the kind of [`summing`].
+    /// The sum for each tensor that has a gradient, in the kind of [`summing`].
     sums: Vec<Option<Tensor>>,
 }
 
@@ -17,7 +17,7 @@ impl Summed {
         Self { tensors, sums }
     }
 
-    /// Adds what has flowed into `leaves`, which are the tensors as one micro-batch has used them.
+    /// Adds the gradients of `leaves`, one micro-batch's copies of the tensors.
     pub(super) fn add(&mut self, leaves: &[Tensor]) {
         tch::no_grad(|| {
             for (sum, leaf) in self.sums.iter_mut().zip(leaves) {
@@ -33,8 +33,8 @@ impl Summed {
         });
     }
 
-    /// Of the tensors behind the frozen ones. Zero where nothing flowed (a rank without micro-batches, an expert
-    /// without tokens).
+    /// Gradients of the tensors after the frozen ones; zeros for a tensor without a gradient (a rank without
+    /// micro-batches, an expert without tokens).
     pub(super) fn gradients(self, frozen: usize) -> Vec<Tensor> {
         let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
         let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);

@@ -3,7 +3,7 @@
 use grpo_native::linear::backward;
 use tch::{Kind, Tensor};
 
-/// What gradients of such numbers are summed in: 32 bits at least.
+/// The kind in which gradients of this kind are summed: 32 bits at least.
 pub(super) fn summing(kind: Kind) -> Kind {
     match kind {
         Kind::BFloat16 => Kind::Float,
@@ -17,7 +17,7 @@ pub(super) fn vjp(y: &Tensor, above: &Tensor) {
     backward(y, above).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// The gradient, zero where nothing flowed.
+/// The gradient, or zeros.
 pub(super) fn grad_of(tensor: &Tensor) -> Tensor {
     let grad = tensor.grad();
     if grad.defined() { grad } else { tensor.zeros_like() }

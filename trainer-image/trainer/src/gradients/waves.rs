@@ -1,4 +1,4 @@
-//! Which micro-batches pass through the blocks together, so that the inputs that are kept fit a budget.
+//! Waves: micro-batches that pass through the blocks together, so that the kept inputs fit a budget.
 
 use std::borrow::Borrow;
 
@@ -9,15 +9,15 @@ use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
 impl Sharded {
-    /// Bytes of the blocks' inputs of these micro-batches, and of what the head is given.
+    /// Bytes of the inputs of the blocks and of the head for these micro-batches.
     pub fn input_bytes_of<B: Borrow<MicroBatch>>(&self, batches: &[B]) -> usize {
         let tokens: usize = batches.iter().map(|batch| batch.borrow().tokens()).sum();
         tokens * self.config.hidden_size * self.shards.len() * self.kind().elt_size_in_bytes()
     }
 
-    /// This rank's micro-batches in order, in parts that fit [`Sharded::input_bytes`], or are one. Every rank has as
-    /// many parts, because all of them gather and reduce the units of each; some may be empty. Ranks that share
-    /// sequences have micro-batches of the same sizes, and so the same parts.
+    /// This rank's micro-batches in order, in waves of one micro-batch or of several that fit [`Sharded::input_bytes`].
+    /// Every rank has the same number of waves, because all ranks gather and reduce the units of each wave; some waves
+    /// may be empty. Ranks that share sequences have micro-batches of the same sizes, and so the same waves.
     pub(crate) fn waves<'a, B: Borrow<MicroBatch>>(&self, batches: &'a [B]) -> Result<Vec<&'a [B]>, TrainError> {
         let fits = |wave: &[B]| wave.len() == 1 || self.input_bytes_of(wave) <= self.input_bytes;
         let count = batches.len();

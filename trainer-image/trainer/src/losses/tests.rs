@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two trained tokens; the engine said -1 of both.
+/// Two trained tokens with the rollout logprob -1.
 fn row(old: f64) -> TrainRow {
     TrainRow {
         tokens: vec![1, 2, 3],
@@ -33,7 +33,7 @@ fn the_largest_gap_is_that_of_all_mini_batches_and_a_token_counts_once() {
     assert_eq!((metrics.logprob_gap_max, metrics.logprob_gap_over), (0.5, 2));
 }
 
-/// The weights have moved by then, and what they were is not known.
+/// The weights have changed by then, and the old logprobs are not known.
 #[test]
 fn a_later_mini_batch_has_no_gap_where_its_first_logprobs_were_not_computed() {
     let algorithm = Algorithm::default();

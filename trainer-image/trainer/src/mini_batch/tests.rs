@@ -44,7 +44,7 @@ fn sequences_without_an_advantage_are_left_out_and_count_in_the_weights_of_the_o
         advantage,
         ..row(sequence, 2)
     };
-    // Of the third sequence one row has an advantage: a ratio of the sequence needs both.
+    // One row of the third sequence has an advantage: the sequence's ratio needs both rows.
     let rows = vec![with(0, 0.5), with(1, 0.0), with(2, 0.0), with(2, -0.5)];
     let left = |algorithm: &Algorithm| {
         let mut rows = rows.clone();
@@ -62,7 +62,7 @@ fn sequences_without_an_advantage_are_left_out_and_count_in_the_weights_of_the_o
         found.iter().map(told).collect::<Vec<_>>(),
         [(0, 0.5), (1, 0.0), (1, -0.5)]
     );
-    // Of three sequences, not of two.
+    // The weight for three sequences, not for two.
     assert_eq!(found[0].weights[2], 1.0 / 6.0);
 
     let in_loss = Algorithm {

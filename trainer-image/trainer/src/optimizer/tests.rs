@@ -14,7 +14,7 @@ fn config() -> Config {
     Config::parse(json.to_string().as_bytes(), "config.json").unwrap()
 }
 
-/// A gradient of zero moves nothing but what decays.
+/// With a gradient of zero, only values with weight decay change.
 #[test]
 fn weight_decay_shrinks_matrices_of_linear_layers_and_neither_norms_nor_biases_nor_the_embedding() {
     let mut before = initial_weights(&config(), 1);

@@ -1,4 +1,4 @@
-//! What ranks must agree on before they go on together. Every rank calls these.
+//! Agreement of ranks before they continue together. Every rank calls these functions.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use super::Rank;
 use crate::error::TrainError;
 
 impl Rank {
-    /// What rank 0 finds out, on every rank; the reason where it could not.
+    /// The result of `find` on rank 0, on every rank, or the reason of its failure.
     pub(super) fn of_rank_0<T: Serialize + DeserializeOwned>(
         &self,
         doing: &'static str,
@@ -24,7 +24,7 @@ impl Rank {
         found
     }
 
-    /// Rank 0's bytes, of any number.
+    /// Broadcasts rank 0's bytes, of any length.
     fn broadcast(&self, own: Vec<u8>) -> Result<Vec<u8>, TrainError> {
         let mut length = Tensor::from_slice(&[own.len() as i64]);
         self.model.group.broadcast(&mut length, 0)?;
@@ -35,8 +35,8 @@ impl Rank {
         Ok(Vec::<u8>::try_from(bytes)?)
     }
 
-    /// What this rank has done with a path of the store, where every rank could; else all refuse, and name the ranks
-    /// that could not.
+    /// This rank's result with a path of the store, if all ranks succeeded; otherwise all fail and name the ranks that
+    /// failed.
     pub(super) fn on_all_ranks<T>(&self, path: &str, own: Result<T, TrainError>) -> Result<T, TrainError> {
         let group = &self.model.group;
         if let Err(error) = &own {

@@ -1,4 +1,4 @@
-//! What the HTTP side and the training side of a rank share.
+//! State that the HTTP side and the training side of a rank share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use grpo_records::trainer::{StepRequest, StepState, TrainerPhase, TrainerState};
 /// Steps whose answers are remembered; older ones are in the store.
 const STEPS_KEPT: usize = 16;
 
-/// What the HTTP side and the training side of rank 0 share.
+/// State that the HTTP side and the training side of rank 0 share.
 pub struct Shared {
     pub state: TrainerState,
-    /// What was ordered since the start, and the last step before it.
+    /// Steps ordered since the start, and the last step before it.
     pub steps: BTreeMap<u32, StepState>,
-    /// What each of them was ordered to be done on.
+    /// The request of each of these steps.
     pub requests: BTreeMap<u32, StepRequest>,
-    /// Bytes of this rank: estimated at one row of full length, and what there are.
+    /// Memory of this rank in bytes: the estimate for one row of full length, and the available amount.
     pub memory: [Option<u64>; 2],
 }
 
@@ -32,7 +32,7 @@ impl Shared {
     }
 }
 
-/// Handle on [`Shared`], with a signal for those who wait for a change.
+/// Handle on [`Shared`], with a signal on every change.
 #[derive(Clone)]
 pub struct Board {
     pub(super) shared: Arc<Mutex<Shared>>,

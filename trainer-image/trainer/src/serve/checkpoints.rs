@@ -1,8 +1,9 @@
-//! Checkpoints that are written while training continues.
+//! Writes checkpoints while training continues.
 //!
-//! A rank copies its part of the state, a moment, and a thread of its own writes the copy. Whenever an order has come,
-//! the ranks count who has written; when all have, rank 0 seals the checkpoint. So one that a rank could not write, or
-//! died over, never was. At most one is under way: the next one waits for it, and memory holds one copy at most.
+//! A rank copies its part of the state, which is quick, and a separate thread writes the copy. After every order the
+//! ranks count who has written; when all have, rank 0 seals the checkpoint. A checkpoint that a rank could not write,
+//! or during which it died, does not exist. At most one is under way: the next one waits for it, and memory holds one
+//! copy at most.
 
 use std::thread::JoinHandle;
 
@@ -17,7 +18,7 @@ pub(super) struct Pending {
     writing: Writing,
 }
 
-/// How far this rank is with its part.
+/// State of this rank's part.
 enum Writing {
     UnderWay(JoinHandle<Result<Written, TrainError>>),
     Done(Written),
@@ -26,7 +27,8 @@ enum Writing {
 }
 
 impl Pending {
-    /// What this rank has written, once it has; with `wait`, it has. What kept it from writing is the error.
+    /// This rank's written part, or `None` while it still writes; with `wait`, waits for it. Fails if it could not be
+    /// written.
     fn written(&mut self, wait: bool) -> Result<Option<Written>, TrainError> {
         match std::mem::replace(&mut self.writing, Writing::Failed) {
             Writing::UnderWay(thread) if !wait && !thread.is_finished() => {
@@ -51,7 +53,7 @@ impl Pending {
 }
 
 impl Rank {
-    /// Begins to write the state as it is after `step`. Every rank calls it.
+    /// Begins to write the state after `step`. Every rank calls it.
     pub(super) fn begin_checkpoint(&mut self, step: u32, keep: usize) -> Result<(), TrainError> {
         self.finish_checkpoint(true)?;
         let snapshot = Snapshot::of(&self.model, &self.lineage, step);
@@ -68,8 +70,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Seals the checkpoint that is under way if every rank has written its part; with `wait`, when they have. Every
-    /// rank calls it.
+    /// Seals the pending checkpoint if every rank has written its part; with `wait`, waits until they have. Every rank
+    /// calls it.
     pub(super) fn finish_checkpoint(&mut self, wait: bool) -> Result<(), TrainError> {
         let Some(pending) = &mut self.pending else {
             return Ok(());

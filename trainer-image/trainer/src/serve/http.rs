@@ -1,5 +1,6 @@
-//! The HTTP servers of a trainer's pods. Every pod's says whether its rank has joined the rendezvous; rank 0's has
-//! state, steps and metrics too. It answers from memory and hands orders to the training thread; it never computes.
+//! The HTTP servers of a trainer's pods. Every pod's server reports whether its rank has joined the rendezvous; rank
+//! 0's also serves state, steps and metrics. It answers from memory and hands orders to the training thread; it never
+//! computes.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -21,13 +22,13 @@ use super::board::Board;
 use super::recover::done_earlier;
 use crate::error::TrainError;
 
-/// Longest a caller may wait for a step.
+/// Longest wait of a caller for a step.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// Longest path of a batch.
 const MAX_PATH: usize = 512;
-/// Of an order's body.
+/// Largest body of an order.
 const MAX_ORDER_BYTES: usize = 16 << 10;
-/// Where batches are in a run's store.
+/// Folder of batches in a run's store.
 const BATCHES: &str = "batches";
 
 #[derive(Clone)]
@@ -36,8 +37,7 @@ struct HttpState {
     jobs: SyncSender<(u32, StepRequest)>,
 }
 
-/// Listens, and answers the channel on which orders arrive: one at a time.
-/// Only the run's driver may call.
+/// Listens, and returns the channel on which orders arrive, one at a time. Only the run's driver may call.
 pub fn start(
     listen: SocketAddr,
     board: Board,
@@ -62,7 +62,7 @@ pub fn start(
     Ok(orders)
 }
 
-/// Listens where there are no orders to take: the first rank of every other pod.
+/// Listens without taking orders: for the first rank of every other pod.
 pub fn start_without_orders(listen: SocketAddr, board: Board) -> Result<(), TrainError> {
     serve(listen, health(board), std::future::pending())
 }
@@ -81,7 +81,7 @@ async fn ready(State(board): State<Board>) -> Response {
     }
 }
 
-/// Serves, and does `beside`, on a thread of its own.
+/// Serves, and runs `beside`, on a separate thread.
 fn serve(
     listen: SocketAddr,
     router: Router,

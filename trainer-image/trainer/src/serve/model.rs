@@ -1,4 +1,4 @@
-//! What a run's spec makes of the model: an adapter beside it, a base to measure from.
+//! Applies a run's spec to the model: adds an adapter, or keeps a base for the KL penalty.
 
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_crds::grpo_run::{GrpoRunSpec, Mode};
@@ -12,7 +12,7 @@ use crate::error::TrainError;
 use crate::mesh::Mesh;
 use crate::sharded::Sharded;
 
-/// The model as the run trains it: an adapter beside it, or a base to measure a distance from.
+/// The model as the run trains it, with an adapter or a base to measure a distance from.
 pub(super) fn read(
     config: Config,
     mesh: Mesh,
@@ -49,13 +49,12 @@ pub(super) fn read(
     Ok(model)
 }
 
-/// Whether tokens go through the experts that engines have recorded. No engine has seen the conversations of mode
-/// Finetune.
+/// Whether tokens go through the experts that engines recorded. No engine has seen the conversations of mode Finetune.
 fn replays(config: &Config, spec: &GrpoRunSpec) -> bool {
     config.experts.is_some() && spec.algorithm.router_replay != Some(false) && spec.mode != Mode::Finetune
 }
 
-/// The spec's adapter. Where it names no layers, all linear ones have one; in a mixture those of the attention.
+/// The spec's adapter. By default it is on all linear layers; in a mixture, on those of the attention.
 pub(super) fn adapter_of(spec: &grpo_crds::sources::Lora, config: &Config) -> Result<Lora, TrainError> {
     let alpha = spec.alpha.unwrap_or(2.0 * f64::from(spec.rank));
     let all = Linear::ALL

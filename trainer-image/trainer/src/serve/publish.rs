@@ -1,5 +1,5 @@
-//! Publishing: a version of the weights, written by rank 0 unit by unit while all ranks gather the next one, under the
-//! lineage in which its name means these weights and no others.
+//! Publishes versions of the weights: rank 0 writes unit by unit while all ranks gather the next one. A version's name,
+//! with its lineage, means one set of weights only.
 
 use grpo_records::paths;
 use grpo_records::weights::WeightsManifest;
@@ -51,9 +51,9 @@ impl Rank {
         Ok(())
     }
 
-    /// Continues in the lineage in which the current weights were published, where the name that they would have now is
-    /// taken by others: another machine may have merged an adapter to other bits, or an older version of the trainer
-    /// may have published in another precision. Where they never were, a lineage begins. Every rank calls it.
+    /// Continues in the lineage in which the current weights were published, if their present name is taken by other
+    /// weights: another machine may have merged an adapter to other bits, or an older version of the trainer may have
+    /// published in another precision. If they were never published, a lineage begins. Every rank calls it.
     pub(super) fn settle_lineage(&mut self, versions: &[WeightsManifest]) -> Result<(), TrainError> {
         let own = lineage_number(&self.lineage);
         let is_later =
@@ -65,7 +65,7 @@ impl Rank {
         }
         let found = self.model.published_checksum(publishes_adapters(&self.config.spec))?;
         let same = |version: &&WeightsManifest| Some(&version.tensors_sha256) == found.as_ref();
-        // Only rank 0 has a checksum. The lineage that it is in comes first.
+        // Only rank 0 has a checksum. The current lineage comes first.
         let place = candidates.iter().position(same).map_or(0, |at| at + 1);
         let place = self.model.sum(&[place as f64])?[0] as usize;
         match place.checked_sub(1).and_then(|at| candidates.get(at)) {
@@ -82,7 +82,7 @@ impl Rank {
         Ok(())
     }
 
-    /// From here on in a lineage that no version has.
+    /// Begins a lineage that no version has.
     pub(super) fn begin_lineage(&mut self, versions: &[WeightsManifest]) {
         let known = versions.iter().map(|version| lineage_number(&version.lineage));
         let newest = known.max().unwrap_or(1).max(lineage_number(&self.lineage));

@@ -1,11 +1,11 @@
-//! Where to go on: the newest checkpoint, then the stored batches up to the last step that was published.
+//! Recovery: load the newest checkpoint, then replay the stored batches up to the last published step.
 //!
-//! A replayed step is compared with what the step published the first time. Equal bits: it is the same version under
-//! the same name. Other bits: what engines serve under that name is not what this trainer holds, so a lineage begins
-//! that has no such name yet.
+//! A replayed step is compared with the weights that it published the first time. With equal bits it is the same
+//! version under the same name. With other bits, engines serve other weights under that name than this trainer holds,
+//! so a new lineage begins, in which the name is free.
 //!
-//! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone looks at what there is and
-//! decides; the others hear it, and all go on from what it names, or none does.
+//! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone reads the store and decides;
+//! all ranks continue from its choice, or none does.
 
 use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepState};
@@ -17,25 +17,25 @@ use crate::error::TrainError;
 use crate::state::{CheckpointManifest, json, lineage_number, sha256};
 use grpo_contracts::weights::publishes_adapters;
 
-/// What the store holds, as rank 0 sees it.
+/// Content of the store, as rank 0 sees it.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// The one to go on from.
+    /// The checkpoint to load.
     checkpoint: Option<CheckpointManifest>,
     versions: Vec<WeightsManifest>,
 }
 
-/// A stored batch whose step is computed again.
+/// A stored batch to replay.
 #[derive(Serialize, Deserialize)]
 struct Replay {
     batch_sha256: String,
-    /// What its step published before.
+    /// The weights that its step published before.
     known: Option<Published>,
-    /// Whether it published anything, of an older lineage too.
+    /// Whether the step published weights, also in an older lineage.
     published: bool,
 }
 
-/// What a step published the first time.
+/// The weights that a step published the first time.
 #[derive(Serialize, Deserialize)]
 struct Published {
     lineage: String,
@@ -43,9 +43,9 @@ struct Published {
 }
 
 impl Rank {
-    /// Comes back to where the store says the run is.
+    /// Restores the run's state from the store.
     pub(super) fn recover(&mut self) -> Result<(), TrainError> {
-        // What an attempt before this one still publishes is published before anybody reads.
+        // Fences first, so that an earlier attempt cannot publish after a rank has read the store.
         if self.is_first() {
             self.model
                 .group
@@ -89,8 +89,8 @@ impl Rank {
                 None => break,
             }
         }
-        // Mode Finetune publishes what it keeps: the attempt before died between the two, and that checkpoint may be
-        // the run's last.
+        // Mode Finetune publishes the steps whose checkpoints it keeps: the previous attempt died between the two, and
+        // this checkpoint may be the run's last.
         if self.is_supervised() && unsealed {
             self.begin_checkpoint(self.step, self.config.spec.checkpoint.keep as usize)?;
             self.finish_checkpoint(true)?;
@@ -103,15 +103,15 @@ impl Rank {
         Ok(())
     }
 
-    /// The other ranks wait for the slowest disk. Where one of them cannot read it, all end.
+    /// All ranks wait for the slowest disk, and all end if one of them cannot read the checkpoint.
     fn load(&mut self, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let (store, watch) = (self.store.clone(), self.watch.clone());
         let loaded = watch.busy("reading a checkpoint", || store.load(&mut self.model, checkpoint));
         self.on_all_ranks(&paths::checkpoint(&checkpoint.lineage, checkpoint.step), loaded)
     }
 
-    /// What is to be computed again of a step, on rank 0; nothing where its batch was not stored, or the step was not
-    /// done. `last`: the last step that was published. In mode Finetune steps after it may have been done.
+    /// The replay of a step, on rank 0, or `None` if its batch was not stored or the step was not done. `last`: the
+    /// last published step. In mode Finetune later steps may have been done too.
     fn replayed(&self, step: u32, last: u32, versions: &[WeightsManifest]) -> Result<Option<Replay>, TrainError> {
         let is_done = step <= last || (self.is_supervised() && self.metrics(step)?.is_some());
         if !is_done || !self.store.exists(&paths::batch(step))? {
@@ -155,7 +155,7 @@ impl Rank {
         self.step = step;
         self.publish(parent)?;
         if self.is_first() {
-            // Missing where the attempt before ended between publishing and noting.
+            // The metrics are missing if the previous attempt ended between publishing and writing them.
             let metrics = self.named(metrics);
             self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
             self.show(&metrics);
@@ -163,7 +163,7 @@ impl Rank {
         Ok(())
     }
 
-    /// The newest version of a step; one that was removed is still named by the step's metrics.
+    /// The newest version of a step; the step's metrics still name a removed version.
     fn published_first(&self, step: u32, versions: &[WeightsManifest]) -> Result<Option<Published>, TrainError> {
         let version = versions
             .iter()
@@ -186,13 +186,13 @@ impl Rank {
         }))
     }
 
-    /// Nothing where none were stored, or by a version that had others.
+    /// `None` if no metrics were stored, or if an older trainer wrote them in another format.
     fn metrics(&self, step: u32) -> Result<Option<StepMetrics>, TrainError> {
         let bytes = self.store.read_if_there(&paths::trainer_metrics(step))?;
         Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
     }
 
-    /// The driver may not have heard that the last step is done.
+    /// Reports the last step as done: the driver may not know yet.
     fn remember(&self) -> Result<(), TrainError> {
         let metrics = self
             .metrics(self.step)?
@@ -202,7 +202,7 @@ impl Rank {
     }
 }
 
-/// The parent that a version was published with.
+/// The parent with which a version was published.
 fn parent(versions: &[WeightsManifest], version: &str) -> Option<String> {
     versions
         .iter()
@@ -210,7 +210,7 @@ fn parent(versions: &[WeightsManifest], version: &str) -> Option<String> {
         .and_then(|known| known.parent.clone())
 }
 
-/// What is said of a step that was done before the steps that are remembered.
+/// The state of a step that is older than the remembered steps.
 pub(super) fn done_earlier(step: u32) -> StepState {
     StepState {
         step,

@@ -1,8 +1,8 @@
 //! `resumeFrom`: a run that begins with a checkpoint of another one.
 //!
-//! What is taken becomes this run's own checkpoint of step 0 before anything is published. From then on the other run
-//! may train on, remove its old checkpoints, or be deleted: this one never looks there again. Rank 0 chooses; the other
-//! ranks read what it names, as they do with a checkpoint of their own.
+//! The state becomes this run's own checkpoint of step 0 before anything is published. From then on the other run may
+//! train on, remove its old checkpoints, or be deleted: this run reads it no more. Rank 0 chooses the checkpoint; the
+//! other ranks read it, as they do with a checkpoint of their own run.
 
 use std::path::Path;
 
@@ -24,14 +24,14 @@ pub struct ResumedFrom {
     pub path: String,
     pub lineage: String,
     pub step: u32,
-    /// Optimizer steps that its state has behind it.
+    /// Optimizer steps behind its state.
     pub updates: u64,
     /// Whether the optimizer's state was taken as well.
     pub optimizer: bool,
 }
 
 impl Rank {
-    /// Takes over the other run's checkpoint, if the spec names one; every rank calls it, and only where the run has no
+    /// Takes over the other run's checkpoint, if the spec names one. Every rank calls it, and only if the run has no
     /// checkpoint of its own.
     pub(super) fn resume_from_another_run(&mut self) -> Result<(), TrainError> {
         let Some(from) = self.config.spec.resume_from.clone() else {
@@ -39,7 +39,7 @@ impl Rank {
         };
         let checkpoint: CheckpointManifest = self.of_rank_0("reading the checkpoint of resumeFrom", || {
             let known = self.store.read_if_there(paths::RESUMED)?;
-            // A run that lost its own checkpoint has published what came of this one.
+            // A run that lost its own checkpoint has already published versions based on this one.
             let known: Option<ResumedFrom> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
             chosen(&other_store(&self.config, &from)?, &from, known.as_ref())
         })?;
@@ -62,7 +62,7 @@ impl Rank {
         if !from.optimizer {
             self.model.forget_moments();
         }
-        // Before the first version is published: a restart has to come back to these values.
+        // Before the first version is published: a restart must find these values again.
         self.begin_checkpoint(0, 1)?;
         self.finish_checkpoint(true)?;
         if self.is_first() {
@@ -85,7 +85,7 @@ impl Rank {
     }
 }
 
-/// The other run's store, to read; nothing is made there.
+/// The other run's store, for reading only.
 fn other_store(config: &RunConfig, from: &ResumeFrom) -> Result<TrainerStore, TrainError> {
     if from.path == config.store_path {
         let what = "is this run's own folder: leave resumeFrom out, the run continues from its own store by itself";
@@ -104,8 +104,8 @@ fn other_store(config: &RunConfig, from: &ResumeFrom) -> Result<TrainerStore, Tr
     Ok(TrainerStore::new(records))
 }
 
-/// The checkpoint to begin with: the one that this run began with before, else the step that the spec names, else the
-/// newest whole one.
+/// The checkpoint to begin with: the one with which this run began before, else the spec's step, else the newest
+/// complete one.
 fn chosen(
     other: &TrainerStore,
     from: &ResumeFrom,

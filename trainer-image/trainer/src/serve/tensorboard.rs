@@ -1,12 +1,11 @@
-//! The run's curves as TensorBoard reads them: `tensorboard/events.out.tfevents.<seconds>.attempt-<n>` in the run's
-//! store. `wandb sync` takes the same file.
+//! The run's curves for TensorBoard: `tensorboard/events.out.tfevents.<seconds>.attempt-<n>` in the run's store. `wandb
+//! sync` takes the same file.
 //!
-//! A file is a row of records, `length (u64), masked crc of it, protobuf Event, masked crc of it`, little endian
-//! (TensorFlow's `record_writer.cc`, `event.proto`, `summary.proto`). An attempt begins with a session log: what
-//! earlier files have of its first step and later ones is then left out, so that a step that is computed again is shown
-//! once.
+//! A file is a sequence of records, `length (u64), masked crc of it, protobuf Event, masked crc of it`, little endian
+//! (TensorFlow's `record_writer.cc`, `event.proto`, `summary.proto`). An attempt begins with a session log: TensorBoard
+//! then drops the earlier files' records of its first step and later ones, so a replayed step is shown once.
 //!
-//! Curves are a convenience. A step does not fail because they could not be written; the numbers themselves are in
+//! Curves are a convenience: a step does not fail if they cannot be written. The numbers themselves are in
 //! `metrics/trainer/`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,7 +53,7 @@ struct Value {
 
 #[derive(Clone, PartialEq, Message)]
 struct Session {
-    /// 1: it starts.
+    /// 1: start.
     #[prost(int32, tag = "1")]
     status: i32,
 }
@@ -66,7 +65,7 @@ pub(super) struct Curves {
 }
 
 impl Curves {
-    /// Begins with what is shown of this step and later ones.
+    /// Begins a file whose records replace earlier ones of this step and later steps.
     fn begin(store: RunStore, attempt: u32, step: u32) -> Result<Self, StoreError> {
         let name = format!("events.out.tfevents.{:010}.attempt-{attempt}", seconds() as u64);
         let path = format!("{}/{name}", paths::TENSORBOARD);
@@ -102,7 +101,7 @@ fn record(event: &[u8]) -> Vec<u8> {
     [&length[..], &masked_crc(&length), event, &masked_crc(event)].concat()
 }
 
-/// A checksum of data that itself holds checksums is masked.
+/// A masked checksum, as TFRecord uses for data that contain checksums.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     let crc = crc32c::crc32c(bytes);
     crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()

@@ -1,5 +1,5 @@
-//! Checkpoints: one rank's state at a step, written, sealed by rank 0 when all are there, and read back at any world
-//! size.
+//! Checkpoints: each rank writes its state at a step, rank 0 seals them when all files are written, and a trainer of
+//! any world size reads them back.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::error::TrainError;
 use crate::shard::padded;
 use crate::sharded::Sharded;
 
-/// A unit's tensors in a rank's file, behind its number: values, then AdamW's moments.
+/// Names of a unit's tensors in a rank's file, after the unit's number: values, then AdamW's moments.
 const STATES: [&str; 3] = ["values", "first", "second"];
 
 /// `checkpoints/<lineage>-s<step>/manifest.json`.
@@ -29,24 +29,25 @@ pub struct CheckpointManifest {
     /// Optimizer steps taken.
     pub updates: u64,
     pub world: u32,
-    /// PEFT's `adapter_config.json` where it is an adapter that is trained: what the checkpoint holds then.
+    /// PEFT's `adapter_config.json` if an adapter is trained; the checkpoint then holds the adapter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<serde_json::Value>,
     /// Files by name with their checksums.
     pub files: BTreeMap<String, String>,
 }
 
-/// What a rank has written of a checkpoint: the checksum of its file, zeros where another has the same part.
+/// A rank's written part of a checkpoint: the checksum of its file, or zeros if another rank writes the same part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     digest: [u8; 32],
 }
 
 impl Written {
-    /// What every rank has written, by rank, once all have. Every rank must call it, with nothing while it writes.
+    /// The parts of all ranks, by rank, or `None` until all have written. Every rank must call it, with `None` while it
+    /// still writes.
     pub fn on_all_ranks(own: Option<Self>, model: &Sharded) -> Result<Option<Vec<Self>>, TrainError> {
         let (world, rank) = (model.group.world() as usize, model.group.rank() as usize);
-        // Of each rank, whether it has written, and its bytes: every rank fills its own places.
+        // For each rank, a flag for "written" and the digest's bytes: every rank fills its own places.
         let mut numbers = vec![0.0; 33 * world];
         if let Some(own) = own {
             numbers[33 * rank] = 1.0;
@@ -66,13 +67,12 @@ impl Written {
     }
 }
 
-/// One rank's state at a step, apart from the model, which may train on meanwhile. It takes as much memory as the state
-/// itself.
+/// A copy of one rank's state at a step, so that the model can train on. It takes as much memory as the state itself.
 pub struct Snapshot {
     head: CheckpointManifest,
-    /// Of those that share the state.
+    /// Rank among those that share the state.
     rank: u32,
-    /// Others write another replica of the state.
+    /// Whether this rank writes: only one replica of the state is written.
     is_written: bool,
     /// Flat, fp32: values and both moments of every unit.
     tensors: Vec<(String, Tensor)>,
@@ -94,12 +94,12 @@ impl Snapshot {
         }
     }
 
-    /// What a checkpoint of it is sealed with, but for its files.
+    /// The manifest of its checkpoint, without the files.
     pub fn head(&self) -> &CheckpointManifest {
         &self.head
     }
 
-    /// The beginning of a safetensors file: which tensors follow, padded so that they begin at a multiple of eight.
+    /// The header of a safetensors file: the list of tensors, padded so that their data begins at a multiple of eight.
     fn file_header(&self) -> Vec<u8> {
         let mut entries = serde_json::Map::new();
         let mut begin = 0;
@@ -134,13 +134,13 @@ impl TrainerStore {
         self.manifests(paths::CHECKPOINTS)
     }
 
-    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`] with what all ranks have
-    /// answered.
+    /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`] with the results of all
+    /// ranks.
     pub fn write_shards(&self, model: &Sharded, lineage: &str, step: u32) -> Result<Written, TrainError> {
         self.write_snapshot(&Snapshot::of(model, lineage, step))
     }
 
-    /// The same of a state that was put aside. Of its bytes a copy of one tensor is in memory at a time.
+    /// Writes a copied state. Memory holds the bytes of one of its tensors at a time.
     pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<Written, TrainError> {
         if !snapshot.is_written {
             return Ok(Written::default());
@@ -160,7 +160,7 @@ impl TrainerStore {
         Ok(Written { digest })
     }
 
-    /// Makes a checkpoint complete, and removes all but the newest `keep`. `written`: of every rank, by rank.
+    /// Makes a checkpoint complete, and removes all but the newest `keep`. `written`: results of all ranks, by rank.
     pub fn seal(
         &self,
         model: &Sharded,
@@ -172,11 +172,11 @@ impl TrainerStore {
         self.seal_snapshot(CheckpointManifest::head(model, lineage, step), written, keep)
     }
 
-    /// The same of states that were put aside under this head.
+    /// Seals copied states that have this head.
     pub fn seal_snapshot(&self, head: CheckpointManifest, written: &[Written], keep: usize) -> Result<(), TrainError> {
         let (lineage, step) = (head.lineage.clone(), head.step);
-        // The first ranks have the replica of the state that is written. Nothing is read again: what a disk has changed
-        // since is no checkpoint.
+        // The first ranks have the written replica of the state. The files are not read again: if a disk has changed
+        // them since, the checksum fails.
         let file = |(rank, written): (u32, &Written)| {
             let path = paths::checkpoint_rank(&lineage, step, rank, head.world);
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
@@ -184,7 +184,7 @@ impl TrainerStore {
         };
         let files = (0..head.world).zip(written).map(file).collect();
         let manifest = CheckpointManifest { files, ..head };
-        // A checkpoint that was found damaged, and passed over, may have left its manifest under this name.
+        // A damaged checkpoint, which was skipped, may have left its manifest under this name.
         self.put(&paths::checkpoint_manifest(&lineage, step), json(&manifest)?)?;
         let mut all = self.checkpoints()?;
         all.sort_by_key(|c| (lineage_number(&c.lineage), c.step));
@@ -194,12 +194,12 @@ impl TrainerStore {
         Ok(())
     }
 
-    /// The newest checkpoint whose every file is there with its checksum.
+    /// The newest checkpoint with all files and matching checksums.
     pub fn newest_checkpoint(&self) -> Result<Option<CheckpointManifest>, TrainError> {
         self.newest_checkpoint_where(|_| true)
     }
 
-    /// The same of those that are `wanted`.
+    /// The newest complete checkpoint among those that are `wanted`.
     pub fn newest_checkpoint_where(
         &self,
         wanted: impl Fn(&CheckpointManifest) -> bool,
@@ -215,7 +215,7 @@ impl TrainerStore {
         Ok(None)
     }
 
-    /// A file that cannot be read now may be readable later: that is an error, and no damage.
+    /// A file that cannot be read now may be readable later: an error, not damage.
     fn is_whole(&self, checkpoint: &CheckpointManifest) -> Result<bool, TrainError> {
         for (name, wanted) in &checkpoint.files {
             let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
@@ -228,8 +228,8 @@ impl TrainerStore {
         Ok(true)
     }
 
-    /// Loads a checkpoint's state into the model, for any world size that wrote it. At a time, memory holds one of its
-    /// files and a copy of one tensor. It reads no file without data of this rank. So a rank that could hold its state
+    /// Loads a checkpoint's state into the model, for any world size that wrote it. Memory holds one of its files and a
+    /// copy of one tensor at a time, and files without data of this rank are not read: a rank that could hold its state
     /// in training can also load it. After an error the model is not usable.
     pub fn load(&self, model: &mut Sharded, checkpoint: &CheckpointManifest) -> Result<(), TrainError> {
         let CheckpointManifest { lineage, step, .. } = checkpoint;
@@ -294,14 +294,14 @@ impl TrainerStore {
     }
 }
 
-/// Of a unit's values, padded, those that a rank has.
+/// The range of a unit's padded values that a rank holds.
 fn part(unit: &Unit, rank: u32, world: u32) -> Range<usize> {
     let (rank, world) = (rank as usize, world as usize);
     let size = padded(unit, world) / world;
     size * rank..size * (rank + 1)
 }
 
-/// A copy of its own: a tensor that is on the host is not copied by moving it there.
+/// Always a copy: moving a tensor that is already on the host would not copy it.
 fn on_the_host(tensor: &Tensor) -> Tensor {
     match tensor.device() {
         Device::Cpu => tensor.copy(),

@@ -1,4 +1,4 @@
-//! The part of a run's store that the trainer writes: files, and folders that count when their manifest is there.
+//! The part of a run's store that the trainer writes: files, and folders that count only with a manifest.
 
 use std::path::Path;
 
@@ -19,22 +19,22 @@ pub fn sha256(bytes: &[u8]) -> String {
     sha256_hex(bytes)
 }
 
-/// Who writes: a rank of an attempt of a run.
+/// Identity of a writer: a rank of an attempt of a run.
 #[derive(Clone, Debug)]
 pub struct Epoch {
-    /// The run's uid: attempts of a run that is made again count from 1 again.
+    /// The run's uid: if a run is deleted and created again, its attempts start at 1 again.
     pub run: String,
     pub attempt: u32,
     pub rank: u32,
 }
 
 impl Epoch {
-    /// Names its claim.
+    /// Name of its write claim.
     fn claim(&self) -> String {
         format!("{}_{}_{}", self.run, self.attempt, self.rank)
     }
 
-    /// Whether a claim is that of a later attempt of the same run.
+    /// Whether a claim belongs to a later attempt of the same run.
     fn is_before(&self, claim: &str) -> bool {
         let mut parts = claim.rsplitn(3, '_').skip(1);
         let attempt = parts.next().and_then(|attempt| attempt.parse::<u32>().ok());
@@ -55,12 +55,12 @@ impl TrainerStore {
         Self { store, attempt: None }
     }
 
-    /// The store in a folder that is there.
+    /// The store in an existing folder.
     pub fn existing(dir: &Path) -> Result<Self, TrainError> {
         Ok(Self::new(RunStore::existing(dir)?))
     }
 
-    /// An attempt writes under a claim of its own: the one before it may still be writing when it starts.
+    /// An attempt writes under its own claim: the previous attempt may still be writing when it starts.
     pub fn of_attempt(store: RunStore, epoch: Epoch) -> Self {
         let claim = Claim::new(store.clone(), epoch.claim());
         Self {
@@ -69,12 +69,12 @@ impl TrainerStore {
         }
     }
 
-    /// What may be read, by any process.
+    /// The store for reading, which needs no claim.
     pub fn records(&self) -> &RunStore {
         &self.store
     }
 
-    /// From here on attempts before this one write nothing any more. Rank 0 calls it, then every rank
+    /// Fences earlier attempts: they can write nothing from now on. Rank 0 calls it, then every rank
     /// [`TrainerStore::begin`].
     pub fn fence(&self) -> Result<(), TrainError> {
         let Some((epoch, _)) = &self.attempt else { return Ok(()) };
@@ -99,7 +99,7 @@ impl TrainerStore {
         }
     }
 
-    /// Refuses where another attempt has followed.
+    /// Fails if a later attempt has started.
     pub(super) fn still_ours(&self, doing: &'static str) -> Result<(), TrainError> {
         match &self.attempt {
             Some((epoch, claim)) => wait(claim.check(doing, "")).map_err(|error| fenced(error, doing, epoch)),
@@ -107,7 +107,7 @@ impl TrainerStore {
         }
     }
 
-    /// Writes a file whole, or not at all; what had its name is replaced.
+    /// Writes a file atomically; replaces a file of the same name.
     pub(super) fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), TrainError> {
         match &self.attempt {
             Some((epoch, claim)) => {
@@ -117,8 +117,8 @@ impl TrainerStore {
         }
     }
 
-    /// Writes a file of these pieces, whole, or not at all, and answers its checksum, which was made on the way; what
-    /// had its name is replaced.
+    /// Writes a file from these pieces atomically, and returns its checksum, computed on the way; replaces a file of
+    /// the same name.
     pub(super) fn put_pieces(
         &self,
         path: &str,
@@ -129,7 +129,7 @@ impl TrainerStore {
         file.finish()
     }
 
-    /// Begins a file, which may be too large for memory. Without [`FileUpload::finish`] it never was.
+    /// Begins a file, which may be too large for memory. It exists only after [`FileUpload::finish`].
     pub(super) fn begin_file(&self, path: &str) -> Result<FileUpload<'_>, TrainError> {
         Ok(match &self.attempt {
             Some((epoch, claim)) => {
@@ -140,8 +140,8 @@ impl TrainerStore {
         })
     }
 
-    /// Removes a published folder. Its manifest goes first: a process that ended in between would leave a manifest of
-    /// files that are not there. What is left then is removed by [`TrainerStore::sweep`].
+    /// Removes a published folder, its manifest first: a process that ended in between must not leave a manifest of
+    /// missing files. [`TrainerStore::sweep`] removes the remaining files.
     pub(super) fn take_away(&self, folder: &str) -> Result<(), TrainError> {
         self.still_ours("removing what is old")?;
         wait(async {
@@ -151,7 +151,7 @@ impl TrainerStore {
         Ok(())
     }
 
-    /// Removes checkpoints and versions that attempts before this one began and did not finish.
+    /// Removes checkpoints and versions that earlier attempts did not finish.
     pub fn sweep(&self) -> Result<(), TrainError> {
         self.still_ours("tidying up")?;
         for of in [paths::CHECKPOINTS, paths::WEIGHTS] {
@@ -172,7 +172,7 @@ impl TrainerStore {
         Ok(wait(self.store.bytes(path))?)
     }
 
-    /// The bytes of a file, or nothing where it is not there.
+    /// The bytes of a file, or `None` if it does not exist.
     pub(crate) fn read_if_there(&self, path: &str) -> Result<Option<Bytes>, TrainError> {
         match wait(self.store.bytes(path)) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -181,7 +181,7 @@ impl TrainerStore {
         }
     }
 
-    /// Writes a file durably under a name that it did not have. Answers false where the name is taken.
+    /// Writes a new file durably. Returns false if the name is taken.
     pub fn create(&self, path: &str, bytes: impl Into<Bytes>) -> Result<bool, TrainError> {
         if self.exists(path)? {
             return Ok(false);
@@ -195,7 +195,7 @@ impl TrainerStore {
         Ok(folders.iter().map(|name| format!("{of}/{name}")).collect())
     }
 
-    /// The manifest of every folder that has one: without it nothing was published.
+    /// The manifest of every folder that has one: other folders are not published.
     pub(super) fn manifests<T: for<'de> Deserialize<'de>>(&self, of: &str) -> Result<Vec<T>, TrainError> {
         let mut found = Vec::new();
         for folder in self.folders(of)? {
@@ -220,7 +220,7 @@ pub(super) enum FileUpload<'a> {
 }
 
 impl FileUpload<'_> {
-    /// Adds bytes. After an error the upload is of no use.
+    /// Adds bytes. After an error the upload is not usable.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
         match self {
             Self::Claimed(upload, epoch) => wait(upload.write(bytes)).map_err(|error| fenced(error, WRITING, epoch)),
@@ -228,7 +228,7 @@ impl FileUpload<'_> {
         }
     }
 
-    /// The file has its name and is durable when this returns.
+    /// Names the file and makes it durable.
     pub(super) fn finish(self) -> Result<Uploaded, TrainError> {
         match self {
             Self::Claimed(upload, epoch) => wait(upload.finish()).map_err(|error| fenced(error, WRITING, epoch)),
@@ -247,7 +247,7 @@ fn fenced(error: ClaimError, doing: &'static str, epoch: &Epoch) -> TrainError {
     }
 }
 
-/// JSON as it is stored.
+/// JSON in the stored form.
 pub fn json<T: Serialize>(value: &T) -> Result<Vec<u8>, TrainError> {
     serde_json::to_vec_pretty(value).map_err(|e| TrainError::Start(format!("writing JSON: {e}")))
 }

@@ -1,4 +1,4 @@
-//! Weights versions: what engines load.
+//! Weights versions, which engines load.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ use grpo_records::weights::{WeightsFile, WeightsManifest};
 use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
 
-/// What a version's folder is to those who load it.
+/// The content of a version's folder.
 pub enum Form<'a> {
-    /// A model: config and tokenizer are those of this directory.
+    /// A model, with config and tokenizer from this directory.
     Model(&'a Path),
     /// An adapter to the model that the run began with, and its `adapter_config.json`.
     Adapter(serde_json::Value),
@@ -29,7 +29,7 @@ impl Form<'_> {
         }
     }
 
-    /// The other files, as far as there are any.
+    /// The other files, if any.
     fn companions(&self) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
         let dir = match self {
             Self::Adapter(config) => return Ok(vec![("adapter_config.json".to_owned(), json(config)?)]),
@@ -48,16 +48,16 @@ impl Form<'_> {
     }
 }
 
-/// A version that is being published, of whose tensors one is in memory at a time. It counts once it is finished.
+/// A version in publication, with one tensor in memory at a time. It counts once it is finished.
 pub struct Publication<'a> {
     store: &'a TrainerStore,
     form: Form<'a>,
     precision: Precision,
     /// Names of the tensors to come, the next one last.
     rest: Vec<String>,
-    /// What has this name already, and the checksum of its manifest.
+    /// The version that has this name already, and the checksum of its manifest.
     known: Option<(WeightsManifest, String)>,
-    /// None where the version is known.
+    /// `None` if the version is already published.
     file: Option<FileUpload<'a>>,
     digest: TensorsDigest,
     manifest: WeightsManifest,
@@ -71,7 +71,7 @@ impl Publication<'_> {
         }
         let precision = self.precision;
         let Self { file, digest, .. } = self;
-        // Of what is written, and of what its readers see: side by side.
+        // Writes the encoded values and digests the values that readers will see, in parallel.
         std::thread::scope(|scope| {
             scope.spawn(|| digest.add(name, shape, &precision.rounded(values)));
             match file {
@@ -81,7 +81,7 @@ impl Publication<'_> {
         })
     }
 
-    /// Writes the manifest, and answers it with its checksum.
+    /// Writes the manifest, and returns it with its checksum.
     pub fn finish(mut self) -> Result<(WeightsManifest, String), TrainError> {
         if let Some(name) = self.rest.last() {
             return Err(self.damaged(format!("tensor {name} is missing")));
@@ -128,9 +128,8 @@ impl TrainerStore {
         self.manifests(paths::WEIGHTS)
     }
 
-    /// Begins to publish `tensors`, in that order, in the form that engines load. Publishing the same version again
-    /// writes nothing; other weights under a published name are refused, because tokens were sampled from what the name
-    /// meant.
+    /// Begins to publish `tensors`, in this order, in the form that engines load. Publishing the same version again
+    /// writes nothing; other weights under a published name are refused, because tokens were sampled from that version.
     pub fn begin_version<'a>(
         &'a self,
         form: Form<'a>,
@@ -181,7 +180,7 @@ impl TrainerStore {
         })
     }
 
-    /// Removes old versions: kept are the newest, and step 0.
+    /// Removes old versions; keeps the newest and step 0.
     pub fn prune_versions(&self) -> Result<(), TrainError> {
         self.still_ours("removing old versions")?;
         let mut all = self.versions()?;

@@ -9,7 +9,7 @@ use super::process::{free_port, until};
 const BUCKET: &str = "runs";
 const KEYS: [(&str, &str); 2] = [("ACCESS_KEY", "test-key"), ("SECRET_KEY", "test-secret")];
 
-/// It ends with the value.
+/// The server ends when this is dropped.
 pub struct Bucket {
     server: Child,
     endpoint: String,
@@ -42,19 +42,19 @@ impl Bucket {
         bucket
     }
 
-    /// What a spec says of it.
+    /// Its `store` field in a spec.
     pub fn store(&self) -> serde_json::Value {
         serde_json::json!({"objectStore": {"url": format!("s3://{BUCKET}/experiments"), "endpoint": self.endpoint}})
     }
 
-    /// The variables of processes that use it.
+    /// Environment variables of its clients.
     pub fn environment() -> Vec<(String, String)> {
         let [(_, key), (_, secret)] = KEYS;
         let keys = [("AWS_ACCESS_KEY_ID", key), ("AWS_SECRET_ACCESS_KEY", secret)];
         keys.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
     }
 
-    /// Where the objects of a run's store are.
+    /// Folder with the objects of a run's store.
     pub fn folder_of(&self, run: &str) -> PathBuf {
         self.folder.path().join(BUCKET).join("experiments").join(run)
     }

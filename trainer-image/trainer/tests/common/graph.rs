@@ -1,4 +1,4 @@
-//! The whole model as one graph, and what the objective's scalar words make of it: what a step is held against.
+//! The reference for a step: the whole model as one graph, and the objective's scalar formulas on it.
 
 use grpo_crds::algorithm::{Algorithm, Denominator, KlPlacement, OldLogprobs};
 use grpo_model::layout::Layout;
@@ -83,13 +83,13 @@ impl Graph {
         rows.iter().map(one).collect()
     }
 
-    /// What has flowed back into the weights, by unit.
+    /// Gradients of the weights, by unit.
     pub fn gradients(&self) -> Vec<Vec<f32>> {
         let rounded = |unit: Vec<f64>| unit.into_iter().map(|value| value as f32).collect();
         self.exact_gradients().into_iter().map(rounded).collect()
     }
 
-    /// The same in the precision that it was computed in.
+    /// Gradients in the precision of the computation.
     pub fn exact_gradients(&self) -> Vec<Vec<f64>> {
         let flat = |tensor: &Tensor| Vec::<f64>::try_from(tensor.grad().reshape([-1]).to_kind(Kind::Double)).unwrap();
         let units = self.leaves.iter();
@@ -97,7 +97,7 @@ impl Graph {
     }
 }
 
-/// Weights before the batch, of the base, and now.
+/// Weights before the batch, the base's, and the current ones.
 pub struct At<'a> {
     pub start: &'a Weights,
     pub base: &'a Weights,
@@ -107,8 +107,8 @@ pub struct At<'a> {
 /// A sequence with its name, and row and logprob of each of its tokens.
 pub type Named = (String, Sequence, Vec<(usize, usize)>);
 
-/// Gradient by unit, and loss, of those rows of a batch that `takes`, as the scalar objective has them. Advantages are
-/// of the whole batch.
+/// Gradient by unit, and loss, of the rows of a batch that `takes` selects, by the scalar objective. Advantages are
+/// those of the whole batch.
 pub fn expected(
     batch: &Batch,
     algorithm: &Algorithm,

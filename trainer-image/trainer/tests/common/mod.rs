@@ -28,7 +28,7 @@ pub fn tested_gpu() -> Option<usize> {
     Some(index.expect("GRPO_TEST_DEVICE is cuda: and a number"))
 }
 
-/// How steps are tested: in fp32 on the CPU, or in fp32 and with the same bits every time on that GPU.
+/// The tested computation: in fp32 on the CPU, or in fp32 and deterministically on the tested GPU.
 pub fn tested() -> Compute {
     let Some(index) = tested_gpu() else {
         return Compute::default();
@@ -41,7 +41,7 @@ pub fn tested() -> Compute {
     }
 }
 
-/// Those of so many ranks that can be tested: NCCL takes one rank for each GPU.
+/// The testable ones of these world sizes: NCCL takes one rank per GPU.
 pub fn worlds<const N: usize>(all: [u32; N]) -> Vec<u32> {
     let can = |world: &u32| *world == 1 || tested_gpu().is_none();
     all.into_iter().filter(can).collect()
@@ -107,7 +107,7 @@ pub fn algorithm() -> Algorithm {
     }
 }
 
-/// Three groups of three, with one reward each but for the last group's, whose rewards are equal.
+/// Three groups of three, with one reward each, except the last group, whose rewards are equal.
 pub fn batch(step: u32) -> Batch {
     let mut rng = StdRng::seed_from_u64(u64::from(step));
     let mut batch = Batch::new(Writer::driver(1), "run", step - 1, step);
@@ -153,7 +153,7 @@ pub fn steps(model: &mut Sharded, steps: std::ops::RangeInclusive<u32>) {
     }
 }
 
-/// Runs the ranks of a world as threads that meet on the loopback.
+/// Runs the ranks of a world as threads with a rendezvous on the loopback.
 pub fn ranks<T: Send>(world: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     let port = grpo_free_port::free_port().unwrap();
     std::thread::scope(|scope| {
@@ -180,7 +180,7 @@ pub fn ranks<T: Send>(world: u32, work: impl Fn(Group) -> T + Sync) -> Vec<T> {
     })
 }
 
-/// All values behind each other.
+/// All values in one list.
 pub fn flat(weights: &Weights) -> Vec<f32> {
     weights
         .values()

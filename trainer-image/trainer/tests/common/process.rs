@@ -1,4 +1,4 @@
-//! A run's trainer as its pods start it: processes, orders over HTTP, deaths.
+//! A run's trainer as its pods start it: processes, orders over HTTP, kills.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -22,19 +22,19 @@ use grpo_trainer::state::{TrainerStore, sha256};
 use super::bucket::Bucket;
 
 pub const STEPS: u32 = 9;
-/// Long enough for them to notice, where they can.
+/// Long enough for the other ranks to notice, if they can.
 const OTHERS_GO_AFTER: Duration = Duration::from_millis(200);
 
 /// A run's folder: model, config and store, with the batches of every step.
 pub struct Run {
     _folder: tempfile::TempDir,
     pub root: PathBuf,
-    /// Where the files of its store are.
+    /// The folder with the files of its store.
     stored: PathBuf,
     pub store: TrainerStore,
-    /// Of its ranks, besides what all have.
+    /// Environment of its ranks, besides the common variables.
     environment: Vec<(String, String)>,
-    /// Signs tokens that the trainer believes.
+    /// Signs tokens that the trainer trusts.
     pub issuer: LocalIssuer,
 }
 
@@ -43,7 +43,7 @@ pub fn driver() -> ServiceAccount {
     ServiceAccount::new("default", "run-driver")
 }
 
-/// `spec.trainer`: on the CPU, or on the GPU that is tested.
+/// `spec.trainer`: on the CPU, or on the tested GPU.
 fn tested_trainer(collective: &str) -> serde_json::Value {
     let mut trainer = serde_json::json!({"deadlines": {"collective": collective}});
     if super::tested_gpu().is_some() {
@@ -65,12 +65,12 @@ impl Run {
         )
     }
 
-    /// `more`: fields that take the place of the spec's.
+    /// `more`: fields that replace the spec's.
     pub fn with(checkpoint_every: u32, more: serde_json::Value) -> Self {
         Self::stored(checkpoint_every, more, None)
     }
 
-    /// With its store in a bucket, in this folder. Its ranks know of it what a bucket's client does.
+    /// With its store in a folder of a bucket. Its ranks get the environment of a bucket's client.
     pub fn in_bucket(checkpoint_every: u32, bucket: &Bucket, folder: &str, mut more: serde_json::Value) -> Self {
         more["store"] = bucket.store();
         Self::stored(checkpoint_every, more, Some((bucket, folder)))
@@ -134,12 +134,12 @@ impl Run {
         }
     }
 
-    /// Where a file of the store lies.
+    /// Path of a file of the store.
     pub fn at(&self, path: &str) -> PathBuf {
         self.stored.join(path)
     }
 
-    /// From now on a rank, the first of its pod, sees another store: a copy of this one, which `change` then changes.
+    /// Gives a rank, the first of its pod, its own store: a copy of this one, which `change` then changes.
     pub fn gives_rank_its_own_store(&self, rank: u32, change: impl FnOnce(&Path)) {
         let own = self.root.join(format!("store-{rank}"));
         let copied = Command::new("cp")
@@ -157,7 +157,7 @@ impl Run {
         std::fs::write(to, serde_json::to_vec(&config).unwrap()).unwrap();
     }
 
-    /// What a rank is started with.
+    /// The config file of a rank.
     fn config(&self, rank: u32) -> PathBuf {
         let own = self.root.join(format!("run-{rank}.json"));
         if own.exists() { own } else { self.root.join("run.json") }
@@ -178,20 +178,20 @@ pub fn trainer() -> PathBuf {
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_grpo-trainer").into())
 }
 
-/// Somebody who will kill a rank.
+/// Kills a rank at a set time, unless it is told to spare it.
 pub struct Killer {
     spare: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Killer {
-    /// Does not kill, if it has not yet.
+    /// Cancels the kill, if it has not happened yet.
     pub fn spare(self) {
         let _ = self.spare.send(());
         self.thread.join().unwrap();
     }
 
-    /// Waits until it has killed.
+    /// Waits for the kill.
     pub fn wait(self) {
         self.thread.join().unwrap();
     }
@@ -201,31 +201,31 @@ impl Killer {
 pub struct Attempt {
     /// The first process of every pod: its rank, or the launcher of its ranks.
     pub ranks: Vec<Child>,
-    /// Of every pod.
+    /// Address of every pod.
     pub doors: Vec<String>,
     pub last_words: PathBuf,
-    /// The driver's.
+    /// The driver's token.
     token: String,
     /// Ranks of one pod.
     each: u32,
-    /// Lines of all, once orders were waited for.
+    /// Lines of all ranks, after a wait for orders.
     pub said: Arc<Mutex<Vec<String>>>,
 }
 
 impl Attempt {
-    /// Starts the ranks and returns when they take orders.
+    /// Starts the ranks and waits until they take orders.
     pub fn start(run: &Run, number: u32, world: u32) -> Self {
         let mut attempt = Self::begin(run, number, world, 0..world);
         attempt.wait_for_orders();
         attempt
     }
 
-    /// Starts some ranks of a world, each as the first of a pod of its own.
+    /// Starts some ranks of a world, each in its own pod.
     pub fn begin(run: &Run, number: u32, world: u32, present: std::ops::Range<u32>) -> Self {
         Self::begin_pods(run, number, world, present, 1)
     }
 
-    /// Starts some of so many pods, of `each` ranks, as the operator does: one process in each.
+    /// Starts some of `pods` pods, with `each` ranks, as the operator does: one process in each.
     pub fn begin_pods(run: &Run, number: u32, pods: u32, present: std::ops::Range<u32>, each: u32) -> Self {
         let meeting = free_port();
         let doors: Vec<String> = present.clone().map(|_| format!("127.0.0.1:{}", free_port())).collect();
@@ -272,14 +272,14 @@ impl Attempt {
         }
     }
 
-    /// Waits until every rank is ready for orders; what a rank said that ended before is the error. Each is heard at
-    /// once: where one cannot begin, the others wait for it as long as they are let.
+    /// Waits until every rank is ready for orders; if a rank ends before, its output is the error. Reads all ranks at
+    /// once: if one cannot begin, the others wait for it up to their timeout.
     pub fn takes_orders(&mut self) -> Result<(), String> {
         let (tell, told) = mpsc::channel();
         for (pod, rank) in self.ranks.iter_mut().enumerate() {
             let lines = BufReader::new(rank.stderr.take().unwrap()).lines();
             let (tell, said, mut own) = (tell.clone(), self.said.clone(), Vec::new());
-            // To the end, so that the rank never waits for room in the pipe.
+            // Reads to the end, so that the rank never waits for space in the pipe.
             std::thread::spawn(move || {
                 for line in lines.map(Result::unwrap) {
                     if line.contains("ready for orders") {
@@ -300,13 +300,14 @@ impl Attempt {
         Ok(())
     }
 
-    /// Kills a rank at that time, unless it is spared before, and then the others: an attempt is over when one of its
-    /// pods is.
+    /// Kills a rank at that time, unless it is spared before, and then the others: an attempt ends with any of its
+    /// pods.
     pub fn kill_at(&self, rank: usize, at: Instant) -> Killer {
         let pids: Vec<String> = self.ranks.iter().map(|rank| rank.id().to_string()).collect();
         let (spare, spared) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            // The ranks are not waited for before this thread has ended, so their numbers are still their own.
+            // The ranks are not reaped before this thread has ended, so the system cannot have reused their process
+            // ids.
             let kill = |pid: &String| drop(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status());
             let wait = at.saturating_duration_since(Instant::now());
             if spared.recv_timeout(wait) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -326,12 +327,12 @@ impl Attempt {
         self.try_ask(rank, method, path, body).unwrap()
     }
 
-    /// Nothing where the rank does not answer.
+    /// Returns `None` if the rank does not answer.
     pub fn try_ask(&self, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         self.ask_with(&self.token, rank, method, path, body)
     }
 
-    /// The same with another token.
+    /// Like [`Attempt::try_ask`], with another token.
     pub fn ask_with(&self, token: &str, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
         let mut stream = TcpStream::connect(&self.doors[rank]).ok()?;
         let length = body.len();
@@ -367,7 +368,7 @@ impl Attempt {
         outcome
     }
 
-    /// Kills one rank; answers whether every other one then said that it lost a peer.
+    /// Kills one rank; returns whether every other rank then reported a lost peer.
     pub fn kill(&mut self, rank: usize) -> bool {
         self.ranks[rank].kill().unwrap();
         self.ranks.iter_mut().enumerate().all(|(at, child)| {
@@ -381,7 +382,7 @@ impl Attempt {
         assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
     }
 
-    /// Stops one rank as a hang does, and answers what the others said of it when they ended.
+    /// Stops one rank to simulate a hang, and returns the verdicts with which the others ended.
     pub fn hang(&mut self, rank: usize) -> Vec<Hang> {
         self.signal(rank, "-STOP");
         let others = (0..self.ranks.len()).filter(|other| *other != rank);
@@ -418,7 +419,7 @@ pub fn exists(folder: &Path, name: &str) -> bool {
     folder.join(name).exists()
 }
 
-/// Returns when it holds.
+/// Waits until `holds` returns true.
 pub fn until(mut holds: impl FnMut() -> bool) {
     while !holds() {
         std::thread::sleep(std::time::Duration::from_millis(10));

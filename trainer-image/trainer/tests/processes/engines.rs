@@ -1,8 +1,8 @@
-//! A run that trains an adapter and a real engine that samples from it: what the trainer publishes for it, and what it
-//! makes of the rows.
+//! A run that trains an adapter, and a real engine that samples from it: what the trainer publishes, and its logprobs
+//! for the engine's rows.
 //!
-//! `e2e/engines/vllm.sh` runs one of these before a vLLM serves behind an agent, the other afterwards. The run's store
-//! lies between them as it does between a trainer's attempts.
+//! `e2e/engines/vllm.sh` runs one of these tests before a vLLM serves behind an agent, and the other afterwards. The
+//! run's store carries the state between them, as between a trainer's attempts.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use serde::Deserialize;
 
 /// The last step before the engine samples.
 const STEPS: u32 = 3;
-/// What a run is promised of its engine and its trainer in 32 bits.
+/// The promised agreement of engine and trainer in 32 bits.
 const TOLERANCE: f64 = 1e-3;
 
-/// A row as the agent's test writes it down.
+/// A row as the agent's test records it.
 #[derive(Deserialize)]
 struct Sampled {
     version: String,
@@ -31,7 +31,7 @@ fn tiny() -> PathBuf {
     PathBuf::from(std::env::var("GRPO_VLLM_TINY").unwrap())
 }
 
-/// A run of the model that the engine serves, with an adapter wherever one may be.
+/// A run of the engine's model, with an adapter on every possible layer.
 fn run() -> Run {
     let run = Run::with(
         1,
@@ -45,7 +45,7 @@ fn run() -> Run {
     run
 }
 
-/// Copies the files of a folder, and of those in it.
+/// Copies a folder with its subfolders.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -81,7 +81,7 @@ fn rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it() 
     let version = paths::weights_version("l1", STEPS);
     let rows = std::fs::read_to_string(std::env::var("GRPO_VLLM_ROWS").unwrap()).unwrap();
     let rows = rows.lines().map(|line| serde_json::from_str::<Sampled>(line).unwrap());
-    // A greedy row says its logprobs at another temperature than it was sampled at, so no run has any.
+    // A greedy row has logprobs of another temperature than it was sampled at, so runs never use one.
     let rows: Vec<Sampled> = rows
         .filter(|row| row.version == version && row.temperature > 0.0)
         .collect();
@@ -101,7 +101,7 @@ fn rows_of_a_real_vllm_have_the_logprobs_of_the_trainer_that_published_for_it() 
     );
 }
 
-/// The row as a run's driver would write it.
+/// The row as a run's driver writes it.
 fn trained(at: u32, row: Sampled) -> Row {
     let (begin, more) = (row.prompt.len(), row.token_ids.len());
     let behind = |none: Vec<f32>| none.into_iter().chain(row.token_logprobs.iter().copied()).collect();

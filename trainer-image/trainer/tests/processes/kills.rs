@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use crate::common::worlds;
 use crate::common::process::{Attempt, Run, STEPS, checksum};
+use crate::common::worlds;
 use grpo_records::paths;
 use grpo_records::trainer::{StepPhase, StepState, TrainerState};
 use grpo_records::weights::WeightsManifest;
@@ -14,7 +14,7 @@ use grpo_trainer::state::sha256;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Ranks of a run: one for the GPU, where steps are tested on one.
+/// Ranks of a run: one if a GPU is tested.
 fn world() -> u32 {
     worlds([1, 2]).pop().unwrap()
 }
@@ -24,7 +24,7 @@ fn kills() -> u32 {
     asked.and_then(|text| text.parse().ok()).unwrap_or(10)
 }
 
-/// Loss and weights of every step, as the store has them.
+/// Loss and weights of every step, from the store.
 fn sequence(run: &Run) -> Vec<(u64, String)> {
     (1..=STEPS)
         .map(|step| {
@@ -34,7 +34,7 @@ fn sequence(run: &Run) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// Orders steps until the trainer is gone or all are done. Answers whether they are.
+/// Orders steps until the trainer is gone (`None`) or all are done.
 fn drive(attempt: &Attempt, run: &Run) -> Option<()> {
     let body = attempt.try_ask(0, "GET", "/v1/state", "")?.1;
     let state: TrainerState = serde_json::from_str(&body).ok()?;
@@ -50,7 +50,7 @@ fn drive(attempt: &Attempt, run: &Run) -> Option<()> {
     Some(())
 }
 
-/// Every checkpoint and every version that has a manifest has all of its files, as the manifest says.
+/// Checks that every checkpoint and version with a manifest has all files of the manifest.
 fn none_is_half(run: &Run) {
     for version in run.store.versions().unwrap() {
         for file in &version.files {
@@ -80,7 +80,7 @@ fn a_trainer_that_is_killed_at_any_instant_goes_on_with_the_same_bits() {
         let run = Run::new(1);
         for number in 1.. {
             let mut attempt = Attempt::begin(&run, number, world(), 0..world());
-            // On a machine that has become slower a life becomes long enough in the end.
+            // Lives get longer, so that the test ends even if the machine became slower.
             let life = (whole / 2).mul_f64(random.random_range(0.0..2.0 + f64::from(number) / 8.0));
             let killer = attempt.kill_at(random.random_range(0..world()) as usize, Instant::now() + life);
             let is_done = attempt.takes_orders().is_ok() && drive(&attempt, &run).is_some();

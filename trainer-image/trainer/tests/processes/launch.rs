@@ -1,5 +1,5 @@
-//! Pods of several ranks, started as the operator does: one process in each pod, which starts the ranks. On the CPU,
-//! where ranks compute as well.
+//! Pods of several ranks, started as the operator does: one process per pod, which starts the ranks. On the CPU, where
+//! several ranks can compute too.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -45,7 +45,7 @@ fn signal(process: u32, signal: &str) {
     );
 }
 
-/// So many pods of `each` ranks, which take orders, and the ranks' processes.
+/// Starts `pods` pods of `each` ranks until they take orders; returns them with the ranks' processes.
 fn started(run: &Run, pods: u32, each: u32) -> (Attempt, BTreeMap<u32, u32>) {
     let mut attempt = Attempt::begin_pods(run, 1, pods, 0..pods, each);
     attempt.wait_for_orders();
@@ -108,7 +108,7 @@ fn a_rank_that_is_killed_is_the_reason_why_its_pod_ends_and_no_rank_stays() {
     assert!(std::fs::read_dir(&attempt.last_words).unwrap().next().is_none());
 }
 
-/// As NCCL ends a rank whose collective is past its deadline.
+/// Simulates NCCL, which aborts a rank whose collective is past its deadline.
 #[test]
 fn a_rank_that_nccl_aborts_ends_its_pod_as_one_that_lost_a_peer_and_is_named() {
     let run = Run::new(50);

@@ -1,4 +1,4 @@
-//! Weights whose name is taken by others: what a trainer comes back to may have other bits than were published.
+//! Weights whose name is taken: a restarted trainer may hold other bits than were published.
 
 use crate::common::process::{Attempt, Run, until};
 use grpo_records::paths;
@@ -12,7 +12,7 @@ fn weights_that_differ_from_those_of_their_name_begin_a_lineage_once_and_trainin
     }
     until(|| first.state().checkpoint_step == 2);
     drop(first);
-    // As another machine publishes it whose products of matrices have other bits.
+    // Simulates another machine whose matrix products have other bits.
     let mut manifest = run.manifest("l1-v2");
     manifest.tensors_sha256 = "0".repeat(64);
     let path = run.at(&paths::weights_manifest("l1-v2"));

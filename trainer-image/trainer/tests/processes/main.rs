@@ -1,7 +1,7 @@
-//! The trainer as processes that are started, killed, stopped and told to end.
+//! Starts, kills, stops and terminates the trainer's processes.
 //!
-//! A binary of its own: these processes inherit what is open here, and sockets of ranks that are threads of this
-//! process would stay open in them after their rank has ended.
+//! A separate binary: these processes inherit open files, and sockets of ranks that are threads of this process would
+//! stay open in them after their rank has ended.
 
 #![allow(clippy::unwrap_used)]
 

@@ -5,7 +5,7 @@ use crate::common::process::{Attempt, Run, until};
 use grpo_records::paths;
 use serde_json::{Value, json};
 
-/// A run whose checkpoints of steps 2 and 4 are there.
+/// A run with checkpoints of steps 2 and 4.
 fn other() -> Run {
     trained(Run::new(2))
 }
@@ -20,7 +20,7 @@ fn trained(run: Run) -> Run {
     run
 }
 
-/// A run that names the other's folder; `more`: of `resumeFrom`.
+/// A run that resumes from the other's folder; `more`: further fields of `resumeFrom`.
 fn resumed(other: &Run, more: Value) -> Run {
     let mut from = json!({"path": other.root.join("store")});
     from.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

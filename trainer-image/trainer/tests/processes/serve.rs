@@ -1,4 +1,4 @@
-//! The process as a run's pods start it: two ranks, orders over HTTP, deaths, and what comes back.
+//! The process as a run's pods start it: two ranks, orders over HTTP, kills and recovery.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
         );
     }
 
-    // The same order again is no fault; others are.
+    // A repeated order is accepted; other orders are not.
     assert_eq!(first.order(3, &paths::batch(3), &checksum(&run, 3)).0, 202);
     assert_eq!(first.order(3, &paths::batch(4), &checksum(&run, 4)).0, 409);
     assert_eq!(first.order(5, &paths::batch(5), &checksum(&run, 5)).0, 409);
@@ -67,7 +67,7 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
     until(|| second.state().checkpoint_step == 4);
 
     assert!(second.kill(0), "rank 1 ended well although rank 0 died");
-    // Another world may round differently, and then says so by its name.
+    // Another world size may round differently, and then its weights have another name.
     let third = Attempt::start(&run, 3, 1);
     assert_eq!(
         (third.state().step, third.state().weights.as_str()),
@@ -109,13 +109,13 @@ fn a_run_with_every_option_comes_back_with_the_same_bits() {
             metrics.ratio_deviation > 0.0 && metrics.kl_loss > 0.0 && metrics.entropy_loss < 0.0,
             "{metrics:?}"
         );
-        // Two ranks, of 1e12 each by their environment.
+        // Two ranks with a peak of 1e12 each, from their environment.
         let share = metrics.model_flops / metrics.seconds / 2e12;
         assert!(
             share > 0.0 && metrics.mfu.is_some_and(|mfu| (mfu / share - 1.0).abs() < 1e-9),
             "{metrics:?}"
         );
-        // Up from 0 in a line; the first step after it has the whole rate.
+        // A linear warmup from 0; the first step after it has the full rate.
         assert!(
             (metrics.learning_rate - f64::from(step) / 3.0 * 1e-3).abs() < 1e-12,
             "{metrics:?}"
@@ -187,7 +187,7 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     let published = run.manifest("l1-v4").tensors_sha256;
     drop(attempt);
 
-    // As if another machine's arithmetic had published step 2.
+    // Simulates step 2 as published by another machine's arithmetic.
     let path = run.at(&paths::weights_manifest("l1-v2"));
     let other = WeightsManifest {
         tensors_sha256: "00".repeat(32),
@@ -203,7 +203,7 @@ fn what_comes_out_otherwise_than_published_is_a_new_lineage() {
     assert_eq!(run.manifest("l2-v4").tensors_sha256, published);
     drop(attempt);
 
-    // A replay that was cut short is taken up where its lineage left off, and ends where the run was.
+    // An interrupted replay continues its lineage and ends where the run was.
     let weights = run.at(paths::WEIGHTS);
     std::fs::remove_dir_all(weights.join("l2-v4")).unwrap();
     std::fs::remove_dir_all(weights.join("l2-v3")).unwrap();
@@ -244,11 +244,11 @@ fn a_rank_that_hangs_is_named_by_all_others_with_collective_and_step() {
         assert_eq!((&hang.ranks, &hang.pods), (&vec![1], &vec![1]), "{hang:?}");
         assert!(hang.message.contains("rank 1 did not arrive"), "{hang:?}");
     }
-    // The stopped one finds its peers gone when it comes back, and ends too.
+    // When the stopped rank continues, it finds its peers gone and ends too.
     attempt.signal(1, "-CONT");
     assert!(!attempt.ranks[1].wait().unwrap().success());
 
-    // And when rank 0, where the ranks meet, hangs.
+    // And when rank 0, which keeps the rendezvous store, hangs.
     let mut attempt = Attempt::start(&run, 2, 3);
     for hang in attempt.hang(0) {
         assert_eq!(hang.ranks, [0], "{hang:?}");
@@ -259,7 +259,7 @@ fn a_rank_that_hangs_is_named_by_all_others_with_collective_and_step() {
 fn a_hang_inside_a_step_names_the_step() {
     let run = Run::with_deadline(50, "2s");
     let mut attempt = Attempt::start(&run, 1, 2);
-    // Stopped before it is ordered: it hangs in the step, as its peers see it.
+    // Stopped before the order: to its peers it hangs in the step.
     attempt.signal(1, "-STOP");
     assert_eq!(attempt.order(1, &paths::batch(1), &checksum(&run, 1)).0, 202);
     let hang = attempt.hang(1).remove(0);
@@ -306,7 +306,7 @@ fn the_driver_says_when_a_checkpoint_is_written_and_how_many_stay() {
             202
         );
         assert_eq!(attempt.outcome(step).state, StepPhase::Done);
-        // Asked again by a driver that keeps otherwise: the same step.
+        // A driver with another checkpoint rule repeats the order: the same step.
         assert_eq!(attempt.order(step, &paths::batch(step), &checksum(&run, step)).0, 202);
     }
     until(|| attempt.state().checkpoint_step == 3);
@@ -319,7 +319,7 @@ fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     let run = Run::new(1);
     let stale = Attempt::start(&run, 1, 2);
     stale.step(&run, 1);
-    // Cut off from the cluster, and alive.
+    // The stale attempt is cut off from the cluster, but alive.
     let newer = Attempt::start(&run, 2, 1);
     assert_eq!(newer.state().step, 1);
     let before = run.store.versions().unwrap();
@@ -334,7 +334,7 @@ fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     assert_eq!(run.store.checkpoints().unwrap(), checkpoints);
     assert!(!run.at(&paths::trainer_metrics(2)).exists());
     newer.step(&run, 2);
-    // Nor does it come back under its old number.
+    // It cannot restart under its old number either.
     let mut again = Attempt::begin(&run, 1, 1, 0..1);
     assert_eq!(again.ranks[0].wait().unwrap().code(), Some(1));
     newer.step(&run, 3);

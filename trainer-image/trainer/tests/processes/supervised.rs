@@ -1,10 +1,10 @@
-//! Mode Finetune: only kept steps are published, and a trainer that is killed between them comes back to the last step
-//! that was done.
+//! Mode Finetune: only kept steps are published, and a trainer killed between them restores the last step that was
+//! done.
 
 use crate::common::process::{Attempt, Run, STEPS};
 use grpo_records::{Supervised, fixture, paths};
 
-/// Every fourth step is kept, and the ninth, which is the last.
+/// A run that keeps every fourth step and the ninth, which is the last.
 fn run() -> Run {
     let dataset = serde_json::json!({"image": {"reference": "example.com/rows:1", "path": "rows.jsonl"}});
     let run = Run::with(
@@ -79,7 +79,7 @@ fn a_trainer_that_is_killed_between_kept_steps_repeats_them_and_learns_the_same(
     assert_eq!(last(&killed), last(&straight));
     assert_eq!(attempt.state().weights, "l1-v9");
 
-    // As if it had died when the last weights were published and their checkpoint was not there yet.
+    // Simulates a death between the last publication and its checkpoint.
     drop(attempt);
     std::fs::remove_dir_all(killed.at(&paths::checkpoint("l1", STEPS))).unwrap();
     let state = Attempt::start(&killed, 3, 1).state();

@@ -1,4 +1,4 @@
-//! The trainer takes orders of its run's driver, and of no other.
+//! The trainer takes orders only from its run's driver.
 
 use std::time::{Duration, SystemTime};
 

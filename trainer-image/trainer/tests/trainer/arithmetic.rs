@@ -1,4 +1,4 @@
-//! Breadth-first sharded steps against plain autograd and the objective's scalar words.
+//! Compares breadth-first sharded steps with plain autograd and the objective's scalar formulas.
 
 use crate::common::graph::Graph;
 use crate::common::{algorithm, alone, batch, config, flat, model, ranks, steps, tested, worlds};
@@ -116,7 +116,7 @@ fn weighted(batch: &MicroBatch, rows: &[TrainRow], logprobs: &[f64]) -> LossGrad
     LossGrad::weighted(weights, logprobs)
 }
 
-/// Of the summed `advantage * weight * logprob`, by unit, whole, with what pads them; the loss behind them.
+/// Whole gradients of the summed `advantage * weight * logprob` by unit, with padding, then the loss.
 fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
     let parts = ranks(world, |group| {
         let rank = group.rank() as usize;
@@ -133,7 +133,7 @@ fn gradients_of(rows: &[TrainRow], world: u32, way: Way) -> Vec<Vec<f32>> {
         let send = |batch: MicroBatch| batch.to_device(tested().device).unwrap();
         let batches: Vec<MicroBatch> = batches.into_iter().map(send).collect();
         let mut model = model(group);
-        // Pieces of seven tokens, where one graph has them all.
+        // Pieces of seven tokens; the reference graph has them all in one.
         model.head_logits = 7 * 64;
         model.activation_bytes = if way.kept { usize::MAX } else { 0 };
         model.loss_over = way.over;
@@ -194,7 +194,7 @@ fn packed_turns_have_the_gradients_and_the_loss_of_unpacked_ones_on_one_and_two_
             for way in WAYS {
                 let got = gradients_of(&rows, world, way);
                 for (unit, (got, expected)) in got.iter().zip(&expected).enumerate() {
-                    // Each rank has the loss; the unit's padding is zero.
+                    // Every rank appends the loss; the unit's padding is zero.
                     let got = &got[..expected.len()];
                     let apart = distance(got, expected);
                     assert!(
@@ -259,7 +259,7 @@ fn waves_of_micro_batches_keep_no_more_inputs_than_their_budget_and_have_the_gra
             let batches: Vec<MicroBatch> = batches.collect();
             model.activation_bytes = 0;
             let all = model.input_bytes_of(&batches);
-            // Ranks differ in how many they need: all make as many.
+            // Ranks need different numbers of waves: all make the same number.
             model.input_bytes = match (waves, rank) {
                 (true, 0) => all / 3,
                 (true, _) => all / 2,
@@ -347,7 +347,7 @@ fn a_step_counts_what_it_asks_of_the_model_and_nothing_that_is_computed_again() 
         let metrics = grpo::step(&mut model, &batch, "batch", &plain, 0).unwrap();
         close(metrics.model_flops, once);
     }
-    // Two epochs of two mini-batches; before them the base model's logprobs, and the policy's.
+    // Two epochs of two mini-batches, after the logprobs of the base model and the policy.
     let much = Algorithm {
         mini_batches: 2,
         epochs: 2,

@@ -1,5 +1,5 @@
-//! What an adapter's dropout drops is the token's, the layer's and the step's affair: not the packing's, the ranks' or
-//! the schedule's.
+//! An adapter's dropout depends only on the token, the layer and the step, not on the packing, the ranks or the
+//! schedule.
 
 use crate::common::{algorithm, alone, batch, flat, model, ranks};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
@@ -21,7 +21,7 @@ const ALL: [&str; 7] = [
     "down_proj",
 ];
 
-/// Adapters whose matrices are both full, so that what they are given shows.
+/// Adapters with two nonzero matrices, so that their inputs affect the output.
 fn adapted(model: Sharded, rate: f64) -> Sharded {
     let lora = Lora::new(4, 8.0, &ALL).unwrap().with_dropout(rate);
     let model = model.with_adapter(lora, 3).unwrap();
@@ -31,7 +31,7 @@ fn adapted(model: Sharded, rate: f64) -> Sharded {
     model
 }
 
-/// Two steps; answers the adapter's weights and the metrics of each.
+/// Takes two steps; returns the adapter's weights and the metrics of each.
 fn stepped(model: &mut Sharded, algorithm: &Algorithm) -> Vec<(Vec<f32>, StepMetrics)> {
     let step = |step| {
         let metrics = grpo::step(model, &batch(step), "batch", algorithm, 7).unwrap();
@@ -92,7 +92,7 @@ fn a_step_drops_something_else_than_the_step_before_and_than_another_seed_s() {
     assert_eq!(gradient(0.0, 7, 1), gradient(0.0, 8, 2));
 }
 
-/// What is dropped must not show in a ratio: its two passes drop alike, whenever they are made.
+/// Dropout must not change a ratio: its two passes drop the same values, at any time.
 #[test]
 fn within_a_step_ratios_are_of_the_weights_alone() {
     let algorithm = Algorithm {

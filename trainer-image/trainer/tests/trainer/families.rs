@@ -44,7 +44,7 @@ fn adapter(family: &str) -> Lora {
     Lora::new(3, 6.0, targets).unwrap()
 }
 
-/// Two steps; answers the weights after each.
+/// Takes two steps; returns the weights after each.
 fn stepped(model: &mut Sharded) -> Vec<Vec<f32>> {
     let step = |step| {
         grpo::step(model, &batch(step), "batch", &algorithm(), 0).unwrap();
@@ -136,14 +136,14 @@ fn every_token_of_a_mixture_is_counted_at_its_experts() {
     assert!(loads(model("qwen3", alone(), false)).iter().all(Vec::is_empty));
     let one = loads(model("qwen3_moe", alone(), false));
     assert!(one[0].is_empty() && one[1].len() == 5, "{one:?}");
-    // Two experts a token, of the groups that teach something; what follows a row's last trained token is not computed.
+    // Two experts per token, for groups with a signal; tokens after a row's last trained token are not computed.
     let rows = batch(2).rows;
     let tokens: usize = rows
         .iter()
         .filter(|row| row.group < 2)
         .filter_map(|row| row.mask.iter().rposition(|mask| *mask == 1))
         .sum();
-    // Rows may begin with the same token, which is computed once.
+    // A common first token of rows is computed once.
     let counted = one[1].iter().sum::<u64>() as usize;
     assert!(
         (2 * (tokens - rows.len())..=2 * tokens).contains(&counted),
@@ -297,7 +297,7 @@ fn for_engines(family: &str) -> Value {
     value
 }
 
-/// `make check-exports` says where to, and has others load it.
+/// `make check-exports` names the folder and loads the exports with other programs.
 #[test]
 #[ignore = "writes to a folder for make check-exports"]
 fn what_is_trained_is_exported_for_others() {
@@ -320,7 +320,7 @@ fn what_is_trained_is_exported_for_others() {
         let config = Config::read(&at).unwrap();
         let whole = |precision| options(Form::Model, precision, 30_000);
         let fresh = || Sharded::new(config.clone(), alone(), &initial_weights(&config, 5)).unwrap();
-        // Wherever a run has one if it does not say: engines keep some of these layers as one.
+        // A run's default layers: engines fuse some of them.
         let targets = Linear::ALL
             .into_iter()
             .filter(|linear| config.experts.is_none() || *linear < Linear::Gate)
@@ -342,7 +342,7 @@ fn what_is_trained_is_exported_for_others() {
             )
             .unwrap();
         tuned.export(&at.join("halves"), &at, &whole(Precision::Bf16)).unwrap();
-        // What is in the file: rounded.
+        // The file has rounded values.
         let rounded = Config::read(&at.join("halves")).unwrap();
         let source = Source::open(&at.join("halves"), &rounded).unwrap();
         let rounded = Sharded::read(rounded, alone(), &source).unwrap();

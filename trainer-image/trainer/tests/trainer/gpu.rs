@@ -1,8 +1,8 @@
-//! Steps on a GPU beside the same steps on the CPU: `make test-gpu`, on a machine that has one. `GRPO_TEST_DEVICE`
+//! Compares steps on a GPU with the same steps on the CPU: `make test-gpu`, on a machine with a GPU. `GRPO_TEST_DEVICE`
 //! names the GPU, such as `cuda:0`.
 //!
-//! What must hold: in fp32 a GPU differs from the CPU by the order of its sums, in bf16 by bf16's rounding; what stays
-//! in the pod's memory changes no bit; a step repeated on a GPU has the same bits.
+//! Requirements: in fp32 a GPU differs from the CPU by the order of its sums, in bf16 by bf16's rounding; offloading to
+//! the pod's memory changes no bit; a step repeated on a GPU has the same bits.
 
 use grpo_crds::grpo_run::Offload;
 use grpo_model::Config;
@@ -18,7 +18,7 @@ use crate::precision::{Found, GRADIENTS, LOSS, apart, gradients};
 
 const FAMILIES: [&str; 3] = ["qwen3", "qwen2", "qwen3_moe"];
 
-/// Order of sums alone.
+/// Bound for different orders of sums.
 const FP32: f64 = 1e-4;
 
 fn gpu() -> usize {
@@ -36,7 +36,7 @@ fn on_gpu(precision: Precision) -> Compute {
     }
 }
 
-/// Geometry of a family with heads of a size that flash attention has.
+/// Geometry of a family with a head size that flash attention supports.
 fn config(family: &str) -> Config {
     let mut json = match family {
         "qwen3" => config_json(),
@@ -55,7 +55,7 @@ fn fresh(family: &str) -> Sharded {
     Sharded::new(config, Group::join(&Rendezvous::alone()).unwrap(), &weights).unwrap()
 }
 
-/// On the host, to be compared.
+/// Gradients and loss on the host, for comparison.
 fn found(model: &Sharded) -> Found {
     let Found { gradients, loss } = gradients(model);
     let gradients = gradients.iter().map(|unit| unit.to_device(Device::Cpu)).collect();
@@ -88,7 +88,7 @@ fn loss_and_gradients_of_every_family_are_near_the_cpus() {
     for family in FAMILIES {
         let wanted = found(&fresh(family));
         for (precision, bounds) in [(Precision::F32, [FP32, 1e-5]), (Precision::Bf16, [GRADIENTS, LOSS])] {
-            // A mixture's router chooses other experts in bf16 where two are near each other.
+            // In bf16 a mixture's router may choose other experts if two are close.
             if family == "qwen3_moe" && precision == Precision::Bf16 {
                 continue;
             }
@@ -137,7 +137,8 @@ fn steps_on_a_gpu_are_near_the_cpus_and_repeat_their_bits() {
     for (precision, bound) in [(Precision::F32, FP32), (Precision::Bf16, 0.3)] {
         let compute = on_gpu(precision);
         let got = after_steps(&compute, false);
-        // Of the way that three steps went: Adam's first steps go by signs, and small gradients change theirs in bf16.
+        // Compares the change over three steps: Adam's first steps follow signs, and small gradients change their sign
+        // in bf16.
         let apart = apart(&(&got - &begun), &(&wanted - &begun));
         println!("three steps, {precision:?}: {apart:e} apart");
         assert!(apart < bound, "{precision:?}: {apart:e} apart");

@@ -1,4 +1,4 @@
-//! The trainer's parts, called as a library; ranks are threads that meet on the loopback.
+//! Tests of the trainer's parts as a library; ranks are threads with a rendezvous on the loopback.
 //!
 //! One binary, because linking libtorch takes longer than most of these tests.
 

@@ -1,8 +1,8 @@
-//! Every option of the objective, as a step executes it: its gradient against the objective's scalar words and one
-//! graph of the whole model.
+//! Every option of the objective, as a step executes it: compares its gradient with the objective's scalar formulas and
+//! one graph of the whole model.
 //!
-//! A step's gradient is seen in AdamW's first moment: without memory (beta 0) and without clipping that is the last
-//! optimizer step's gradient.
+//! AdamW's first moment shows a step's gradient: without memory (beta 0) and without clipping it is the last optimizer
+//! step's gradient.
 
 use crate::common::graph::{At, expected};
 use crate::common::{algorithm, alone, batch, config, flat, model, ranks, worlds};
@@ -43,16 +43,16 @@ fn plain() -> Algorithm {
     }
 }
 
-/// More than one rank, where that can be tested.
+/// More than one rank, if that can be tested.
 fn several() -> u32 {
     worlds([1, 2]).pop().unwrap()
 }
 
-/// Gradients by unit, whole, and rank 0's metrics.
+/// Whole gradients by unit, and rank 0's metrics.
 type StepOutcome = (Vec<Vec<f32>>, StepMetrics);
 
-/// Of each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights
-/// are put back in between.
+/// For each of `many`: the last optimizer step's gradient after `act` on every rank. `prepare` is called once; weights
+/// are restored in between.
 fn taken<T: Sync>(
     world: u32,
     many: &[T],
@@ -263,7 +263,7 @@ fn options() -> Vec<(&'static str, Algorithm)> {
 #[test]
 fn every_option_has_the_gradient_and_loss_of_the_objective_in_one_graph_however_rows_are_packed() {
     let batch = turns(1);
-    // The policy is not the base any more.
+    // The policy differs from the base.
     let moved = |model: &mut Sharded| {
         model.base_is_here();
         crate::common::steps(model, 3..=4);
@@ -356,7 +356,7 @@ fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
         let metrics = grpo::step(&mut model, &batch, "batch", algorithm, 0).unwrap();
         (flat(&model.weights().unwrap()), metrics)
     };
-    // It takes nothing from the rewards, but looks at all of both models' logprobs.
+    // It changes no reward, but computes all logprobs of both models.
     let nothing = kl(KlEstimator::K1, KlGradient::Estimator).map(|kl| Kl {
         coefficient: 0.0,
         placement: KlPlacement::Reward,
@@ -365,8 +365,8 @@ fn logprobs_that_shaped_the_reward_are_those_that_later_steps_compare_with() {
     let ((found, looked), (wanted, metrics)) = (step(&with(nothing)), step(&with(None)));
     assert!(found.iter().zip(&wanted).all(|(a, b)| (a - b).abs() < 1e-6));
     assert!((looked.ratio_deviation / metrics.ratio_deviation - 1.0).abs() < 1e-3 && looked.rows_overlong == 2);
-    // The base model's and the policy's once each, of all rows; the other one has the policy's of rows that it trains
-    // on.
+    // One pass each of the base model and the policy over all rows; the other run has one pass of the policy over its
+    // trained rows.
     let forward = Forward::of(&config());
     let looking = |rows: Vec<TrainRow>| forward.looking(&MiniBatch::new(rows, &alone()).unwrap().packing.work());
     let stored = batch.rows.iter().map(|row| TrainRow {
@@ -423,7 +423,7 @@ fn later_steps_of_a_batch_compare_with_the_weights_that_it_began_with() {
             }),
             mini_batches: 2,
             epochs: 2,
-            // So wide that some sequences' ratios are inside.
+            // Wide enough that some sequences' ratios are inside.
             clip: Clip {
                 low: 0.6,
                 high: 2.0,
@@ -441,7 +441,7 @@ fn later_steps_of_a_batch_compare_with_the_weights_that_it_began_with() {
         };
         let (found, metrics) = taken(several(), &[()], |_| (), act).remove(0);
         assert!(metrics.updates == 4 && metrics.ratio_deviation > 1e-3, "{metrics:?}");
-        // The three before it by hand: gradients of one graph, stepped by AdamW.
+        // The three optimizer steps before it by hand: gradients of one graph, stepped by AdamW.
         let mut by_hand = alone();
         for takes in [&first as &dyn Fn(&Row) -> bool, &last, &first] {
             let now = by_hand.weights().unwrap();
@@ -483,7 +483,7 @@ fn beside_an_adapter_the_frozen_model_is_the_reference() {
     assert!(first.kl.abs() < 1e-9, "an adapter begins at its base: {first:?}");
     let second = grpo::step(&mut model, &batch(2), "batch", &algorithm, 0).unwrap();
     assert!(second.kl > 1e-6, "{second:?}");
-    // The same policy as whole weights, with the same base beside it.
+    // The same policy as full weights, with the same base.
     let merged = Sharded::new(
         config(),
         grpo_native::Group::join(&grpo_native::Rendezvous::alone()).unwrap(),

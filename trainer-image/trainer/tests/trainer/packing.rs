@@ -1,4 +1,4 @@
-//! Packs: what is shared, where it stands, how it is cut and dealt.
+//! Packs: shared prefixes, layout, cutting and dealing.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,7 +25,7 @@ fn row(tokens: &[u32], trained: usize) -> TrainRow {
     }
 }
 
-/// What each token of a pack sees, itself among it, in the order of positions.
+/// The places that each token of a pack sees, itself included, in the order of positions.
 fn sees(pack: &Pack) -> Vec<Vec<usize>> {
     let mut sees: Vec<Vec<usize>> = vec![Vec::new(); pack.tokens.len()];
     for piece in &pack.pieces {
@@ -40,7 +40,8 @@ fn sees(pack: &Pack) -> Vec<Vec<usize>> {
     sees
 }
 
-/// Every trained token of every row is predicted once, from a state that has seen exactly what came before it.
+/// Checks that every trained token of every row is predicted once, from a state that has seen exactly the tokens before
+/// it.
 fn is_faithful(rows: &[TrainRow], packing: &Packing) {
     let mut trained: Vec<(usize, usize)> = Vec::new();
     let mut prefixes: HashMap<Vec<u32>, u64> = HashMap::new();
@@ -95,7 +96,7 @@ proptest! {
         prop_assert_eq!(packing.ranks.len(), ranks);
         is_faithful(&rows, &packing);
         for pack in packing.ranks.iter().flatten() {
-            // Two tokens that have seen the same are one.
+            // Two tokens with the same history would be one.
             let mut seen: Vec<Vec<u32>> = sees(pack).iter().map(|s| s.iter().map(|at| pack.tokens[*at]).collect()).collect();
             let all = seen.len();
             seen.sort();
@@ -123,7 +124,7 @@ fn turns(prompt: &[u32], seed: u32, turns: u32, length: u32) -> Vec<TrainRow> {
 #[test]
 fn rows_of_a_group_share_their_prompt_in_one_call_and_turns_their_history_in_none() {
     let prompt: Vec<u32> = (0..100).collect();
-    // Completions of one prompt: two runs of one token each are cut off the ends, for nothing is predicted from them.
+    // Answers to one prompt; a row's last token is cut off, because nothing is predicted from it.
     let group: Vec<TrainRow> = (0..8)
         .map(|g| row(&[prompt.clone(), vec![500 + g; 11]].concat(), 11))
         .collect();
@@ -132,7 +133,7 @@ fn rows_of_a_group_share_their_prompt_in_one_call_and_turns_their_history_in_non
         panic!("{packing:?}")
     };
     assert_eq!((only.tokens.len(), packing.row_tokens), (100 + 8 * 10, 8 * 111));
-    // The longest path, seven others, and one piece between.
+    // The heavy path, seven others, and one shared piece.
     assert_eq!(only.pieces.len(), 9);
     let shared: Vec<_> = only.pieces.iter().filter(|piece| !piece.causal).collect();
     assert_eq!((shared[0].queries.clone(), shared[0].keys.clone()), (110..180, 0..100));
@@ -172,7 +173,7 @@ fn a_group_is_cut_between_its_episodes_and_groups_share_a_pack_where_they_fit() 
         );
         is_faithful(&rows, &packing);
     }
-    // What no budget can hold is one pack all the same, and its prefixes come along.
+    // A row above the budget is still one pack, together with its prefixes.
     let packing = pack(&turns(&[7; 50], 1, 10, 20), 100, 1, &COST);
     assert_eq!((packing.ranks[0].len(), packing.unique_tokens), (1, 249));
 }

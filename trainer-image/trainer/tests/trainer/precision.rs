@@ -1,5 +1,5 @@
-//! Steps in bf16 over fp32 masters, beside the same in fp32, and both by the operations that devices other than the CPU
-//! compute with.
+//! Compares steps in bf16 over fp32 masters with steps in fp32, and both with the operations of devices other than the
+//! CPU.
 
 use crate::common::{alone, config, flat, model, ranks, steps, tested, worlds};
 use grpo_model::lora::Lora;
@@ -15,7 +15,7 @@ use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
 /// bf16 keeps 8 bits, and a path through this model rounds a few dozen times; its sums are short, so little of that is
-/// averaged away. Of a unit's gradient, by norm.
+/// averaged away. For a unit's gradient, by norm.
 pub const GRADIENTS: f64 = 4e-2;
 pub const LOSS: f64 = 2e-3;
 
@@ -46,7 +46,7 @@ pub struct Found {
     pub loss: f64,
 }
 
-/// Of weighted logprobs.
+/// Gradients of weighted logprobs.
 pub fn gradients(model: &Sharded) -> Found {
     let rows = rows();
     let batches = batches(model, &rows);
@@ -86,7 +86,7 @@ fn loss_and_gradients_in_bf16_are_near_those_in_fp32_by_either_schedule() {
     model = model.compute_in(Precision::Bf16);
     let kept = gradients(&model);
     near(&kept, &wanted, GRADIENTS);
-    // A part of that is the weights' own rounding, which no precision of the computation takes back.
+    // Part of the difference is the weights' own rounding, which no precision of the computation undoes.
     let mut weights = model.weights().unwrap();
     for array in weights.values_mut() {
         let rounded = Tensor::from_slice(&array.values)
@@ -103,7 +103,7 @@ fn loss_and_gradients_in_bf16_are_near_those_in_fp32_by_either_schedule() {
     );
     model.activation_bytes = 0;
     let streamed = gradients(&model);
-    // Blocks to the bit; the embedding's two parts are added in another order.
+    // Blocks have equal bits; the embedding's two parts are added in another order.
     let mut blocks = streamed.gradients.iter().zip(&kept.gradients).skip(1);
     assert!(blocks.all(|(a, b)| a.equal(b)) && streamed.loss == kept.loss);
     assert!(apart(&streamed.gradients[0], &kept.gradients[0]) < 1e-6);
@@ -111,7 +111,7 @@ fn loss_and_gradients_in_bf16_are_near_those_in_fp32_by_either_schedule() {
 
 #[test]
 fn a_mixtures_gradients_in_bf16_are_near_those_in_fp32() {
-    // They are near only where no token is between two experts: none of these is.
+    // They are near only if no token is between two experts, as here.
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libs/model/tests/golden/moe");
     let config = grpo_model::Config::read(&dir).unwrap();
     let source = Source::open(&dir, &config).unwrap();
@@ -170,7 +170,7 @@ fn masters_keep_updates_that_bf16_weights_would_lose() {
             .mean(Kind::Float)
             .double_value(&[])
     };
-    // What is left where each step is added to weights in bf16.
+    // The weights if each step were added to bf16 values.
     let mut lost = begun.copy();
     let mut last = Tensor::from_slice(&before[layer].values);
     for _ in 0..40 {

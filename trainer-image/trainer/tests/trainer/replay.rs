@@ -19,7 +19,7 @@ use grpo_trainer::state::sha256;
 use grpo_trainer::train_row::TrainRow;
 use tch::{Kind, Tensor};
 
-/// Of its two layers the second has experts, two of five a token.
+/// Two layers; the second has five experts, two per token.
 fn config() -> Config {
     family_config("qwen3_moe")
 }
@@ -32,7 +32,7 @@ fn alone() -> Sharded {
     mixture(Group::join(&Rendezvous::alone()).unwrap())
 }
 
-/// An engine's choice: any, but the same for tokens that have the same before them.
+/// An engine's choice: arbitrary, but equal for tokens with the same history.
 fn chosen(tokens: &[u32]) -> [u8; 2] {
     let sum = tokens
         .iter()
@@ -41,7 +41,7 @@ fn chosen(tokens: &[u32]) -> [u8; 2] {
     [first as u8, ((first + 1 + (sum >> 9) % 4) % 5) as u8]
 }
 
-/// Writes what is recorded of some of a row's tokens, each part into a file.
+/// Writes the record of some of a row's tokens, each part into a file.
 fn record(root: &Path, name: &str, tokens: &[u32], parts: &[(usize, usize)]) -> Vec<ExpertsSpan> {
     let span = |(part, (from, to)): (usize, &(usize, usize))| {
         let (from, to) = (*from, *to);
@@ -54,8 +54,8 @@ fn record(root: &Path, name: &str, tokens: &[u32], parts: &[(usize, usize)]) -> 
     parts.iter().enumerate().map(span).collect()
 }
 
-/// A batch of which an engine has recorded the experts, in a store at `root`: of all tokens but one, and the last,
-/// which no engine computes.
+/// A batch with recorded experts in a store at `root`: for all tokens except one, and except the last, which no engine
+/// computes.
 fn recorded(root: &Path, step: u32) -> Batch {
     let mut batch = batch(step);
     for row in &mut batch.rows {
@@ -66,10 +66,10 @@ fn recorded(root: &Path, step: u32) -> Batch {
     batch
 }
 
-/// Tokens of each of [`rows`] that are recorded. Of those that rows share it does not matter whose record is taken.
+/// Recorded tokens of each of [`rows`]. For shared tokens any row's record may be used.
 const KNOWN: usize = 4;
 
-/// Rows that begin alike, and one that does not.
+/// Rows with a common prefix, and one without it.
 fn rows(root: &Path) -> Vec<TrainRow> {
     let texts: [&[u32]; 4] = [
         &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10],
@@ -108,7 +108,7 @@ fn distance(a: &[Vec<f64>], b: &[Vec<f64>]) -> f64 {
 fn what_is_packed_goes_through_the_experts_that_each_row_s_tokens_went_through() {
     let folder = tempfile::tempdir().unwrap();
     let rows = rows(folder.path());
-    // Unpacked, and from the numbers themselves.
+    // Without packing, and with the experts given directly.
     let mut padded = MicroBatch::padded(&rows, 0);
     let t = padded.ids.size()[1] as usize;
     let mut experts = vec![-1i64; rows.len() * t * 2];
@@ -262,7 +262,7 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
     assert_eq!(flat(&model.weights().unwrap()), before);
 }
 
-/// The others would wait for it in their next exchange.
+/// Otherwise the other ranks would wait for it in their next exchange.
 #[test]
 fn a_record_that_one_rank_cannot_read_is_refused_by_all() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

@@ -1,4 +1,4 @@
-//! What a step of several mini-batches tells, and what it does not compute.
+//! Metrics of a step with several mini-batches, and the work that it skips.
 
 use crate::common::{algorithm, alone, batch, flat, model, ranks, worlds};
 use grpo_crds::algorithm::{Algorithm, Kl, OldLogprobs};
@@ -38,7 +38,7 @@ fn groups_without_an_advantage_are_not_computed_and_change_no_weight() {
         let metrics = grpo::step(&mut model, &batch(1), "batch", &algorithm, 0).unwrap();
         (flat(&model.weights().unwrap()), metrics)
     };
-    // A divergence is of all rows, though it is worth nothing here.
+    // A divergence needs all rows, although its coefficient is 0 here.
     let ((found, short), (wanted, whole)) = (step(None), step(Some(nothing)));
     assert_eq!(
         (short.groups_zero_variance, short.trained_tokens),

@@ -104,7 +104,7 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     let bytes = std::fs::read(&shard).unwrap();
     std::fs::write(&shard, &bytes[..bytes.len() / 2]).unwrap();
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
-    // One without its manifest never was.
+    // A checkpoint without its manifest does not count.
     store.write_shards(&model, "l1", 3).unwrap();
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
 
@@ -113,7 +113,7 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
 }
 
-/// What is sealed is what was written, and is not read again for that.
+/// Sealing uses the checksums of the written bytes and does not read the files again.
 #[test]
 fn a_file_that_changed_before_its_checkpoint_was_sealed_makes_no_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
@@ -265,7 +265,7 @@ fn a_version_that_lacks_a_tensor_is_not_published() {
     assert_eq!(store.versions().unwrap(), []);
 }
 
-/// A volume without room, while `full` says so.
+/// A volume without space while `full` is set.
 #[derive(Debug)]
 struct Volume {
     files: LocalFileSystem,
@@ -372,7 +372,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
     assert_eq!(store.versions().unwrap(), [published]);
 
-    // Room again: the next attempt tidies up, and both go through.
+    // Space again: the next attempt sweeps, and both succeed.
     full.store(false, Ordering::Relaxed);
     store.sweep().unwrap();
     save(&store, &model, 2);
@@ -394,7 +394,7 @@ fn a_version_counts_when_its_manifest_is_there_and_what_has_none_is_tidied_up() 
     let weights = model.weights().unwrap();
     let whole = || publish(&store, &weights, folder.path(), 1, None).unwrap();
     let (first, _) = whole();
-    // As a process leaves it that ends before the manifest.
+    // The state after a process that ended before the manifest.
     std::fs::remove_file(folder.path().join(paths::weights_manifest("l1-v1"))).unwrap();
     assert_eq!(store.versions().unwrap(), []);
     store.sweep().unwrap();
@@ -435,7 +435,7 @@ fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
     let refused = [
         publish(&old, &other, root, 2, None).map(|_| ()),
         old.write_shards(&model, "l1", 2).map(|_| ()),
-        // Also what has its name already.
+        // Also files that have their names already.
         old.write_shards(&model, "l1", 1).map(|_| ()),
         old.seal(&model, "l1", 1, &[Written::default()], 1),
         old.create("metrics/trainer/000002.json", &b"{}"[..]).map(|_| ()),

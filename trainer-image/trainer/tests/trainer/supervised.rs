@@ -1,4 +1,4 @@
-//! Supervised steps against plain autograd, and over ranks.
+//! Compares supervised steps with plain autograd, and over ranks.
 
 use crate::common::graph::Graph;
 use crate::common::{algorithm, alone, batch, flat, model, ranks, worlds};
@@ -20,7 +20,7 @@ fn conversations(step: u32) -> Batch {
     batch
 }
 
-/// The mean negative logprob of what is learnt, over tokens or over rows.
+/// The mean negative logprob of the trained tokens, over tokens or over rows.
 fn expected(graph: &Graph, batch: &Batch, by: Aggregation) -> Tensor {
     let learnt: usize = batch.rows.iter().map(|row| row.sampled()).sum();
     let mut loss = Tensor::from(0.0f32);
@@ -66,7 +66,7 @@ fn loss_and_gradient_are_those_of_plain_autograd() {
 #[test]
 fn the_loss_on_held_out_rows_is_that_of_the_weights_after_the_step() {
     let (mut trained, batch) = (alone(), conversations(1));
-    // Held out rows are then measured in parts.
+    // Makes it measure held-out rows in parts.
     trained.micro_batch_tokens = 8;
     let metrics = supervised::step(&mut trained, &batch, "batch", &algorithm(), 0).unwrap();
     let held_out = Batch {

@@ -1,5 +1,5 @@
-//! Turns as rows of their own: histories that grow, are trimmed and begin anew, packed as trees, against the same rows
-//! computed one by one, in double precision.
+//! One row per turn: histories that grow, are trimmed and restart, packed as trees, compared in double precision with
+//! the same rows computed one by one.
 
 use crate::common::graph::Graph;
 use crate::common::{alone, config};
@@ -14,8 +14,7 @@ use tch::{Kind, Tensor};
 /// Longest history of a turn: the model has 64 positions.
 const LONGEST: usize = 44;
 
-/// One row for each turn of an episode: its history, of which turns in the middle are left out where it does not fit,
-/// and its answer.
+/// One row for each turn of an episode: its history, without turns in the middle if it does not fit, and its answer.
 fn turns_of_episode(random: &mut StdRng, prompt: &[u32], episode: usize) -> Vec<TrainRow> {
     let words =
         |random: &mut StdRng, count: usize| -> Vec<u32> { (0..count).map(|_| random.random_range(0..60)).collect() };
@@ -25,7 +24,7 @@ fn turns_of_episode(random: &mut StdRng, prompt: &[u32], episode: usize) -> Vec<
         let mut history = prompt.to_vec();
         let whole: usize = turns.iter().map(Vec::len).sum();
         if prompt.len() + whole > LONGEST {
-            // A marker, and the newest turns that fit behind it.
+            // A marker, then the newest turns that fit.
             history.push(63);
             let mut kept: Vec<&Vec<u32>> = Vec::new();
             let mut length = history.len();

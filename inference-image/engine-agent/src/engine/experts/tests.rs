@@ -5,7 +5,7 @@ const ASKED: Asked = Asked { from: 2, tokens: 2 };
 /// `numpy.save` of `[[[1, 2], [3, 4]], [[5, 6], [7, 200]]]`, unsigned 8 bits, as vLLM 0.32's `numpy2base64` returns
 /// it.
 const BY_NUMPY: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnfHUxJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAgMEBQYHyA==";
-/// The same in 16 bits, with 300 in place of 200.
+/// `BY_NUMPY` in 16 bits, with 300 instead of 200.
 const BY_NUMPY_WIDE: &str = "k05VTVBZAQB2AHsnZGVzY3InOiAnPHUyJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDIsIDIsIDIpLCB9ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAAIAAwAEAAUABgAHACwB";
 
 #[test]

@@ -7,7 +7,7 @@ use crate::admission::{
 
 const WAIT: SignedDuration = SignedDuration::from_secs(900);
 
-/// A cluster of these nodes to which more may be added.
+/// A cluster of these nodes that can add more.
 fn autoscaled(nodes: &[(&str, u32)]) -> World {
     let mut world = World::new(nodes.iter().map(|(name, gpus)| node(name, *gpus)).collect());
     world.scale_up = Some(WAIT);
@@ -67,7 +67,7 @@ fn runs_that_fit_go_first_and_are_not_delayed_while_nodes_are_added_for_another(
     let mut world = autoscaled(&[("a", 8)]);
     world.add("large", 90, (4, 8), (0, 0));
     world.add("fits", 30, (1, 4), (0, 0));
-    // The younger one fits: nothing is asked for before it has its place.
+    // The younger run fits: no nodes are requested before it has its place.
     assert!(matches!(world.step(), Some(Step::Lift { run, .. }) if run == "fits"));
     assert!(world.is_whole("fits"));
     assert!(matches!(world.step(), Some(Step::Lift { run, .. }) if run == "large"));
@@ -100,7 +100,7 @@ fn a_rank_that_lost_its_node_gets_a_new_one() {
     assert!(world.is_whole("run"));
 }
 
-/// One of two nodes is gone, and the pod on it was made again.
+/// One of two nodes is gone, and its pod was created again.
 fn torn() -> World {
     let mut world = autoscaled(&[("a", 8), ("b", 8)]);
     world.add("run", 60, (2, 8), (0, 0));
@@ -114,7 +114,7 @@ fn a_run_that_lost_a_part_keeps_others_waiting_and_its_own_deadline_while_its_no
     let mut world = torn();
     world.add("young", 30, (1, 4), (0, 0));
     assert!(matches!(world.step(), Some(Step::Lift { run, .. }) if run == "run"));
-    // A node comes that the other one would fit on as well, and the scheduler has not looked yet.
+    // A node comes on which the other run would fit as well, and the scheduler has not acted yet.
     world.nodes.push(node("new", 8));
     assert_eq!(world.decide().step, None);
     assert_eq!(world.message("young").0, "BehindAnotherRun");

@@ -59,7 +59,7 @@ fn a_trainers_speed_follows_from_its_gpu_its_rows_and_what_fits_beside_the_state
     };
     assert_eq!(speed(json!({"trainer": {"nodes": 2}})), None);
     assert_eq!(speed(json!({"model": {"hub": {"repo": "org/policy"}}})), None);
-    // Without a limit rows are taken for as long as packs.
+    // Without a limit, rows count as long as packs.
     assert_eq!(speed(json!({})).unwrap().row, u64::from(GPU_TOKENS));
     // Short rows are packed to 16,384 tokens, whose activations do not fit; 4,096 of them do.
     let packed = speed(adapter(json!({"gpusPerNode": 1}), 4096.into())).unwrap();

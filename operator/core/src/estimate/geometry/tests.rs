@@ -1,6 +1,6 @@
 use super::*;
 
-/// Parameters that the models' cards say, in billions.
+/// Parameters by the models' cards, in billions.
 #[test]
 fn published_geometries_have_the_parameters_that_are_published() {
     let models = DENSE.iter().chain(&MIXTURES);

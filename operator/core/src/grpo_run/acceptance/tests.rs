@@ -13,7 +13,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The cases that the tests of the contracts read, too.
+/// The cases, shared with the tests of the contracts.
 const CASES: &str = include_str!("../../../../../libs/contracts/tests/unsupported.yaml");
 const BASES: &str = include_str!("../../../../../crds/tests/support/bases.yaml");
 
@@ -41,7 +41,7 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Every case: what it is, the run as it was accepted by the API server, and the fields that are refused.
+/// Every case: its name, the run as the API server accepted it, and the refused fields.
 fn cases() -> Vec<(String, GrpoRun, Vec<String>)> {
     let cases: Vec<Case> = serde_yaml_ng::from_str(CASES).unwrap();
     let bases: Value = serde_yaml_ng::from_str(BASES).unwrap();
@@ -87,7 +87,7 @@ fn an_accepted_run_says_so_from_its_first_status_on() {
     assert_eq!((&*status, &*reason), ("True", "SpecValid"));
 }
 
-/// The first case's run with `change`, as an operator with these settings sees it.
+/// The condition of the first case's run with `change`, under an operator with these settings.
 fn first(settings: &Settings, change: impl FnOnce(&mut RunObservation)) -> (String, String, String) {
     let mut run = seen(cases().remove(0).1);
     change(&mut run);

@@ -10,7 +10,7 @@ use crate::{
     settings::Settings,
 };
 
-/// What a training run with an adapter of rank 16 says of the pool it refers to.
+/// The blocker from the pool of a training run with an adapter of rank 16.
 fn of_pool(engine: &str, lora: Option<u32>, own: bool) -> Option<Blocker> {
     let mut run: grpo_crds::GrpoRun = object(DEMO);
     run.spec.model.lora = Some(serde_json::from_value(serde_json::json!({"rank": 16})).unwrap());
@@ -59,7 +59,7 @@ fn a_run_that_replays_experts_waits_for_a_pool_that_reports_them() {
     assert_eq!(experts_unreported(&run.spec, &pool), None, "it may be dense");
 }
 
-/// What a run of this mode says of the pool it refers to, which has this engine and this status.
+/// The blocker from the shared pool of a run of this mode; the pool has this engine and this status.
 fn of_shared(mode: Mode, engine: serde_json::Value, status: serde_json::Value) -> Option<Blocker> {
     let mut run: grpo_crds::GrpoRun = object(DEMO);
     run.spec.mode = mode;
@@ -121,7 +121,7 @@ fn a_run_that_trains_waits_for_a_pool_to_which_weights_can_be_brought() {
     }
 }
 
-/// A run of this mode whose turns the pool `judge` judges.
+/// A run of this mode with turns judged by the pool `judge`.
 fn judged(mode: Mode, judge: Option<InferencePool>) -> RunObservation {
     let mut run: grpo_crds::GrpoRun = object(DEMO);
     run.spec.mode = mode;

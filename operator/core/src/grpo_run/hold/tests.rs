@@ -54,7 +54,7 @@ fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
         state: PodState::Succeeded,
         ..unbound(0, 2)
     };
-    /// Ranks to create, pods there, whether it gives back; then whether it holds and what is deleted.
+    /// Ranks to create, existing pods, whether the run gives back; expected: whether it holds, and the deleted pods.
     type Case = (&'static [u32], Vec<PodFacts>, bool, bool, &'static [&'static str]);
     let cases: [Case; 8] = [
         (&[0, 1], vec![], false, true, &[]),

@@ -1,4 +1,4 @@
-//! Runs that wait to be admitted, are suspended, go on, end, and are cleaned up.
+//! Runs that wait for admission, are suspended, resume, end, and are cleaned up.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRu
     run
 }
 
-/// The same run one reconcile later, when what was decided has been written and done.
+/// The same run one reconcile later, after the decision was written and executed.
 fn after(mut run: RunObservation) -> RunObservation {
     let decision = decided(&run);
     run.run.status = Some(decision.status.clone());
@@ -148,7 +148,7 @@ fn with_a_queue_kueue_lets_the_pods_in() {
     assert_eq!(decision.status.phase, Some(Phase::Queued));
 }
 
-/// A run with a queue that waits for something, and the reason.
+/// A queued run with an unmet precondition, and the reason.
 fn queued_and_blocked() -> [(RunObservation, &'static str); 4] {
     let queued = || with_spec(new_demo(), |run| run.spec.queue_name = Some("gpus".into()));
     let named_pool = |uid: Option<&str>| {
@@ -199,7 +199,7 @@ fn a_pool_of_another_namespace_is_used_only_where_it_lets_the_runs_namespace_in(
     for words in ["in namespace big", "have team added to spec.allowedNamespaces"] {
         assert!(message.contains(words), "{message}");
     }
-    // Whether the pool exists is not told.
+    // The message does not reveal whether the pool exists.
     let absent = RunObservation {
         sandboxes: None,
         ..shared(&[])
@@ -265,7 +265,7 @@ fn a_run_that_the_quota_refused_gives_back_what_is_not_on_a_node_and_waits() {
         trainer_pods: vec![waiting("demo-trainer-1-0")],
         unbound_engines: vec!["demo-engine-0".into()],
         verdict: None,
-        // Not all of its pods have been made.
+        // Only some of its pods were created.
         attempts: Default::default(),
         ..running_demo()
     };
@@ -554,7 +554,7 @@ fn a_deleted_run_is_forgotten_by_admission() {
     assert_eq!(decided(&demo).admission, AdmissionStep::Forget);
 }
 
-/// Defect 28: a sampler that is never updated is not passed over in silence.
+/// Defect 28: a sampler that is never updated must be reported.
 #[test]
 fn a_run_whose_sampler_is_frozen_says_so() {
     let frozen = |run: &mut GrpoRun| {
@@ -587,7 +587,7 @@ fn a_run_that_asks_for_what_no_process_executes_fails_before_a_pod_is_made() {
 
     let other_images = decide(&asks, &Settings::admitting_unsupported());
     assert!(!other_images.create.is_empty());
-    // The driver of a run that runs already says so itself.
+    // The driver of a run that is under way reports it itself.
     let running = with_spec(running_demo(), sampled_otherwise);
     assert_eq!(decided(&running).status.phase, Some(Phase::Running));
 }
@@ -608,7 +608,7 @@ fn a_run_on_its_nodes_stays_running_when_the_largest_node_leaves_or_an_agent_mis
     assert_eq!(decided(&begun).status.phase, Some(Phase::Pending));
 }
 
-/// Kueue would admit a run that another one keeps from its pool, or from beginning at all.
+/// Kueue would admit a run that another run keeps from its pool, or that cannot begin at all.
 #[test]
 fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
     let queued = |missing: bool, claimed: Option<&str>| {
@@ -644,7 +644,7 @@ fn a_shared_pool_is_claimed_when_the_run_fits_and_given_back_when_it_cannot_begi
         })
     };
     let (ours, free) = (Some("uid-1"), None);
-    // Whether it refers to a pool, the verdict, who has the claim, whether a pod is on a node; what is done.
+    // Refers to a pool, verdict, holder of the claim, a pod is on a node; expected step.
     let cases = [
         (true, None, free, false, ClaimStep::Leave),
         (true, verdict(false, Reason::NeverFits), free, false, ClaimStep::Leave),

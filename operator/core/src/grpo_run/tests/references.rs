@@ -1,4 +1,4 @@
-//! Secrets and ConfigMaps that a run names: asked for before it asks for capacity, and mounted in the driver alone.
+//! Secrets and ConfigMaps that a run names: checked before the run asks for capacity, and mounted in the driver alone.
 
 use grpo_crds::GrpoRun;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The demo with a gated dataset of the hub, and with a list of instances that both of its sets use.
+/// The demo with a gated dataset of the hub, and with a list of instances for both of its sets.
 fn with_references(mut run: GrpoRun) -> GrpoRun {
     let hub = json!({"repo": "a/b", "split": "train", "tokenSecretRef": {"name": "hub", "key": "HF_TOKEN"}});
     let ids = json!({"instanceIds": {"configMapRef": {"name": "django", "key": "ids.txt"}}});
@@ -206,7 +206,7 @@ fn driver_and_trainer_share_the_cache_of_the_runs_pool() {
     }
 }
 
-/// The demo with model and rows of buckets.
+/// The demo with its model and dataset in buckets.
 fn with_buckets(mut run: GrpoRun) -> GrpoRun {
     let bucket = |url: &str, secret: &str| json!({"objectStore": {"url": url, "endpoint": "http://s3.team.svc:9000", "credentialsSecretRef": {"name": secret}}});
     run.spec.model = serde_json::from_value(bucket("s3://models/qwen", "models")).unwrap();
@@ -320,7 +320,7 @@ fn the_keys_of_a_stores_bucket_are_files_of_driver_and_trainer_and_asked_for_bef
     assert_eq!(pods, 3);
 }
 
-/// What a cloud's webhook needs: an account of a known name, a label that it looks for, variables that it does not set.
+/// A cloud's webhook needs an account of a known name and a label, and sets variables that the operator leaves unset.
 #[test]
 fn buckets_without_a_secret_are_reached_as_the_account_of_the_pod() {
     let mut run = new_demo();

@@ -1,5 +1,5 @@
-//! Statuses of runs that wait, run and failed, as this controller writes them: what the tests of `kubectl grpo` turn
-//! into the screens of the book. `UPDATE_SCREENS=1 cargo test -p grpo-operator-core screens` writes them anew.
+//! Statuses of waiting, running and failed runs, as this controller writes them: the tests of `kubectl grpo` turn them
+//! into the screens of the book. `UPDATE_SCREENS=1 cargo test -p grpo-operator-core screens` writes them again.
 
 use std::{fs, path::Path};
 
@@ -23,7 +23,7 @@ use crate::{
 
 const PDB: &str = include_str!("../../../../../docs/examples/2-swe-pdb-8b.yaml");
 
-/// A file of screens: an example, what is changed in it, and the status that it has.
+/// A file of screens: an example, its changes, and its status.
 #[derive(Serialize)]
 struct Screen<'a> {
     example: &'a str,

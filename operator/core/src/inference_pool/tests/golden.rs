@@ -1,7 +1,7 @@
-//! Pools as people write them, and exactly what is made of them: `golden/<name>/pool.yaml` and
+//! Pools as users write them, and the exact objects created from them: `golden/<name>/pool.yaml` and
 //! `golden/<name>/objects.yaml`.
 //!
-//! `make golden` writes the latter; without it they are compared.
+//! `make golden` writes the latter; otherwise they are compared.
 
 use std::{fs, path::PathBuf};
 

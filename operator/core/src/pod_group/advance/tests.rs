@@ -21,7 +21,7 @@ fn group(size: u32) -> PodGroups {
     }
 }
 
-/// Ranks of the pods that are to be made, all of them of the current attempt.
+/// Ranks of the pods to create, all of them of the current attempt.
 fn ranks(update: &GroupUpdate) -> Vec<u32> {
     let keys = update.create.iter();
     keys.inspect(|key| assert_eq!((key.group, key.attempt), (0, update.status.current)))
@@ -303,8 +303,8 @@ fn any_state() -> impl Strategy<Value = PodState> {
 }
 
 proptest! {
-    /// For every history of pod states: no pod exists twice, no rank is made twice in an attempt, attempts only grow,
-    /// and the group comes to an end or keeps pods of one attempt only.
+    /// For every history of pod states: no pod exists twice, no rank is created twice in an attempt, attempts only
+    /// grow, and the group ends or keeps pods of one attempt only.
     #[test]
     fn attempts_only_grow_and_never_mix(
         size in 1u32..4,

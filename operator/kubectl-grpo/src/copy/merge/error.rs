@@ -1,4 +1,4 @@
-//! What can go wrong with a merge, each with the next step.
+//! Errors of a merge, each with the next step.
 
 use grpo_model::ModelError;
 use std::io;
@@ -24,7 +24,7 @@ pub enum MergeError {
     There { target: PathBuf },
 }
 
-/// What failed on which file or folder.
+/// Makes an error of an operation on a file or folder.
 pub fn disk<'a>(doing: &'static str, path: &'a Path) -> impl Fn(io::Error) -> MergeError + 'a {
     move |source| MergeError::Disk {
         doing,

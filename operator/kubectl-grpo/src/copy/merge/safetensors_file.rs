@@ -1,4 +1,4 @@
-//! A safetensors file that is read from its beginning to its end: the header, then one tensor after the other.
+//! Reads a safetensors file from beginning to end: the header, then one tensor after another.
 
 use super::error::{MergeError, disk};
 use super::values::{Kind, decoded};
@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-/// The longest header that is read, as the format's own library has it.
+/// The longest accepted header, as in the format's own library.
 const LONGEST_HEADER: u64 = 100_000_000;
 const METADATA: &str = "__metadata__";
 
 /// The tensors of a file, in the order of their bytes.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// As they lie in the file, with their length.
+    /// The header's bytes as in the file, including its length.
     pub bytes: Vec<u8>,
     pub tensors: Vec<Tensor>,
 }
@@ -42,7 +42,7 @@ fn malformed(path: &Path, what: impl Into<String>) -> MergeError {
 }
 
 impl Header {
-    /// Leaves the input at the first tensor.
+    /// Reads the header, and leaves the input at the first tensor.
     pub fn read(input: &mut impl Read, path: &Path) -> Result<Self, MergeError> {
         let mut length = [0; 8];
         input.read_exact(&mut length).map_err(disk("reading", path))?;
@@ -103,12 +103,12 @@ impl Header {
 }
 
 impl Tensor {
-    /// How many values it has.
+    /// The number of values.
     pub fn numbers(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The type of its values, if it is one that is computed with.
+    /// The type of the values; an error if it cannot be computed with.
     pub fn kind(&self, path: &Path) -> Result<Kind, MergeError> {
         let what = || {
             format!(
@@ -119,7 +119,7 @@ impl Tensor {
         Kind::named(&self.dtype).ok_or_else(|| malformed(path, what()))
     }
 
-    /// The next so many values.
+    /// The next `count` values.
     pub fn values(&self, count: usize, input: &mut impl Read, path: &Path) -> Result<Vec<f32>, MergeError> {
         let kind = self.kind(path)?;
         let wanted = count * kind.bytes();
@@ -131,7 +131,7 @@ impl Tensor {
         }
     }
 
-    /// The file ends within this tensor.
+    /// The error for a file that ends within this tensor.
     pub fn cut(&self, path: &Path) -> MergeError {
         malformed(path, format!("it ends within {}", self.name))
     }

@@ -1,4 +1,4 @@
-//! Values of tensors as bytes, in the types that weights have.
+//! Tensor values as bytes, in the types of weights.
 
 use half::{bf16, f16};
 

@@ -4,7 +4,7 @@ fn task(judged: u32, resolved: u32) -> Samples {
     Samples { judged, resolved }
 }
 
-/// Every choice of k of n samples, of which the first c are resolved: the share that has one of those.
+/// The share of all choices of k of n samples that contain one of the first c, which are resolved.
 fn by_counting(n: u32, c: u32, k: u32) -> f64 {
     let (mut all, mut passed) = (0u32, 0u32);
     for chosen in 0u32..1 << n {
@@ -26,7 +26,7 @@ fn a_tasks_estimate_is_the_share_of_all_choices_of_k_samples() {
             }
         }
     }
-    // Of many samples too.
+    // Also for many samples.
     assert!((of_task(task(10_000, 5_000), 1) - 0.5).abs() < 1e-12);
 }
 
@@ -47,7 +47,7 @@ fn pass_at_one_is_the_mean_rate_and_tasks_with_too_few_verdicts_do_not_count() {
     assert!(PassAt::all(&[]).is_empty());
 }
 
-/// SplitMix64, so that the test draws alike each time.
+/// SplitMix64, so that the test draws the same numbers each time.
 fn draws(mut state: u64) -> impl FnMut(usize) -> usize {
     move |below| {
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);

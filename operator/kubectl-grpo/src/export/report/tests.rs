@@ -24,7 +24,7 @@ fn a_report_has_the_exported_sample_and_pass_at_k_over_all() {
             report.exported(meta);
         }
     }
-    // An attempt that came to nothing before another one had a verdict is no error.
+    // A void attempt before a verdict of another attempt is not an error.
     report.exported(&episode("a", 0, Outcome::void(VoidReason::SandboxLost)));
     let results = report.results();
     let lines: Vec<Value> = results

@@ -1,23 +1,23 @@
 //! The texts of the bash loop's presets.
 //!
-//! Those of `MiniSweAgent1` are mini-swe-agent 1.12.0's for SWE-bench (`config/extra/swebench.yaml`, and the text of
-//! `agents/default.py` about a command that timed out), those of `MiniSweAgentPlus` are mini-swe-agent-plus's
+//! `MiniSweAgent1` has the texts of mini-swe-agent 1.12.0 for SWE-bench (`config/extra/swebench.yaml`, and the text of
+//! `agents/default.py` about a command that timed out), `MiniSweAgentPlus` those of mini-swe-agent-plus
 //! (`config/extra/swebench_add_edit_tool.yaml` of <https://github.com/Kwai-Klear/mini-swe-agent-plus>, commit 0ea04fa).
 //! Both projects have the MIT licence: Copyright (c) 2025 Kilian A. Lieret and Carlos E. Jimenez. The policy reads the
-//! same characters as there; `e2e/presets/record.py` renders the originals, and a test compares. What differs: names of
-//! variables, and the lines on the edit tool stand there exactly where the tool is.
+//! same characters as there: `e2e/presets/record.py` renders the originals, and a test compares. Two things differ: the
+//! names of variables, and the lines about the edit tool, which appear only with the tool.
 
 use grpo_crds::agent::BashPreset;
 
-/// What the policy is told of the edit tool.
+/// The text about the edit tool.
 pub const EDIT_TOOL: &str = include_str!("presets/edit_tool.txt");
 
-/// The longest output that is kept for our own texts, head and tail together, in bytes.
+/// The longest output that is kept for the preset `Plain`, head and tail together, in bytes.
 const PLAIN_OUTPUT: u64 = 16 << 10;
 /// The originals show 5,000 characters of head and of tail, and count the rest; a character has up to 4 bytes.
 const MINI_SWE_AGENT_OUTPUT: u64 = 64 << 10;
 
-/// The templates of a preset, and what comes with them.
+/// The templates and settings of a preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     pub system: &'static str,

@@ -1,29 +1,30 @@
-//! How the agents of `agent.cli.preset` are called: command line, environment and standard input. Pure: words and
+//! The commands of the agents of `agent.cli.preset`: command line, environment and standard input. Pure: texts and
 //! limits in, a command out.
 //!
-//! The caller adds what only the endpoint knows (`OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL`), then
+//! The caller adds the endpoint's variables (`OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL`), then
 //! `agent.cli.env`, and runs the command in the repository. The paths are those of the images in `docs/images`.
 //!
-//! A text is one argument with its option (`--system=...`): one that begins with a dash is no option of its own.
+//! A text shares one argument with its option (`--system=...`), so that a text that begins with a dash is not an
+//! option.
 //!
-//! qwen-code reads its prompt from standard input: with a prompt among its arguments it loses the output of commands
-//! now and then. mini-swe-agent is used as a library by `docs/images/mini-swe-agent/run.py`, because its own model
-//! classes would bring 700 MB of packages.
+//! qwen-code reads its prompt from standard input: with a prompt among its arguments it sometimes loses the output of
+//! commands. `docs/images/mini-swe-agent/run.py` uses mini-swe-agent as a library, because its own model classes would
+//! bring 700 MB of packages.
 
 use super::super::limits::AgentLimits;
 use grpo_contracts::names::AGENT_FOLDER;
 use grpo_crds::agent::{CliAgent, CliPreset};
 
-/// Where an agent keeps what it writes of itself: outside the repository, so that no patch has any of it.
+/// The folder of an agent's own files: outside the repository, so that no patch contains them.
 pub const HOME: &str = "/tmp/grpo-agent";
 
 /// Tools of qwen-code's bare mode that have nothing to do with a repository.
 const NEEDLESS_TOOLS: [&str; 3] = ["get_goal", "update_goal", "notebook_edit"];
 
-/// What one episode tells the agent: the run's templates, rendered.
+/// The texts of one episode for the agent: the run's templates, rendered.
 #[derive(Clone, Copy, Debug)]
 pub struct Words<'a> {
-    /// `agent.cli.system`. None: the agent's own system text.
+    /// `agent.cli.system`. `None`: the agent's own system text.
     pub system: Option<&'a str>,
     /// `agent.cli.task`.
     pub prompt: &'a str,
@@ -37,8 +38,8 @@ pub struct CommandLine {
     pub stdin: Vec<u8>,
 }
 
-/// The command of a preset. `answer_tokens` is the run's limit of one answer: an agent that asks for more would try
-/// again with more where an answer is cut.
+/// The command of a preset. `answer_tokens`: the run's limit of one answer. An agent with a higher limit would retry a
+/// truncated answer with more tokens.
 pub fn command_line(
     preset: CliPreset,
     cli: &CliAgent,
@@ -60,7 +61,7 @@ pub fn command_line(
 
 type Variables = Vec<(&'static str, String)>;
 
-/// qwen-code 0.24.4. Without `bare` it reads settings, so that its image has a file of them beside the program.
+/// qwen-code 0.24.4. Without `bare` it reads settings, so its image has a settings file beside the program.
 fn qwen_code(bare: bool, system: Option<&str>, turns: u32, answer_tokens: u32) -> (Vec<String>, Variables) {
     let mut argv = vec![
         in_image("bin/node"),

@@ -1,4 +1,4 @@
-//! Which turns are left out, and that a history put together from ids is what the template would have rendered.
+//! Tests which turns are left out, and that an assembled history is what the template renders.
 
 use super::*;
 use grpo_chat_template::{ChatMessage, Role};
@@ -18,17 +18,17 @@ fn gap(from: u32, to: u32) -> Option<Omitted> {
 
 #[test]
 fn turns_are_kept_from_both_ends_within_their_shares() {
-    // (costs, fixed, marker, room, head, tail) and what is left out.
+    // (costs, fixed, marker, room, head, tail) and the turns left out.
     let cases: [(&[usize], [usize; 3], (f64, f64), Option<Omitted>); 8] = [
         // It fits.
         (&[10, 10, 10], [20, 5, 50], (0.3, 0.7), None),
         // 75 of 100: 22 for the head, 53 for the tail.
         (&[10, 10, 30, 30, 20], [20, 5, 100], (0.3, 0.7), gap(2, 3)),
-        // The first that does not fit ends the head, smaller ones behind it too.
+        // The first turn that does not fit ends the head, even if smaller ones follow.
         (&[30, 1, 40, 30, 20], [20, 5, 100], (0.3, 0.7), gap(0, 3)),
-        // Defect 14: the newest turn stays, though the tail has no room for it.
+        // Defect 14: the newest turn stays, even if the tail has no room for it.
         (&[10, 10, 60], [20, 5, 95], (0.3, 0.7), gap(1, 2)),
-        // It stays where it alone is too large, and the head leaves for it.
+        // It stays even if it alone is too large, and the head leaves for it.
         (&[10, 10, 10, 90], [20, 5, 100], (0.3, 0.7), gap(0, 3)),
         // Nothing else can be left out.
         (&[90], [20, 5, 100], (0.3, 0.7), None),
@@ -61,7 +61,8 @@ fn what_was_left_out_stays_left_out_and_the_tail_moves_only_when_it_is_full() {
     assert!((20..70).contains(&cuts), "{cuts} cuts of 200 turns");
 }
 
-/// The algorithm as it is described of swe-rl, from nothing: head and tail filled greedily, all of the room for them.
+/// The algorithm of swe-rl as described, without a gap before: head and tail are filled greedily, all of the room for
+/// them.
 fn of_swe_rl(costs: &[usize], fixed: usize, marker: usize, room: usize) -> Option<(usize, usize)> {
     if costs.len() <= 1 || fixed + costs.iter().sum::<usize>() <= room {
         return None;
@@ -85,8 +86,8 @@ fn of_swe_rl(costs: &[usize], fixed: usize, marker: usize, room: usize) -> Optio
     (head < tail).then_some((head, tail))
 }
 
-/// A model that reasons, whose template shows earlier answers without their reasoning, as Qwen3's does. `opens`: what
-/// its template adds to the opening of an answer.
+/// A model that reasons, whose template shows earlier answers without their reasoning, as Qwen3's does. `opens`: the
+/// text that its template adds to the opening of an answer.
 fn reasoning_model(opens: &str) -> (ChatTemplate, Tokenizer) {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model");
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ fn reasoning_model(opens: &str) -> (ChatTemplate, Tokenizer) {
     (ChatTemplate::load(dir.path()).unwrap(), tokenizer)
 }
 
-/// Turns are put together as the loop does it; each history must be what the template renders of the same messages.
+/// Assembles turns as the loop does; each history must be what the template renders of the same messages.
 #[test]
 fn a_history_of_ids_is_what_the_template_renders_of_its_messages() {
     for opens in ["", "<think>\\n"] {
@@ -202,14 +203,14 @@ fn a_history_of_ids_is_what_the_template_renders_of_its_messages() {
             assert!((next..next + 3).contains(&length), "{length} for {next}");
         }
         assert!(trimmed > 3, "{trimmed}");
-        // What a repeated history has does not count as grown.
+        // The ids of a repeated history do not count as grown.
         let own: usize = trajectory
             .turns
             .iter()
             .map(|turn| turn.sampled_length + turn.observation_length)
             .sum();
         assert_eq!(trajectory.grown(), own);
-        // A driver that reads the records again has the same history.
+        // A restarted driver has the same history.
         let mut read = Trajectory::default();
         for record in &records {
             let record: TurnRecord = serde_json::from_str(record).unwrap();
@@ -239,7 +240,7 @@ fn a_model_whose_reasoning_cannot_be_found_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
-    /// At the first cut they are the same turns, but for the newest, which always stays, and for the head that leaves
+    /// The first cut leaves out the same turns, except for the newest, which always stays, and for the head that leaves
     /// for it.
     #[test]
     fn the_first_cut_is_that_of_swe_rl_but_for_the_newest_turn(
@@ -267,7 +268,7 @@ proptest! {
         }
     }
 
-    /// In each case the newest turn stays, and the history fits wherever a shorter one could not be had.
+    /// The newest turn always stays, and the history fits unless none that is shorter exists.
     #[test]
     fn a_history_fits_or_is_as_short_as_can_be(
         costs in prop::collection::vec(1usize..400, 1..40),

@@ -1,11 +1,11 @@
-//! The arguments of a call, and what the policy reads of those that a tool cannot take.
+//! The arguments of a call, and the errors for arguments that a tool cannot take.
 //!
-//! A tool of the original is a Python method: a missing or unknown argument is answered in Python's words. What Python
-//! would find out in the middle of the work (a line number that is a text) is answered before it.
+//! A tool of the original is a Python method: a missing or unknown argument is answered in Python's words. Errors that
+//! Python would find in the middle of the work (a line number that is a text) are answered before it.
 
 use serde_json::{Map, Value};
 
-/// Arguments of a tool: which there are, and which a call must have. With the class that Python's words name.
+/// The required and optional arguments of a tool, and its class in Python's messages.
 pub struct Signature {
     pub class: &'static str,
     pub required: &'static [&'static str],
@@ -21,7 +21,7 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Reads JSON text; an error is what the policy is told.
+    /// Reads JSON text; an error is the answer to the policy.
     pub fn read(tool: &'a str, text: &'a str, signature: &Signature) -> Result<Self, String> {
         let values = match serde_json::from_str(text) {
             Ok(Value::Object(values)) => values,
@@ -68,7 +68,7 @@ impl<'a> Arguments<'a> {
 
     /// A whole number; `3.0` is one.
     pub fn number(&self, name: &str) -> Result<Option<i64>, String> {
-        // Far more lines than any file has: sums of such numbers stay numbers.
+        // Far more lines than any file has; sums of such numbers do not overflow.
         const MOST: i64 = 1 << 40;
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// As Python calls the type of a JSON value.
+/// Python's name for the type of a JSON value.
 fn python_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "NoneType",

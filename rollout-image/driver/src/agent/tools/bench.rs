@@ -1,4 +1,4 @@
-//! What a tool has at hand: the sandbox of its episode, the turn it works in, and what the tools remember.
+//! The context of a tool: the sandbox of its episode, its turn, and the tools' memory.
 
 use super::memory::Memory;
 use super::{Switches, eval};
@@ -7,10 +7,10 @@ use crate::episode::work::{Halt, Program};
 use grpo_records::TurnRecord;
 use grpo_sandbox_protocol::ExecResult;
 
-/// The largest file that tools read or write.
+/// The largest file that tools read or write, in bytes.
 const LARGEST_FILE: usize = 256 << 10;
-/// Prints `D` for a folder, `M` where nothing is, `L` for what cannot be read whole, and `F` with the bytes of a file
-/// in hexadecimal digits.
+/// Prints `D` for a folder, `M` for a missing path, `L` for a file that cannot be read whole, and `F` with the bytes of
+/// a file in hexadecimal digits.
 const READ: &str = r#"if [ -d "$1" ]; then echo D
 elif [ ! -e "$1" ]; then echo M
 elif [ ! -f "$1" ] || [ ! -r "$1" ] || [ "$(wc -c < "$1")" -gt "$2" ]; then echo L
@@ -23,7 +23,7 @@ const WRITE: &str = r#"cat > "$1""#;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unread {
     Folder,
-    /// It is not there, or not in the working directory.
+    /// Missing, or not in the working directory.
     Missing(String),
     /// Too large, not a file, not text.
     Unusable(String),
@@ -34,7 +34,7 @@ pub struct Bench<'a, 'e> {
     pub turn: &'a mut TurnRecord,
     pub switches: &'a Switches,
     pub memory: Memory,
-    /// What its programs are for, and how many programs and sessions the turn has begun.
+    /// The purpose of its programs, and how many programs and sessions the turn has begun.
     purpose: &'static str,
     begun: u32,
 }
@@ -62,12 +62,12 @@ impl<'a, 'e> Bench<'a, 'e> {
         &self.episode.plan.task.environment.directory
     }
 
-    /// A path in full, if it stays in the working directory.
+    /// The full path, if it stays in the working directory.
     pub fn resolved(&self, path: &str) -> Result<String, String> {
         inside(self.directory(), path).ok_or_else(|| self.missing(path))
     }
 
-    /// What is said of a path that is not there.
+    /// The message for a missing path.
     pub fn missing(&self, path: &str) -> String {
         format!(
             "`{path}` does not exist or is not in the working directory `{}`.",
@@ -80,7 +80,7 @@ impl<'a, 'e> Bench<'a, 'e> {
         format!("{}-{}", self.episode.session_name(self.turn, "pdb"), self.begun)
     }
 
-    /// Runs a script of a tool. `input`: what it reads.
+    /// Runs a script of a tool. `input`: its standard input.
     pub async fn run(
         &mut self,
         script: &str,
@@ -92,7 +92,7 @@ impl<'a, 'e> Bench<'a, 'e> {
         let program = Program {
             name: format!("{}{}", self.purpose, self.begun),
             argv: argv.iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
-            // As wide a terminal as the original's: pytest cuts its summary to it.
+            // The width of the original's terminal: pytest cuts its summary to it.
             variables: [("COLUMNS".to_owned(), "200".to_owned())].into(),
             stdin: input,
             timeout: self.episode.command_time(self.turn),
@@ -102,7 +102,7 @@ impl<'a, 'e> Bench<'a, 'e> {
         self.episode.run_program(self.turn, program).await
     }
 
-    /// What is said of a program that was stopped for its time.
+    /// The message for a program that timed out.
     pub fn timed_out(&self) -> String {
         eval::timed_out(self.episode.limits.command_timeout.as_secs())
     }
@@ -131,7 +131,7 @@ impl<'a, 'e> Bench<'a, 'e> {
         })
     }
 
-    /// Replaces the content of a file; the inner error is what went wrong.
+    /// Replaces the content of a file; the inner error says what failed.
     pub async fn write(&mut self, path: &str, text: String) -> Result<Result<(), String>, Halt> {
         let file = match self.resolved(path) {
             Ok(file) => file,
@@ -152,7 +152,7 @@ impl<'a, 'e> Bench<'a, 'e> {
     }
 }
 
-/// A path below a folder, without `.` and `..`; nothing if it leads out of it.
+/// A path below a folder, without `.` and `..`; `None` if it leads out of it.
 fn inside(directory: &str, path: &str) -> Option<String> {
     let full = match path.starts_with('/') {
         true => path.to_owned(),

@@ -1,10 +1,10 @@
-//! Breakpoints: which there are, where they may stand, and where a rewrite moves them. Pure.
+//! Breakpoints: their list, the lines where they are allowed, and their moves after a rewrite. Pure.
 
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
 
-/// Lines after a definition in which a better place is looked for.
+/// The number of lines, from a definition on, that are searched for a better place.
 const NEAR: usize = 5;
 
 static LISTED: LazyLock<Option<Regex>> =
@@ -17,11 +17,11 @@ static CLASS: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\s*class\
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Breakpoint {
-    /// In full.
+    /// The full path.
     pub file: String,
     /// From 1.
     pub line: i64,
-    /// When it stops.
+    /// The condition of a stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
@@ -50,7 +50,7 @@ impl Breakpoints {
         self.0.iter().any(|one| one.file == file && one.line == line as i64)
     }
 
-    /// Those that pdb's `b` lists.
+    /// The breakpoints that pdb's `b` lists.
     pub fn listed(output: &str) -> Self {
         let mut found: Vec<Breakpoint> = Vec::new();
         for line in output.lines() {
@@ -68,7 +68,7 @@ impl Breakpoints {
         Self(found)
     }
 
-    /// For people and the policy, by file and line.
+    /// The text for people and the policy, sorted by file and line.
     pub fn text(&self) -> String {
         if self.is_empty() {
             return "No breakpoints are set.".to_owned();
@@ -79,7 +79,8 @@ impl Breakpoints {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// After lines `first` to `last` of a file became `lines` lines: those inside are gone, those below have moved.
+    /// After lines `first` to `last` of a file became `lines` lines: removes breakpoints inside, moves those below.
+    /// Without a range, removes all of the file.
     pub fn shift(&mut self, file: &str, range: Option<(i64, i64)>, lines: i64) {
         let here = |one: &Breakpoint| one.file == file;
         let Some((first, last)) = range else {
@@ -93,8 +94,8 @@ impl Breakpoints {
     }
 }
 
-/// Why no breakpoint may stand on this line of a file, if it may not. The answer of pdb is not asked for: on such a
-/// line it would set one that nothing ever reaches.
+/// Why a breakpoint on this line of a file is refused, if it is. pdb is not asked: it would set a breakpoint that
+/// nothing ever reaches.
 pub fn refusal(text: &str, number: i64) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let is = |pattern: &LazyLock<Option<Regex>>, line: &str| pattern.as_ref().is_some_and(|p| p.is_match(line));
@@ -129,7 +130,7 @@ pub fn refusal(text: &str, number: i64) -> Option<String> {
     })
 }
 
-/// What the policy reads of a refusal.
+/// The text of a refusal for the policy.
 pub fn refused(file: &str, number: i64, refusal: &str) -> String {
     let better = refusal
         .split_once("Try line ")

@@ -1,7 +1,7 @@
-//! `pdb` as a session: what is typed, what is read, and what the policy sees.
+//! `pdb` as a session: its input, its output, and the text for the policy.
 //!
-//! Behind each command of the policy the driver asks for the breakpoints and the current frame, as the original does.
-//! A program that hangs, dies or floods the terminal is an answer for the policy; the session ends with it.
+//! After each command of the policy the driver asks for the breakpoints and the current frame, as the original does. A
+//! program that hangs, dies or floods the terminal is an answer for the policy; the session ends with it.
 
 use super::bench::Bench;
 use super::breakpoints::{self, Breakpoints};
@@ -10,7 +10,7 @@ use super::pdb;
 use crate::episode::work::{Halt, Typed};
 use grpo_sandbox_protocol::Until;
 
-/// What came of a start.
+/// The output of a start; an error if it failed.
 type Started = Result<String, String>;
 
 /// One call of the tool.
@@ -63,7 +63,7 @@ pub async fn call(
     Ok(text)
 }
 
-/// Begins anew, and shows where the program stands.
+/// Begins a new session, and shows the program's position.
 async fn start(bench: &mut Bench<'_, '_>, entry: String) -> Result<String, Halt> {
     let output = match open(bench, &entry).await? {
         Ok(output) => output,
@@ -84,7 +84,7 @@ async fn start(bench: &mut Bench<'_, '_>, entry: String) -> Result<String, Halt>
     Ok(text)
 }
 
-/// What pdb says to a command; an error is a command that it refuses.
+/// The output of a command; an error if the command is refused.
 async fn carried_out(bench: &mut Bench<'_, '_>, command: &str) -> Result<Result<String, String>, Halt> {
     let mut words = command.split_whitespace();
     let (verb, place) = (words.next().unwrap_or_default(), words.next());
@@ -109,7 +109,7 @@ async fn carried_out(bench: &mut Bench<'_, '_>, command: &str) -> Result<Result<
                         "Invalid breakpoint format: {place}. Expected format: file.py:line_number"
                     )));
                 };
-                // A file that is not there is pdb's to complain about.
+                // pdb itself reports a missing file.
                 if let Ok(text) = bench.read(file).await?
                     && let Some(why) = breakpoints::refusal(&text, line)
                 {
@@ -130,8 +130,7 @@ async fn carried_out(bench: &mut Bench<'_, '_>, command: &str) -> Result<Result<
     Ok(Ok(format!("Pdb command output:\n{output}")))
 }
 
-/// What is shown behind an answer: the lines after `c`, all breakpoints after a new one, and the frame when its file is
-/// another one.
+/// The text after an output: the lines after `c`, all breakpoints after a new one, and the frame if its file changed.
 async fn surroundings(bench: &mut Bench<'_, '_>, command: &str) -> Result<String, Halt> {
     let Some(debugger) = &bench.memory.debugger else {
         return Ok(String::new());
@@ -163,8 +162,8 @@ async fn surroundings(bench: &mut Bench<'_, '_>, command: &str) -> Result<String
     Ok(text)
 }
 
-/// Ends the session that runs, and begins one: its first words, or those that it ended with. A script that has ended
-/// without a stop leaves none.
+/// Ends the running session, and begins a new one. Returns its first output, or, as an error, the output with which it
+/// ended. A script that ended without a stop leaves no session.
 async fn open(bench: &mut Bench<'_, '_>, entry: &str) -> Result<Started, Halt> {
     close(bench).await?;
     let session = bench.session_name();
@@ -224,7 +223,7 @@ async fn look_at_frame(bench: &mut Bench<'_, '_>) -> Result<Option<String>, Halt
     Ok(frame)
 }
 
-/// Types a command, and reads until pdb asks again.
+/// Types a command, and reads until pdb's next prompt.
 async fn interact(bench: &mut Bench<'_, '_>, command: &str) -> Result<String, Halt> {
     match bench.memory.debugger.is_some() {
         true => read(bench, command, &format!("{command}\n")).await,
@@ -232,8 +231,8 @@ async fn interact(bench: &mut Bench<'_, '_>, command: &str) -> Result<String, Ha
     }
 }
 
-/// Types a text and reads. `command`: what a message about its time names. A session that does not come back to the
-/// prompt in time is ended, and so is one whose program has ended.
+/// Types a text and reads. `command`: named in the message of a timeout. Closes a session that does not return to the
+/// prompt in time, or whose program has ended.
 async fn read(bench: &mut Bench<'_, '_>, command: &str, text: &str) -> Result<String, Halt> {
     let timeout = bench.episode.command_time(bench.turn);
     let Some(debugger) = &mut bench.memory.debugger else {

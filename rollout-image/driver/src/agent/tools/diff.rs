@@ -1,7 +1,7 @@
 //! The unified diff that `rewrite` answers with, hunk for hunk as Python's `difflib.unified_diff` writes it.
 //!
-//! Three lines of context, files `original` and `current`. One thing is done better: a last line without a newline does
-//! not run into the line after it.
+//! Three lines of context, files `original` and `current`. One improvement: a last line without a newline does not run
+//! into the line after it.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,8 +9,8 @@ use std::fmt::Write as _;
 const CONTEXT: usize = 3;
 /// From this many lines on, lines that make up more than one in a hundred begin no match, as in difflib.
 const POPULAR_FROM: usize = 200;
-/// Texts with more lines are compared by what they begin and end with: matching costs the square of the lines, and the
-/// policy chooses them.
+/// Texts with more lines are compared only by their common beginning and end: matching costs the square of the lines,
+/// and the policy chooses them.
 const MOST_LINES: usize = 2000;
 
 /// `a[alo..ahi]` became `b[blo..bhi]`.
@@ -21,7 +21,7 @@ struct Change {
     b: (usize, usize),
 }
 
-/// The diff between two texts; empty where they are the same.
+/// The diff between two texts; empty if they are the same.
 pub fn unified(original: &str, current: &str) -> String {
     let a: Vec<&str> = original.split_inclusive('\n').collect();
     let b: Vec<&str> = current.split_inclusive('\n').collect();
@@ -34,7 +34,7 @@ pub fn unified(original: &str, current: &str) -> String {
             out.push_str("--- original\n+++ current\n");
         }
         let (old, new) = (range(first.a.0, last.a.1), range(first.b.0, last.b.1));
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(out, "@@ -{old} +{new} @@");
         for change in &group {
             if change.equal {
@@ -58,7 +58,7 @@ fn lines(out: &mut String, sign: char, lines: &[&str]) {
     }
 }
 
-/// Lines from 1; a single one without its length, an empty range by the line before it.
+/// A range of lines from 1: a single line without its length, an empty range by the line before it.
 fn range(from: usize, to: usize) -> String {
     match to - from {
         1 => (from + 1).to_string(),
@@ -67,7 +67,7 @@ fn range(from: usize, to: usize) -> String {
     }
 }
 
-/// Everything in order: what is equal and what is not.
+/// The equal and the changed parts, in order.
 fn changes(a: &[&str], b: &[&str]) -> Vec<Change> {
     let matches = match a.len().max(b.len()) > MOST_LINES {
         true => ends_in_common(a, b),
@@ -103,7 +103,7 @@ fn ends_in_common(a: &[&str], b: &[&str]) -> Vec<(usize, usize, usize)> {
     vec![(0, 0, head), (a.len() - tail, b.len() - tail, tail)]
 }
 
-/// Hunks: changes with their context, those that touch in one hunk.
+/// Hunks: changes with their context; those that touch share a hunk.
 fn grouped(mut changes: Vec<Change>) -> Vec<Vec<Change>> {
     if let Some(first) = changes.first_mut().filter(|first| first.equal) {
         first.a.0 = first.a.0.max(first.a.1.saturating_sub(CONTEXT));
@@ -136,7 +136,7 @@ fn grouped(mut changes: Vec<Change>) -> Vec<Vec<Change>> {
 struct Matcher<'a> {
     a: &'a [&'a str],
     b: &'a [&'a str],
-    /// Where each line is in `b`, but for lines that are too frequent.
+    /// The places of each line in `b`, without lines that are too frequent.
     places: HashMap<&'a str, Vec<usize>>,
 }
 
@@ -180,7 +180,7 @@ impl<'a> Matcher<'a> {
         joined
     }
 
-    /// The longest block in common; of equals the first in `a`, then the first in `b`.
+    /// The longest common block; of equally long ones the first in `a`, then the first in `b`.
     fn longest(&self, alo: usize, ahi: usize, blo: usize, bhi: usize) -> (usize, usize, usize) {
         let (mut i, mut j, mut size) = (alo, blo, 0);
         let mut lengths: HashMap<usize, usize> = HashMap::new();
@@ -199,7 +199,7 @@ impl<'a> Matcher<'a> {
             }
             lengths = next;
         }
-        // Frequent lines begin no match, and belong to one that they touch.
+        // Frequent lines begin no match, but join a match that they touch.
         while i > alo && j > blo && self.a[i - 1] == self.b[j - 1] {
             (i, j, size) = (i - 1, j - 1, size + 1);
         }

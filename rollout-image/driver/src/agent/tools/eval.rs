@@ -1,15 +1,15 @@
-//! `eval`: what the policy sees of a run of the task's tests.
+//! `eval`: the text for the policy after a run of the task's tests.
 
 use regex_lite::Regex;
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-/// Where pytest's summary begins.
+/// The start of pytest's summary.
 const SUMMARY: &str = "short test summary info";
-/// Lines before the summary that are kept, the last ones.
+/// The number of last lines before the summary that are kept.
 const MOST_LINES: usize = 20;
 
-/// What differs from run to run, or from place to place, and what it becomes.
+/// Output that differs between runs or between places, and its replacement.
 static NOISE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let patterns = [
         (r"(?m)^Ran \d+ tests? in \d+\.\d+s$", ""),
@@ -26,7 +26,7 @@ static NOISE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     compiled.collect()
 });
 
-/// Timing and places removed; before the summary each line once, and of these the last ones.
+/// Removes timing and places. Keeps each line before the summary once, and only the last of them.
 pub fn cleaned(output: &str) -> String {
     let mut text = output.trim_matches(['\r', '\n']).to_owned();
     for (pattern, with) in NOISE.iter() {
@@ -45,7 +45,7 @@ pub fn cleaned(output: &str) -> String {
     }
 }
 
-/// What stands in place of the output of a command that ran for too long.
+/// The text in place of the output of a command that timed out.
 pub fn timed_out(seconds: u64) -> String {
     format!(
         "Timeout expired after {seconds} seconds. The command took too long to execute. Please check your code for \

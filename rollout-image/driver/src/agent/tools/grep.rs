@@ -1,11 +1,11 @@
 //! `grep`: lines that match, by file.
 
-/// Matches that are shown unless the call says otherwise.
+/// The default number of matches that are shown.
 pub const MATCHES: i64 = 100;
-/// Characters of a line that are shown.
+/// The most characters of a line that are shown.
 const LONGEST: usize = 300;
 
-/// `$1`: the pattern; `$2`: where, which may be a glob pattern; `$3`: how many lines; then options of grep.
+/// `$1`: the pattern; `$2`: the path, which may be a glob pattern; `$3`: the number of lines; then options of grep.
 ///
 /// The original quoted the path, so that the glob patterns it asks for never matched, and left the order of files to
 /// the file system.
@@ -16,7 +16,7 @@ grep -n -r -H -I "$@" -e "$pattern" -- $path 2>&1 |
     grep -v '/.git/' | grep -v '__pycache__' | grep -v '/node_modules/' |
     LC_ALL=C sort -s -t: -k1,1 | head -n "$most""#;
 
-/// The answer. `most`: as many lines were asked for.
+/// The answer. `most`: the number of requested lines.
 pub fn shown(output: &str, pattern: &str, path: Option<&str>, most: i64, numbered: bool) -> String {
     let output = output.trim();
     if output.is_empty() {

@@ -1,5 +1,5 @@
-//! What the tools of an episode know from turn to turn. Each turn is recorded with it, so that a restarted driver knows
-//! it too.
+//! The memory of an episode's tools between turns. It is recorded with each turn, so that a restarted driver has it
+//! too.
 
 use super::breakpoints::Breakpoints;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct Memory {
     pub debugger: Option<Debugger>,
 }
 
-/// A session that runs.
+/// A running session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Debugger {
@@ -23,7 +23,7 @@ pub struct Debugger {
     pub entry: String,
     /// How many inputs were typed.
     pub inputs: u32,
-    /// The file of the frame that the policy was shown last.
+    /// The file of the frame that the policy saw last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
     /// The code was rewritten since it began.

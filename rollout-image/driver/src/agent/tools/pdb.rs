@@ -1,10 +1,10 @@
-//! `pdb`: how the debugger is started, and what is made of its words. Pure; [`super::debugger`] types and reads.
+//! `pdb`: the command line of the debugger, and the reading of its output. Pure; [`super::debugger`] types and reads.
 
-/// What pdb asks with; in a nested debugger in brackets.
+/// The prompt of pdb; in a nested debugger in brackets.
 pub const PROMPT: &str = r"\(Pdb\)\)* ";
-/// A terminal takes no longer line, its newline included.
+/// The longest line that a terminal takes, newline included, in bytes.
 pub const LONGEST_LINE: usize = 4095;
-/// Characters of a program's output that a message about its time repeats.
+/// The most characters of a program's output in the message of a timeout.
 const SO_FAR: usize = 2000;
 
 pub const EMPTY: &str = "Failure calling pdb:\nEmpty commands are not allowed.";
@@ -27,15 +27,15 @@ pub const NOT_RUNNING: &str = "Failure calling pdb:\n\
     \x20 - pdb(command='start', runner='python', file='app.py')\n\
     \x20 - pdb(command='start', runner='pytest', file='tests/test.py')";
 pub const ONLY_THE_FIRST: &str = "Multiple commands are not supported. Only the first command will be executed.";
-/// The original promises a restart after a rewrite and leaves the old code running.
+/// The original promises a restart after a rewrite, but leaves the old code running.
 pub const RESTARTED: &str = "The code was rewritten: the debugging session was restarted.";
-/// What pdb prints when a script has ended before anybody could stop in it.
+/// The message of pdb for a script that ended without a stop.
 pub const FINISHED: &str = "The program finished and will be restarted";
 const EXITED: &str = "The program exited via sys.exit().";
-/// What pdb answers to a breakpoint behind the end or on nothing.
+/// The answers of pdb to a breakpoint after the end of a file, or on a blank line or comment.
 const NOWHERE: [&str; 3] = ["End of file", "Blank or comment", "*** Blank or comment"];
 
-/// The command line that debugs `file`, or what is wrong with the call.
+/// The command line that debugs `file`, or the error in the call.
 pub fn entry(runner: Option<&str>, file: Option<&str>) -> Result<String, String> {
     let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
     let file = given(file).ok_or(FILE_REQUIRED)?;
@@ -54,7 +54,8 @@ pub fn failed_to_start(entry: &str, output: &str) -> String {
     format!("Failed to start PDB session with '{entry}':\n{output}")
 }
 
-/// The command that is executed, and whether others behind it are not. What is printed may hold semicolons and lines.
+/// The command that is executed, and whether others follow that are not. A print command may contain semicolons and
+/// newlines.
 pub fn first_of(command: &str) -> (&str, bool) {
     let word = command.split_whitespace().next().unwrap_or_default();
     if ["p", "pp"].contains(&word) || command.starts_with("print(") {
@@ -66,7 +67,7 @@ pub fn first_of(command: &str) -> (&str, bool) {
     }
 }
 
-/// What is said of a command that has a line no terminal takes.
+/// The error for a command with a line that no terminal takes.
 pub fn too_long(command: &str) -> Option<String> {
     let longest = command.split('\n').map(str::len).max().unwrap_or_default();
     (longest >= LONGEST_LINE).then(|| {
@@ -78,19 +79,19 @@ pub fn too_long(command: &str) -> Option<String> {
     })
 }
 
-/// What the policy reads of pdb's words: without prompts.
+/// The output of pdb for the policy, without prompts.
 pub fn spoken(output: &str) -> String {
     output.replace("(Pdb)", "").trim().to_owned()
 }
 
-/// What is wrong with the place of a breakpoint, in pdb's words.
+/// The error in a breakpoint's place, in pdb's words.
 pub fn nowhere(output: &str) -> Option<String> {
     NOWHERE
         .contains(&output)
         .then(|| format!("Invalid line number: {output}."))
 }
 
-/// As the original reports a program that does not come back to the prompt.
+/// The original's message for a program that does not return to the prompt.
 pub fn timed_out(command: &str, seconds: u64, so_far: &str) -> String {
     let cut = so_far.char_indices().nth_back(SO_FAR - 1).map_or(0, |(at, _)| at);
     let so_far = quoted(&so_far[cut..]);
@@ -101,7 +102,7 @@ pub fn timed_out(command: &str, seconds: u64, so_far: &str) -> String {
     )
 }
 
-/// As Python's `repr` writes a text of printable characters, line ends and tabs.
+/// Quotes a text of printable characters, newlines and tabs like Python's `repr`.
 fn quoted(text: &str) -> String {
     let mark = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -130,7 +131,7 @@ pub fn frame(output: &str) -> Option<String> {
     line.split('(').next().map(str::to_owned)
 }
 
-/// A listing, with its first line indented as the second is: pdb's words have lost their first blanks.
+/// A listing with its first line indented like the second: trimming the output removed its first blanks.
 pub fn indented(list: &str) -> String {
     let blanks = |line: &str| {
         let count = line.chars().take_while(|char| char.is_whitespace()).count();
@@ -146,7 +147,7 @@ pub fn indented(list: &str) -> String {
     }
 }
 
-/// Output in which pdb says that the program has exited, with what that means for the policy.
+/// Output in which the message that the program has exited is replaced by one for the policy.
 pub fn exited(output: &str) -> String {
     let Some(at) = output.rfind(EXITED) else {
         return output.to_owned();

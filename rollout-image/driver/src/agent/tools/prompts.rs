@@ -1,4 +1,4 @@
-//! What the policy is told before its first answer.
+//! The texts before the policy's first answer.
 //!
 //! The texts are those of SWE-PDB, <https://github.com/p81sunshine/Issta-2026> at commit 8a491e3: the system prompts of
 //! its agent (`rl/rllm/agents/system_prompts.py`, Apache-2.0) and the descriptions of its tools, a fork of
@@ -9,7 +9,7 @@ use grpo_crds::agent::Toolset;
 
 const PDB: &str = include_str!("prompts/pdb.txt");
 const REWRITE: &str = include_str!("prompts/rewrite.txt");
-/// For rows of KodCode, whose problem statement says less. Rows with a statement of their own show that.
+/// Replaces the problem statement of KodCode rows, which says less. Other rows show their own.
 pub const TASK: &str = "{% if task.repo == 'KodCode' %}The program doesn't behave as intended. Investigate the \
     repository, figure out the root cause, then rewrite the code to fix the issue. You should not rewrite the whole \
     file, you should debug the code to fix the issue. Make sure all tests pass.{% else %}{{ task.problem_statement }}\

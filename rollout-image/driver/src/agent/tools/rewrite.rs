@@ -1,6 +1,6 @@
-//! `rewrite`: lines of a file replaced, and the diff that the policy sees.
+//! `rewrite`: replaces lines of a file, and shows the policy the diff.
 
-/// What is replaced. Lines from 1, both ends included.
+/// The replaced lines, from 1, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
     Whole,
@@ -8,7 +8,7 @@ pub enum Range {
 }
 
 impl Range {
-    /// As the call has it: a start alone is one line, no start is the whole file.
+    /// From the call's arguments: a start alone is one line, no start is the whole file.
     pub fn of(start: Option<i64>, end: Option<i64>) -> Result<Self, &'static str> {
         let Some(start) = start else {
             return Ok(Self::Whole);
@@ -23,7 +23,7 @@ impl Range {
         Ok(Self::Lines { start, end })
     }
 
-    /// The text with these lines replaced. A start behind the end of the text appends.
+    /// The text with these lines replaced. A start after the end of the text appends.
     pub fn replaced(self, original: &str, code: &str) -> String {
         let Self::Lines { start, end } = self else {
             return code.to_owned();

@@ -1,13 +1,13 @@
-//! One call of a tool: its arguments, its work, the text that answers it.
+//! One call of a tool: its arguments, its work, its answer.
 
 use super::arguments::{Arguments, Signature};
 use super::bench::{Bench, Unread};
 use super::{debugger, diff, eval, grep, rewrite, tree, view};
 use crate::episode::work::Halt;
 
-/// Output of a command that is kept before a tool makes its answer of it.
+/// The longest output of a command that is kept for a tool's answer, in bytes.
 const OUTPUT: u64 = 1 << 20;
-/// Deepest tree that is drawn.
+/// The depth of the deepest tree that is drawn.
 const DEEPEST: i64 = 20;
 
 pub const NO_NAME: &str = "Empty tool name in action. This may indicate a parsing error in the agent's response. \
@@ -15,7 +15,7 @@ pub const NO_NAME: &str = "Empty tool name in action. This may indicate a parsin
 
 const NO_PATH: &str = concat!("File path is ", "None.");
 
-/// What a call came to.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub text: String,
@@ -29,7 +29,7 @@ impl From<String> for Answer {
     }
 }
 
-/// Carries a call out. The answer to everything that a policy can write is a text for it.
+/// Carries out a call. Everything that a policy can write gets a text as its answer.
 pub async fn call(bench: &mut Bench<'_, '_>, tool: &str, arguments: &str) -> Result<Answer, Halt> {
     let signature = match tool {
         "view" => signature(
@@ -76,10 +76,10 @@ fn signature(class: &'static str, required: &'static [&'static str], optional: &
     }
 }
 
-/// The inner error is what is wrong with the arguments.
+/// The inner error is the one in the arguments.
 type Done<T> = Result<Result<T, String>, Halt>;
 
-/// Returns from a tool with what is wrong with its arguments.
+/// Returns from a tool with the error in its arguments.
 macro_rules! given {
     ($argument:expr) => {
         match $argument {
@@ -94,7 +94,7 @@ async fn view(bench: &mut Bench<'_, '_>, arguments: &Arguments<'_>) -> Done<Stri
     let wanted = view::Wanted {
         start: given!(arguments.number("start")),
         end: given!(arguments.number("end")),
-        // The schema says that it is true unless given; the original took null for false.
+        // True by default in the schema; the original took null for false.
         numbered: given!(arguments.flag("include_line_numbers_and_breakpoints")).unwrap_or(true),
     };
     if path.is_empty() {
@@ -113,7 +113,7 @@ async fn view(bench: &mut Bench<'_, '_>, arguments: &Arguments<'_>) -> Done<Stri
 
 async fn listdir(bench: &mut Bench<'_, '_>, arguments: &Arguments<'_>) -> Done<String> {
     let path = given!(arguments.text("path")).unwrap_or(".").to_owned();
-    // The schema says that it may be left out; the original failed then.
+    // Optional in the schema; the original failed without it.
     let depth = given!(arguments.number("depth")).unwrap_or(1);
     if depth <= 0 {
         return Ok(Ok(format!("Depth must be 1 or greater, got `depth={depth}`")));
@@ -206,7 +206,7 @@ async fn pdb(bench: &mut Bench<'_, '_>, arguments: &Arguments<'_>) -> Done<Strin
 async fn grep(bench: &mut Bench<'_, '_>, arguments: &Arguments<'_>) -> Done<String> {
     let pattern = given!(arguments.required("pattern"));
     let path = given!(arguments.text("path")).filter(|path| !path.is_empty());
-    // The schema says that it may be left out; the original failed then.
+    // Optional in the schema; the original failed without it.
     let most = given!(arguments.number("max_results")).unwrap_or(grep::MATCHES);
     let is_regex = given!(arguments.flag("regex")).unwrap_or(true);
     let minds_case = given!(arguments.flag("case_sensitive")).unwrap_or(true);

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Prints `D`, then each entry as `KIND TARGET MODE PATH`, ended by a zero byte; `F` alone for what is no folder. `$1`:
+/// Prints `D`, then each entry as `KIND TARGET MODE PATH`, ended by a zero byte; `F` alone if it is not a folder. `$1`:
 /// the folder, `$2`: the depth.
 pub const SCRIPT: &str = r#"if [ -d "$1" ]; then echo D
 find "$1" -mindepth 1 -maxdepth "$2" -printf '%y %Y %m %P\0' 2>/dev/null | head -c 200000
@@ -26,7 +26,7 @@ struct Entry {
 /// The tree of `root` from what [`SCRIPT`] printed.
 pub fn drawn(root: &str, printed: &str) -> String {
     let mut top = Folder::default();
-    // The last one may have been cut off.
+    // The last entry may be cut off.
     let whole = printed.rfind('\0').map_or("", |end| &printed[..end]);
     for line in whole.split('\0') {
         let mut words = line.splitn(4, ' ');
@@ -41,7 +41,7 @@ pub fn drawn(root: &str, printed: &str) -> String {
     out
 }
 
-/// What stands behind a name.
+/// The mark after a name.
 fn mark(kind: &str, target: &str, mode: &str) -> &'static str {
     let runs = u32::from_str_radix(mode, 8).is_ok_and(|mode| mode & 0o111 != 0);
     match (kind, target) {
@@ -86,7 +86,7 @@ impl PartialOrd for Name {
     }
 }
 
-/// Byte by byte, and numbers by their value.
+/// Compares byte by byte, and numbers by their value.
 fn versions(mut a: &[u8], mut b: &[u8]) -> Ordering {
     loop {
         let (digits_a, digits_b) = (digits(a), digits(b));

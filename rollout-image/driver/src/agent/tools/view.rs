@@ -2,10 +2,10 @@
 
 use super::breakpoints::Breakpoints;
 
-/// Lines that one call shows at most.
+/// The most lines that one call shows.
 const MOST_LINES: usize = 110;
 
-/// What is asked for. Lines from 1, both ends included.
+/// The requested lines, from 1, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub start: Option<i64>,
@@ -16,7 +16,7 @@ pub struct Wanted {
 /// The lines of a text, without their ends. A text that ends with a newline has no empty line after it.
 ///
 /// Lines end where Python's own tokenizer ends them, so that `view`, `rewrite` and pdb count alike; the original also
-/// counted form feeds and the like here.
+/// ended lines at form feeds and similar characters.
 pub fn lines(text: &str) -> Vec<&str> {
     text.lines().collect()
 }
@@ -76,7 +76,7 @@ pub fn shown(path: &str, file: &str, text: &str, wanted: Wanted, breakpoints: &B
 
 fn numbered(lines: &[&str], from: usize, is_marked: impl Fn(usize) -> bool) -> String {
     let digits = (from + lines.len() + 1).to_string().len();
-    // Columns of four digits, eight, twelve.
+    // A column has four, eight or twelve digits.
     let width = digits.div_ceil(4) * 4;
     let shown = lines.iter().enumerate().map(|(at, line)| {
         let number = from + at;

@@ -45,7 +45,7 @@ fn checked(answer: CompletionResponse, version: &str, max_tokens: u32) -> Result
     super::checked(answer, version, &ask(max_tokens))
 }
 
-/// Defect 24: an engine that does not say how likely a token was is asked again; nothing is made up.
+/// Defect 24: an engine that omits a logprob is asked again; no value is made up.
 #[test]
 fn an_answer_with_missing_or_foreign_logprobs_is_no_answer() {
     assert!(checked(answer(3, Some(3), "a-v1"), "a-v1", 8).is_ok());

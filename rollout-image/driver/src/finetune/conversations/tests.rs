@@ -53,7 +53,7 @@ fn a_conversation_is_the_ids_that_an_episode_with_its_answers_has() {
     let (_, row) = &read.rows[0];
     let ids: Vec<u32> = serde_json::from_value(golden["token_ids"].clone()).unwrap();
     assert_eq!(row.tokens, ids[..row.tokens.len()]);
-    // Only the newline behind the last turn is not there.
+    // Only the newline after the last turn is missing.
     assert!(
         ids.len() - row.tokens.len() < 3,
         "{} of {}",

@@ -9,7 +9,7 @@ fn task(problem: &str) -> Map<String, Value> {
     Map::from_iter([("problem_statement".to_owned(), problem.into())])
 }
 
-/// A turn that ran `command`, with what the policy was shown of it.
+/// A turn that ran `command`, with the output that the policy saw.
 fn turn(number: u32, command: &str, exit_code: i32, output: &str) -> TurnRecord {
     TurnRecord {
         turn: number,
@@ -164,7 +164,7 @@ struct OpenClawStep {
     output: Repeated,
 }
 
-/// Recorded with `make check-judge`, which makes new ones and names their folder.
+/// Recorded with `make check-judge`, which makes new records and names their folder.
 #[test]
 fn what_is_asked_is_what_openclaws_own_function_asks() {
     let cases = match std::env::var("GRPO_JUDGE_CASES") {

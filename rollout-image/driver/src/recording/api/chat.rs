@@ -1,4 +1,4 @@
-//! OpenAI's chat completions, as its Python library 3.57.0 writes and reads them, with `reasoning_content` as Qwen's
+//! OpenAI's Chat Completions API, as its Python library 3.57.0 writes and reads it, with `reasoning_content` as Qwen's
 //! and DeepSeek's servers add it.
 
 use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// Settings that the run decides, and their values that ask for nothing.
+/// Settings that the run decides, each with its neutral values.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("temperature", &[]),
     ("top_p", &[]),
@@ -52,7 +52,8 @@ struct Message {
 #[derive(Deserialize)]
 struct Call {
     id: String,
-    /// Absent where a client merges streamed calls; `custom` calls have no function.
+    /// Required instead of `type`, which a client that merges streamed calls leaves out; `custom` calls have no
+    /// function.
     function: Function,
 }
 
@@ -62,7 +63,7 @@ struct Function {
     arguments: Option<String>,
 }
 
-/// Tools that were read.
+/// Cache of parsed tools.
 static TOOLS: Memo<Tools> = Memo::new();
 
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
@@ -175,7 +176,7 @@ pub(super) fn answer(request: &Request, answer: &Answer) -> Vec<u8> {
     }))
 }
 
-/// A chunk that says nothing. Waiting clients take it for life.
+/// An empty chunk, which shows a waiting client that the stream is alive.
 pub(super) fn wait(head: Head) -> Vec<u8> {
     chunk(head, json!({}), None)
 }

@@ -13,7 +13,7 @@ pub(super) fn body(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// An event without a name, as of chat completions.
+/// An event without a name, as in chat completions.
 pub(super) fn data(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = b"data: ".to_vec();
     write(value, &mut bytes);
@@ -28,7 +28,7 @@ pub(super) fn event(name: &str, value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Neither a vector nor a value of ours can fail.
+/// Cannot fail: writing to a vector and our own values do not.
 fn write(value: &impl Serialize, bytes: &mut Vec<u8>) {
     let _ = value.serialize(&mut Serializer::with_formatter(bytes, OneLine(CompactFormatter)));
 }

@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 256;
 
 /// Reads a value; a fault names the field below `field`.
 pub(super) fn read<'a, T: Deserialize<'a>>(field: &str, text: &'a str) -> Result<T, BadRequest> {
-    // Knowing where one is costs, so only a fault pays for it.
+    // Tracking the path costs time, so only a failed read does it.
     serde_json::from_str(text).or_else(|_| {
         let mut reader = serde_json::Deserializer::from_str(text);
         let read = serde_path_to_error::deserialize(&mut reader);
@@ -38,7 +38,7 @@ fn below(field: &str, path: &serde_path_to_error::Path) -> String {
     }
 }
 
-/// Without the place, which counts from the field's start.
+/// The error without its position, which counts from the field's start.
 fn words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| BadRequest::new(name, "this field is missing"))
     }
 
-    /// Refuses a field that would change what the model reads, in a way that is not offered.
+    /// Refuses a field that would change the model's input in an unsupported way.
     pub(super) fn refuse(&self, name: &str, why: &str) -> Result<(), BadRequest> {
         match self.get(name) {
             Some(value) if value.get() != "false" => Err(BadRequest::new(name, why)),
@@ -82,7 +82,7 @@ impl<'a> Fields<'a> {
         Ok(self.read(name)?.unwrap_or_default())
     }
 
-    /// A limit of tokens; one above 2^32 is as good as that.
+    /// A limit of tokens, at most `u32::MAX`.
     pub(super) fn tokens(&self, name: &str) -> Result<Option<u32>, BadRequest> {
         match self.read::<u64>(name)? {
             Some(0) => Err(BadRequest::new(name, "0 tokens are no answer: ask for at least 1")),
@@ -90,8 +90,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Which of these settings the client gave, with their values. Beside each setting are the values that ask for
-    /// nothing.
+    /// The settings that the client gave, with their values. Each of `settings` has its neutral values beside it, which
+    /// do not count.
     pub(super) fn overruled(&self, settings: &[(&str, &[&str])]) -> Vec<(String, String)> {
         let given = settings.iter().filter_map(|(name, nothing)| {
             let value = self.get(name)?;
@@ -138,7 +138,7 @@ impl<'de> Deserialize<'de> for Fields<'de> {
     }
 }
 
-/// A list of at most `MOST`.
+/// A list of at most `MOST` entries.
 pub(super) struct Many<T, const MOST: usize>(pub Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Many<T, MOST> {
@@ -164,7 +164,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Many<T, M
     }
 }
 
-/// What APIs take as a text or as a list.
+/// A value that APIs take as a text or as a list.
 pub(super) enum TextOr<T, const MOST: usize = MOST_PARTS> {
     Text(String),
     List(Vec<T>),
@@ -190,7 +190,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for TextOr<T,
     }
 }
 
-/// A part of a message that is text, in the words of any API.
+/// A text part of a message, in any API.
 #[derive(serde::Deserialize)]
 #[serde(try_from = "Part")]
 pub(super) struct TextPart(pub String);
@@ -216,13 +216,13 @@ impl TryFrom<Part> for TextPart {
     }
 }
 
-/// Why a part that is no text is refused.
+/// The error for a part that is not text.
 pub(super) fn not_text(kind: &str) -> String {
     let kind: String = kind.chars().take(LONGEST_NAME).collect();
     format!("the model reads text only, and this is of type {kind:?}: send text")
 }
 
-/// One text of a text or its parts; "" for null.
+/// The text, or its joined parts; "" for null.
 pub(super) fn joined(content: Option<TextOr<TextPart>>, between: &str) -> String {
     match content {
         None => String::new(),
@@ -235,7 +235,7 @@ pub(super) fn joined(content: Option<TextOr<TextPart>>, between: &str) -> String
     }
 }
 
-/// A call's arguments: JSON text of an object, as it was sent. Clients write no arguments as "".
+/// A call's arguments: JSON text of an object, as it was sent. Clients write "" for no arguments.
 pub(super) fn arguments(field: &str, text: &str) -> Result<String, BadRequest> {
     let text = text.trim_matches([' ', '\t', '\r', '\n']);
     match text {
@@ -245,8 +245,8 @@ pub(super) fn arguments(field: &str, text: &str) -> Result<String, BadRequest> {
     }
 }
 
-/// The tools of a request as one JSON text. `function` makes OpenAI's function form of one, or says that it is no
-/// function: such a tool would run on a server, and is overruled. `known`: of this API.
+/// The tools of a request as one JSON text. `function` turns a tool into OpenAI's function form, or returns `None` if
+/// it is not a function: such a tool would run on a server, and is overruled. `known`: the cache of this API.
 pub(super) fn tools(
     fields: &Fields,
     overruled: &mut Vec<(String, String)>,
@@ -261,7 +261,7 @@ pub(super) fn tools(
     Ok(tools.text)
 }
 
-/// What the tools of a request come to.
+/// The parsed tools of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Tools {
     text: String,
@@ -294,8 +294,7 @@ fn read_tools(
     Ok(Tools { text, overruled })
 }
 
-/// A tool that names its fields itself, in OpenAI's function form and in the client's order. `parameters` is the API's
-/// own name for that field.
+/// A flat tool in OpenAI's function form, in the client's order. `parameters`: the API's name for that field.
 pub(super) fn flat_function(field: &str, tool: &Fields, parameters: &str) -> Result<String, BadRequest> {
     tool_name(field, tool.get("name"))?;
     let mut function = String::new();
@@ -328,7 +327,8 @@ pub(super) fn tool_name(field: &str, name: Option<&RawValue>) -> Result<(), BadR
     }
 }
 
-/// Text that every reader of JSON takes: no number beyond a double, no half of a character, at most 127 levels.
+/// The text, mended if needed, as every JSON reader takes it: no number beyond a double, no lone surrogate, at most 127
+/// levels.
 fn readable<'a>(field: &str, text: &'a str) -> Result<Cow<'a, str>, BadRequest> {
     let Err(error) = serde_json::from_str::<Walked>(text) else {
         return Ok(Cow::Borrowed(text));
@@ -339,7 +339,7 @@ fn readable<'a>(field: &str, text: &'a str) -> Result<Cow<'a, str>, BadRequest> 
         .ok_or_else(|| BadRequest::new(field, words(&error)))
 }
 
-/// With U+FFFD in place of each escaped half of a character, if the text has one.
+/// The text with U+FFFD in place of each escaped lone surrogate; `None` if it has none.
 pub(super) fn mended(text: &str) -> Option<String> {
     let mut mended = String::new();
     let mut kept = 0;
@@ -355,20 +355,20 @@ pub(super) fn mended(text: &str) -> Option<String> {
                 kept = at;
             }
             (Some(_), _) => at += 6,
-            // The escaped character may be a backslash, or, in what is no JSON, one of several bytes.
+            // The escaped character may be a backslash, or, in text that is not JSON, have several bytes.
             (None, _) => at += 1 + text[at + 1..].chars().next().map_or(0, char::len_utf8),
         }
     }
     (kept > 0).then(|| mended + &text[kept..])
 }
 
-/// The unit of UTF-16 that is escaped at this byte.
+/// The UTF-16 code unit that is escaped at this byte.
 fn unit(text: &str, at: usize) -> Option<u16> {
     let digits = text.get(at..at + 6)?.strip_prefix("\\u")?;
     u16::from_str_radix(digits, 16).ok()
 }
 
-/// Any JSON, read to its end as a reader of values would, and kept nowhere.
+/// Any JSON, read to its end like a `Value`, and discarded.
 struct Walked;
 
 impl<'de> Deserialize<'de> for Walked {

@@ -1,6 +1,6 @@
-//! Anthropic's messages, as its Python library 2.13.0 writes and reads them.
+//! Anthropic's Messages API, as its Python library 2.13.0 writes and reads it.
 //!
-//! A user's message there holds tool results and text; each result becomes a message of its own, in its place.
+//! There a user message holds tool results and text; each result becomes a separate message, in its place.
 
 use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, encode};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// Settings that the run decides, and their values that ask for nothing.
+/// Settings that the run decides, each with its neutral values.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("temperature", &[]),
     ("top_p", &[]),
@@ -25,11 +25,11 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("mcp_servers", &["[]"]),
 ];
 
-/// How Claude Code's system text begins where it holds a header. Its server takes that away before the model reads it;
-/// it differs from request to request.
+/// The prefix of a header in Claude Code's system text. The header differs between requests, and its server removes it
+/// before the model reads it.
 const HEADER: &str = "x-anthropic-billing-header:";
 
-/// What clients send back with reasoning. They leave out reasoning without one.
+/// The signature of reasoning. Clients do not send back reasoning without one.
 const SIGNATURE: &str = "grpo-operator";
 
 #[derive(Deserialize)]
@@ -53,7 +53,7 @@ struct Block<'a> {
     content: Option<TextOr<TextPart>>,
 }
 
-/// Tools that were read.
+/// Cache of parsed tools.
 static TOOLS: Memo<Tools> = Memo::new();
 
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
@@ -72,7 +72,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
         add(&mut messages, at, message)?;
     }
     let max_tokens = fields.tokens("max_tokens")?;
-    // Tokens of any messages can be counted; requests to count have no limit.
+    // Requests to count tokens have no limit, and may end with an answer.
     let prefilled = messages.last().is_some_and(|message| message.role == Role::Assistant);
     if prefilled && max_tokens.is_some() {
         let why = "the last message is the assistant's, and an answer is a message of its own: leave it out";
@@ -169,7 +169,7 @@ fn assistant(blocks: Vec<Block>, field: impl Fn(usize) -> String) -> Result<Chat
     Ok(message)
 }
 
-/// Tools without a schema of their input are the server's, or known to Anthropic's models only.
+/// Tools without an input schema run on the server, or are known to Anthropic's models only.
 fn function(field: &str, tool: &RawValue) -> Result<Option<String>, BadRequest> {
     let fields: Fields = json::read(field, tool.get())?;
     match fields.get("input_schema") {
@@ -208,8 +208,8 @@ enum Content<'a> {
     },
 }
 
-/// The text of an object in the order that was sampled. Text that is no JSON stays text, which a client reports as bad
-/// input of its tool: nothing is executed that was not sampled.
+/// An object's text in the sampled order. Text that is not JSON stays text, which a client reports as bad input of its
+/// tool: nothing runs that was not sampled.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Input<'a> {
@@ -232,7 +232,7 @@ fn contents(answer: &Answer) -> Vec<Content<'_>> {
             signature: SIGNATURE,
         });
     }
-    // Clients take an answer without any block for a fault.
+    // Clients treat an answer without blocks as an error.
     if !answer.content.is_empty() || answer.calls.is_empty() {
         contents.push(Content::Text { text: &answer.content });
     }

@@ -1,7 +1,7 @@
-//! OpenAI's responses, as its Python library 3.57.0 writes and reads them.
+//! OpenAI's Responses API, as its Python library 3.57.0 writes and reads it.
 //!
-//! An answer is several items there: reasoning, a message, calls. Items of one answer become one message again: they
-//! follow each other in this order, and anything else begins the next message.
+//! There an answer is several items: reasoning, a message, calls. Items in this order become one message again;
+//! anything else begins the next message.
 
 use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, MOST_PARTS, encode};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// Settings that the run decides, and their values that ask for nothing.
+/// Settings that the run decides, each with its neutral values.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("temperature", &[]),
     ("top_p", &[]),
@@ -26,8 +26,8 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("store", &["false"]),
 ];
 
-/// Before the reasoning that a client carries in `encrypted_content`. Codex sends back no other part of a reasoning
-/// item. The text is readable: there is nothing to hide from the client.
+/// The prefix of the reasoning in `encrypted_content`, the only part of a reasoning item that Codex sends back. The
+/// text is readable: there is nothing to hide from the client.
 const OURS: &str = "grpo-operator:";
 
 #[derive(Deserialize)]
@@ -45,7 +45,7 @@ struct Item {
     encrypted_content: Option<String>,
 }
 
-/// Tools that were read.
+/// Cache of parsed tools.
 static TOOLS: Memo<Tools> = Memo::new();
 
 pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
@@ -93,10 +93,10 @@ enum Part {
     Call,
 }
 
-/// Puts items together again.
+/// Joins items into messages.
 struct Conversation {
     messages: Vec<ChatMessage>,
-    /// The last part of the answer that the last message is, if it is one.
+    /// The last part of the last message, if that is an answer.
     last: Option<Part>,
 }
 
@@ -186,7 +186,7 @@ fn function(field: &str, tool: &RawValue) -> Result<Option<String>, BadRequest> 
 struct Output {
     begun: Value,
     whole: Value,
-    /// The events between, which have neither number nor place yet.
+    /// The events between, still without number and index.
     between: Vec<Value>,
 }
 
@@ -321,7 +321,7 @@ fn usage(usage: Usage) -> Value {
     })
 }
 
-/// Opens the stream, or says once more that the answer is in progress.
+/// Opens the stream, or repeats that the answer is in progress.
 pub(super) fn wait(head: Head, sent: &mut u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     if *sent == 0 {

@@ -56,7 +56,7 @@ pub(super) fn json_of(bytes: &[u8]) -> Value {
     serde_json::from_slice(bytes).unwrap()
 }
 
-/// Name and JSON of each event; an event that is no JSON is its text.
+/// Name and JSON of each event; an event that is not JSON is its text.
 pub(super) fn events_of(bytes: &[u8]) -> Vec<(String, Value)> {
     let text = std::str::from_utf8(bytes).unwrap();
     assert!(text.ends_with("\n\n"), "{text:?}");
@@ -140,7 +140,7 @@ fn counts_of_a_request_are_bounded() {
         r#"{{"messages":[{user}],"tools":[{{"type":"function","function":{{"name":"f","parameters":{deep}}}}}]}}"#
     );
     assert_eq!(refusal(Api::ChatCompletions, &body), "tools: recursion limit exceeded");
-    // Where it is ignored, it may be as deep as it likes.
+    // Ignored JSON may be of any depth.
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let body = format!(r#"{{"messages":[{user}],"metadata":{deep}}}"#);
     assert!(Api::ChatCompletions.decode(body.as_bytes()).is_ok());

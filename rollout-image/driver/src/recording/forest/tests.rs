@@ -1,4 +1,4 @@
-//! A played episode: requests are placed, answers are made up, records are folded as the driver folds them.
+//! A simulated episode: requests are placed, answers are made up, records are folded as the driver folds them.
 
 use super::*;
 use crate::recording::request::ToolCall;
@@ -36,7 +36,7 @@ struct Episode {
     trajectory: Trajectory,
     records: Vec<TurnRecord>,
     answers: Vec<ChatMessage>,
-    /// What the engine was given, and what it said.
+    /// The engine's prompts and answers.
     sampled: Vec<(Vec<u32>, Vec<u32>)>,
     requests: Vec<Request>,
 }
@@ -157,7 +157,7 @@ fn request(messages: &[ChatMessage]) -> Request {
     }
 }
 
-/// What a client makes of an answer: arguments anew, reasoning trimmed.
+/// A client's form of an answer: arguments rewritten, blanks around the reasoning.
 fn echoed(answer: &ChatMessage) -> ChatMessage {
     let mut echoed = answer.clone();
     for call in &mut echoed.tool_calls {
@@ -168,7 +168,7 @@ fn echoed(answer: &ChatMessage) -> ChatMessage {
     echoed
 }
 
-/// An episode of so many turns that extend one another, and its history.
+/// An episode of this many turns that extend each other, and its history.
 fn linear(turns: usize) -> (Episode, Vec<ChatMessage>) {
     let mut episode = Episode::default();
     let mut messages = vec![user("task")];
@@ -350,7 +350,7 @@ fn played(steps: &[Step]) -> Episode {
     episode
 }
 
-/// How many histories are tried; `make check-histories` asks for more.
+/// The number of histories to try; `make check-histories` asks for more.
 fn histories() -> u32 {
     let more = std::env::var("GRPO_HISTORIES").ok();
     more.and_then(|more| more.parse().ok()).unwrap_or(2000)

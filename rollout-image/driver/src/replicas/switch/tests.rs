@@ -63,7 +63,7 @@ async fn weights_that_engines_answer_about_and_none_ever_serves_end_the_wait_wit
         panic!("it ends the run");
     };
     assert_eq!(fault.reason, "WeightsNotServed");
-    // A pool without pods is what the operator waits for.
+    // A pool without pods has no time limit: the operator waits for its pods.
     let (_sender, seen) = watch::channel(view("a-v1", 0, 0));
     let waits = until(seen, ready, View::has_all_awaited, limits);
     assert!(tokio::time::timeout(3 * SHORT, waits).await.is_err());
@@ -82,7 +82,7 @@ fn a_replica_is_awaited_if_it_served_the_weights_before() {
     served.turn_to("a-v0");
     served.turn_to("a-v1");
     assert!(served.awaits(works, false) && !served.awaits(boots, false));
-    // It comes up, and is a replica like the others from then on; the other one is lost.
+    // It comes up and counts like the others; the other one is lost.
     served.now.insert(boots);
     served.turn_to("a-v2");
     assert!(!served.awaits(works, true) && served.awaits(boots, true));
@@ -102,7 +102,7 @@ async fn what_is_waited_for_is_the_target_as_it_is_and_not_as_it_was() {
     let (views, seen) = watch::channel(view("a-v1", 0, 1));
     let (targets, target_seen) = watch::channel(target("a-v1"));
     let waiting = tokio::spawn(async move { until_updated(seen, &target_seen, HOUR).await });
-    // A trainer that came back brought another lineage.
+    // A restarted trainer brought another lineage.
     targets.send_replace(target("b-v1"));
     views.send_replace(view("a-v1", 1, 0));
     views.send_replace(view("b-v1", 1, 0));

@@ -31,13 +31,13 @@ fn what_the_infrastructure_may_get_over_is_waited_for() {
     ] {
         assert!(asked_again(code, Whose::Infrastructure), "{code:?}");
     }
-    // Another lease's sandbox does not become this one's.
+    // Another lease's sandbox never becomes this lease's.
     for code in [WrongLease, SandboxLost] {
         assert!(!asked_again(code, Whose::Infrastructure), "{code:?}");
     }
 }
 
-/// What a gateway is asked that answers so.
+/// A request to a gateway that answers so.
 async fn answered(answer: fn() -> Response) -> Result<Bytes, Refusal> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

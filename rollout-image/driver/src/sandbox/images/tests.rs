@@ -2,7 +2,7 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A call that begins now cannot have the image.
+/// Fails a call for the image that begins now.
 fn fails(images: &Images, image: &str, why: &str) -> bool {
     images.failed(image, why, Instant::now())
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::tasks::reader;
 use serde_json::json;
 
-/// As the publishers have their columns, without what no format is told by.
+/// The publishers' columns, without those that distinguish no format.
 fn swe_bench() -> Value {
     json!({
         "instance_id": "django__django-11099", "repo": "django/django", "version": "3.0", "base_commit": "abc",

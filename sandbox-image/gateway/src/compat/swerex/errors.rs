@@ -1,4 +1,4 @@
-//! Errors as the client raises them again: it makes an exception of the class that is named.
+//! Errors in the form from which the client raises them again: it creates an exception of the named class.
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode};
 use serde_json::{Value, json};
 
-/// The status that says that the body is an exception.
+/// The status for a body that is an exception.
 const EXCEPTION: u16 = 511;
 
 pub struct SwerexError {
@@ -14,7 +14,7 @@ pub struct SwerexError {
     body: Value,
 }
 
-/// Classes of exceptions.
+/// Exception classes.
 #[derive(Clone, Copy)]
 pub enum Kind {
     General,

@@ -1,4 +1,4 @@
-//! Files and folders in and out.
+//! Transfer of files and folders.
 
 use std::io::{Cursor, Read};
 
@@ -24,7 +24,7 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
-    /// As Python reads text: with line ends made one.
+    /// Decodes text as Python does, with normalized line ends.
     fn text(&self, bytes: &[u8]) -> Result<String, SwerexError> {
         let encoding = self
             .encoding
@@ -67,7 +67,7 @@ pub(super) async fn write(runtime: Runtime, body: Bytes) -> Answer {
     Ok(Json(json!({})))
 }
 
-/// A file that is there keeps its permissions.
+/// An existing file keeps its permissions.
 async fn put(runtime: &Runtime, path: &str, bytes: Bytes) -> Result<(), SwerexError> {
     let script = "stat -L -c %a -- \"$1\" 2> /dev/null || echo";
     let mode = runtime.script("mode", script, &[path]).await?;
@@ -79,12 +79,12 @@ async fn put(runtime: &Runtime, path: &str, bytes: Bytes) -> Result<(), SwerexEr
     Ok(())
 }
 
-/// A form with a file; a folder comes as a zip.
+/// A form with a file. A folder comes as a zip.
 pub(super) async fn upload(runtime: Runtime, headers: HeaderMap, body: Bytes) -> Answer {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     let boundary = multer::parse_boundary(kind.unwrap_or_default());
     let boundary = boundary.map_err(|error| SwerexError::unprocessable(&error.to_string()))?;
-    // The form is a copy. The body has its share of the room for bodies until it is dropped, so the copy has it too.
+    // The form is a copy of the body. The body's share of the room is held until the end, so it covers the copy too.
     let _share = body.clone();
     let form = Form::read(body, boundary).await?;
     if form.unzip {
@@ -129,7 +129,8 @@ impl Form {
     }
 }
 
-/// sandboxd takes tars. What a zip unfolds to is bounded, and a name that leads out of the folder is refused there.
+/// Converts a zip to a tar, the format that sandboxd takes. Bounds the unpacked size. sandboxd refuses names that lead
+/// out of the folder.
 fn retarred(zip: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut zip = zip::ZipArchive::new(Cursor::new(zip))?;
     let mut tar = tar::Builder::new(Vec::new());

@@ -1,9 +1,9 @@
-//! Bash sessions: a shell behind a terminal of sandboxd's, typed to.
+//! Bash sessions: a shell behind a terminal of sandboxd.
 //!
-//! A command is put into a file that the shell sources, so it may have any number of lines, and none is too long for a
-//! terminal. Behind it the shell prints a mark of this call with the exit code; then comes the prompt, which nothing
-//! else prints: it is made from the lease and the session's name. Nothing is typed twice: sandboxd knows each input by
-//! the call's name.
+//! A command goes into a file that the shell sources, so it may have any number of lines of any length, despite the
+//! line limit of a terminal. After it the shell prints this call's mark with the exit code, and then the prompt. The
+//! prompt is unique: it is made from the lease and the session's name. No input is typed twice: sandboxd knows each
+//! input by the call's name.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use super::errors::{Kind, SwerexError};
 use super::{Answer, OWN_SECONDS, Runtime, TTL, prefixed, read, seconds};
 use crate::compat::retries::{hex, random_hex, said};
 
-/// Beginning a shell takes longer on a busy node than the client thinks.
+/// Seconds added to the client's limit for the start of a shell: on a busy node it takes longer than the client
+/// expects.
 const BEGINNING: f64 = 10.0;
 const DEFAULT: &str = "default";
 
@@ -36,7 +37,7 @@ pub(super) struct Create {
     startup_timeout: Option<f64>,
 }
 
-/// Either of the client's actions; which, says `action_type`.
+/// One of the client's actions, by `action_type`.
 #[derive(Deserialize)]
 pub(super) struct Action {
     #[serde(default = "default_session")]
@@ -74,10 +75,10 @@ struct Shell<'a> {
     prompt: String,
 }
 
-/// What a shell printed before it asked for more.
+/// The output of a shell before its next prompt.
 struct Printed {
     output: String,
-    /// Which of the awaited patterns it ended with.
+    /// The awaited pattern that ended the output.
     expected: String,
 }
 
@@ -116,7 +117,7 @@ impl<'a> Shell<'a> {
         })
     }
 
-    /// Types, and waits for the prompt or one of the patterns. `None` when the time is up first.
+    /// Types the input, and waits for the prompt or one of the patterns. `None` if the time is up first.
     async fn typed(
         &self,
         step: &str,
@@ -160,7 +161,7 @@ impl<'a> Shell<'a> {
         }))
     }
 
-    /// Only sandboxd knows which sessions there are.
+    /// Whether the session exists. Only sandboxd knows.
     async fn exists(&self) -> Result<bool, SwerexError> {
         let input =
             json!({"session": self.id(), "id": random_hex(32), "text": "", "idleMillis": 0, "timeoutMillis": 0});
@@ -189,13 +190,13 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
     if shell.exists().await? {
         return Err(Kind::SessionExists.error(format!("session {} already exists", asked.session)));
     }
-    // Line editing would print more than was asked for.
+    // Line editing would print extra characters.
     let request = json!({"id": shell.id(), "argv": ["/usr/bin/env", "bash", "--noediting"],
         "env": {"PS1": shell.prompt, "PS2": "", "PS0": ""}});
     let _: Value = runtime.call("/sessions", &request).await?;
     let within = Duration::from_secs_f64(asked.startup_timeout.unwrap_or(1.0).clamp(0.0, 3600.0) + BEGINNING);
     let mark = random_hex(32);
-    // What the shell reads when it begins may have changed the prompt.
+    // The startup files may have changed the prompt.
     let mut lines: Vec<String> = asked
         .startup_source
         .iter()
@@ -208,7 +209,7 @@ pub(super) async fn create(runtime: Runtime, body: Bytes) -> Answer {
         let message = format!("the shell was not ready within {within:?}");
         return Err(Kind::CommandTimeout.error(message));
     };
-    // The shell asked already when it began; what was typed is answered behind the mark.
+    // Without the mark, this was the prompt of the shell's start, and the answer to the input is still to come.
     if !printed.output.contains(&mark) {
         let again = shell.typed("ready", "", &[], within).await?;
         printed = again.unwrap_or(printed);
@@ -251,7 +252,7 @@ pub(super) async fn run(runtime: Runtime, body: Bytes) -> Answer {
     let code = found.as_ref().and_then(|found| found[1].parse::<i64>().ok());
     let output = match found.as_ref().and_then(|found| found.get(0)) {
         Some(end) => &printed.output[..end.start()],
-        // One of the patterns came first: the command still runs.
+        // A pattern matched first, so the command still runs.
         None => &printed.output,
     };
     match action.check.as_deref().unwrap_or("raise") {
@@ -285,7 +286,7 @@ async fn check_syntax(runtime: &Runtime, command: &str) -> Result<(), SwerexErro
     Err(Kind::BashSyntax.with(message, json!({"bash_stdout": "", "bash_stderr": said})))
 }
 
-/// Types the command into a program that the shell has started and that still runs.
+/// Types the command into a running program that the shell started.
 async fn converse(shell: &Shell<'_>, action: &Action, within: Duration) -> Answer {
     let text = format!("{}\n", action.command);
     match shell.typed("say", &text, &action.expect, within).await? {
@@ -294,7 +295,7 @@ async fn converse(shell: &Shell<'_>, action: &Action, within: Duration) -> Answe
     }
 }
 
-/// Ctrl-C, as often as asked; then the job is stopped and killed.
+/// Sends Ctrl-C as often as requested, then stops and kills the job.
 async fn interrupt(shell: &Shell<'_>, action: &Action) -> Answer {
     let within = Duration::from_secs_f64(action.timeout.unwrap_or(0.2).clamp(0.1, 600.0));
     for nth in 0..action.n_retry.unwrap_or(3) {
@@ -332,7 +333,7 @@ pub(super) async fn close(runtime: Runtime, body: Bytes) -> Answer {
     Ok(Json(json!({"session_type": "bash"})))
 }
 
-/// Without what only a screen understands.
+/// Removes terminal escape sequences.
 fn plain(text: &str) -> String {
     let text = text.replace("\r\n", "\n");
     match Regex::new("\u{1b}[@-_][0-?]*[ -/]*[@-~]") {

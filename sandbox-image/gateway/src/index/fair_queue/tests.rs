@@ -71,7 +71,7 @@ fn runs_take_turns_whoever_has_fewer_is_first_and_graders_are_before_all() {
         ("aabb", "aaa", "", "bbaa"),
         ("aabbb", "aa", "", "bbaba"),
         ("aaB", "", "", "Baa"),
-        // What graders of a run hold is not counted against its agents.
+        // The leases of a run's graders do not count against its agents.
         ("ab", "A", "", "ab"),
         ("aabb", "", "a", "bb"),
     ] {

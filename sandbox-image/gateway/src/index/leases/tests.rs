@@ -1,4 +1,4 @@
-//! Sandboxes that are used again: another container in the same pod.
+//! Reset sandboxes: another container in the same pod.
 
 use super::*;
 use crate::index::tests::{bounds, bring_up, delete, leased, plan, request};
@@ -21,7 +21,7 @@ fn reset() -> Action {
     }
 }
 
-/// What the gateway is told to do with lease a, and for whom p1 is then granted.
+/// Releases lease a, and checks the resulting actions.
 fn given_back(index: &mut Index) {
     let actions = index.release("a", 10);
     assert!(

@@ -1,4 +1,4 @@
-//! How many pods there are, for whom, and when they go.
+//! The number of pods, their purpose, and their end.
 
 use super::*;
 use crate::index::Bounds;

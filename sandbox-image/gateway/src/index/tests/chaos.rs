@@ -1,12 +1,11 @@
-//! Gateways against a cluster that answers late or not at all and tells everything late, twice and in any order, while
-//! gateways are killed, replaced, and go on beside their successors.
+//! Gateways against a cluster that answers late or not at all, and reports every event late, twice and in any order.
+//! Meanwhile gateways are killed, replaced, or continue beside their successors.
 //!
-//! Pods that are given back are used again, their containers restarted; sandboxd takes one lease in each life of its
-//! container.
+//! Released pods are used again, with restarted containers; sandboxd accepts one lease in each life of its container.
 //!
-//! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`, what
-//! its orders under way may become included; what was granted is found again by the next gateway. Checked at the end,
-//! when everything has arrived: nothing is left over.
+//! Checked after every step: no life of a pod is ever given to two leases; no gateway has more pods than `max`,
+//! counting those that its orders in progress may create; the next gateway finds every granted lease. Checked at the
+//! end, when every event has arrived: nothing is left over.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +21,7 @@ struct Pod {
     uid: String,
     term: u64,
     answers: bool,
-    /// How often its container has restarted.
+    /// Number of container restarts.
     restarts: u32,
     bound: Option<(String, u64)>,
 }
@@ -50,7 +49,7 @@ enum InFlight {
     Ask { lease: String, epoch: u64 },
 }
 
-/// What is on its way to a gateway.
+/// An event on its way to a gateway.
 #[derive(Clone, Debug)]
 enum News {
     Created(String, String),
@@ -60,12 +59,12 @@ enum News {
     Shown(Shown),
     Gone(String, String),
     List(Vec<Shown>),
-    /// sandboxd has taken the order to end, or not.
+    /// sandboxd has accepted the order to end, or not.
     Restarting(String, u64),
     NotRestarting(String),
 }
 
-/// A pod as the watch or a list shows it.
+/// A pod in a watch event or a list.
 #[derive(Clone, Debug)]
 struct Shown {
     name: String,
@@ -79,7 +78,7 @@ struct Gateway {
     term: u64,
     orders: Vec<InFlight>,
     news: Vec<News>,
-    /// Uids of the pods that it took over.
+    /// Uids of the pods that this gateway took over.
     adopted: BTreeSet<String>,
     names: u32,
 }
@@ -89,16 +88,15 @@ struct World {
     pods: BTreeMap<String, Pod>,
     ledger_term: u64,
     ledger: BTreeMap<String, LedgerEntry>,
-    /// The last is the one in office.
+    /// The last one is in office.
     gateways: Vec<Gateway>,
-    /// Orders of gateways that are no more.
+    /// Orders of gateways that have ended.
     late: Vec<(u64, InFlight)>,
-    /// To whom each life of a pod, by its uid, was ever granted.
+    /// The lease that each life of a pod, by its uid, was ever granted to.
     granted: BTreeMap<(String, u32), (String, u64)>,
-    /// Leases that somebody holds and has not given back or lost.
+    /// Leases with a holder, neither released nor lost.
     held: BTreeMap<String, (u64, String, (String, u32))>,
-    /// Leases that were given back or taken back. A grant that comes later from a gateway that does not know it is
-    /// worth nothing.
+    /// Leases that were released or taken back. A later grant from a gateway that does not know of it is void.
     ended: BTreeSet<(String, u64)>,
     uids: u32,
     now: i64,
@@ -220,7 +218,7 @@ impl World {
         self.show(name);
     }
 
-    /// Plans, and puts what follows on its way.
+    /// Plans, and sends the resulting orders.
     fn plan(&mut self, at: usize) {
         let now = self.now;
         let Some(gateway) = self.gateways.get_mut(at) else {
@@ -255,7 +253,7 @@ impl World {
         }
     }
 
-    /// The API server, the ledger or a sandbox gets an order; it may refuse, and its answer may be lost.
+    /// The API server, the ledger or a sandbox gets an order. It may refuse, and its answer may be lost.
     fn serve(&mut self, at: usize, nth: usize, outcome: u8) {
         let Some(gateway) = self.gateways.get_mut(at) else {
             return;
@@ -274,7 +272,7 @@ impl World {
                     let uid = self.pods.get(&name).map(|pod| pod.uid.clone()).unwrap_or_default();
                     let gateway = &mut self.gateways[at];
                     match is_lost {
-                        // It asks for the same pod again.
+                        // The gateway asks for the same pod again.
                         true => gateway.orders.push(InFlight::Create { name, image }),
                         false => gateway.news.push(News::Created(name, uid)),
                     }
@@ -327,7 +325,7 @@ impl World {
         }
     }
 
-    /// sandboxd gets the order to end. Its container restarts at some time.
+    /// sandboxd gets the order to end. Its container restarts at a later time.
     fn end_of_life(&mut self, name: &str, lease: &str, epoch: u64) -> bool {
         let pod = self.pods.get_mut(name);
         let Some(pod) = pod.filter(|pod| {
@@ -377,7 +375,7 @@ impl World {
         }
     }
 
-    /// A gateway hears something, perhaps not for the last time.
+    /// A gateway gets an event, perhaps not for the last time.
     fn hear(&mut self, at: usize, nth: usize, again: bool) {
         let Some(gateway) = self.gateways.get_mut(at) else {
             return;
@@ -432,7 +430,7 @@ impl World {
         self.act(at, actions);
     }
 
-    /// As the watch does. `None` when a later gateway made the pod.
+    /// Handles a pod as the watch does. `None` when a later gateway made the pod.
     fn saw(&mut self, at: usize, shown: &Shown) -> Option<Vec<Action>> {
         let (gateway, now, name) = (&mut self.gateways[at], self.now, &shown.name);
         if gateway.index.knows(name) {
@@ -444,7 +442,7 @@ impl World {
         (shown.term <= gateway.term).then(|| gateway.index.orphan(name, now))
     }
 
-    /// sandboxds that answer are noticed.
+    /// Notices the sandboxds that answer.
     fn notice(&mut self, at: usize) {
         let Some(gateway) = self.gateways.get_mut(at) else {
             return;
@@ -485,7 +483,7 @@ impl World {
         }
     }
 
-    /// Everything arrives, and nothing happens any more.
+    /// Delivers all events, until nothing happens any more.
     fn settle(&mut self) {
         while self.gateways.len() > 1 {
             self.end(0);
@@ -499,7 +497,7 @@ impl World {
             }
         }
         for round in 0..130 {
-            // The watch restarts now and then: what came out of order is put right.
+            // The watch restarts now and then, which corrects events that came out of order.
             if round == 60 {
                 self.relist(0);
             }
@@ -551,7 +549,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn take(world: &mut World, step: Step) {
     let last = world.gateways.len() - 1;
-    // The one in office, or the nth before it.
+    // The gateway in office, or the nth before it.
     let of = |at: u8| last.saturating_sub(at as usize % 3);
     let pod = |world: &World, nth: u8| {
         let count = world.pods.len().max(1);

@@ -118,7 +118,7 @@ fn a_name_with_brackets_and_spaces_is_no_trouble() {
 async fn what_does_not_die_is_looked_for_within_a_bound_and_the_loop_works_meanwhile() {
     let looks = Arc::new(AtomicUsize::new(0));
     let counted = looks.clone();
-    // No process has such a number, so none is killed, and one seems to be left for ever.
+    // No process has this pid, so none is killed, and one seems to be left for ever.
     let killing = kill_until_none(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         HashSet::from([i32::MAX])

@@ -6,7 +6,7 @@ fn opened(path: &Path) -> Folder {
     Folder::open(path, Links::Followed, false).unwrap()
 }
 
-/// A tar with one entry, whose name is taken as it is.
+/// A tar with one entry, with exactly this name.
 fn with(kind: EntryType, name: &str, target: &str, content: &[u8]) -> Vec<u8> {
     let mut header = header(kind, 0o640);
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
@@ -64,7 +64,7 @@ fn no_entry_leads_out_of_the_folder() {
         assert!(unpack(&with(kind, name, "/", b""), &opened(&inside)).is_err(), "{name}");
     }
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    // A file in the place of a link takes its place, and not that of what it leads to.
+    // A file replaces a link itself, not the link's target.
     fs::write(outside.join("kept"), "kept").unwrap();
     symlink(outside.join("kept"), inside.join("file")).unwrap();
     unpack(&with(EntryType::Regular, "file", "", b"new"), &opened(&inside)).unwrap();

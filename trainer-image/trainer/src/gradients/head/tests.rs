@@ -2,7 +2,7 @@ use tch::{Device, Kind};
 
 use super::*;
 
-/// In bf16 a sum stays at 256 however many ones follow.
+/// In bf16 a sum of ones stops at 256.
 #[test]
 fn what_flows_into_a_state_that_many_rows_share_is_summed_in_32_bits() {
     let x = Tensor::zeros([1, 3, 2], (Kind::BFloat16, Device::Cpu));

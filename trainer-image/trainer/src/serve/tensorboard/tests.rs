@@ -1,6 +1,6 @@
 use super::*;
 
-/// Reads as TensorBoard does.
+/// Reads a file like TensorBoard.
 fn events(mut bytes: &[u8]) -> Vec<Event> {
     let mut events = Vec::new();
     while !bytes.is_empty() {

@@ -1,4 +1,4 @@
-//! A trainer of four pods under every fault that a cluster has for it, from statuses as API servers report them.
+//! A trainer of four pods under every fault of a cluster, with statuses as API servers report them.
 
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ fn told(update: &GroupUpdate) -> &str {
     &update.ended.as_ref().unwrap().1
 }
 
-/// The next attempt is made at once, and the failure is not counted.
+/// The next attempt begins at once, and the failure is not counted.
 fn begins_again_uncounted(update: &GroupUpdate) {
     assert_eq!(
         (update.status.current, ranks(update)),
@@ -159,7 +159,7 @@ fn a_lost_node_whose_pod_never_finishes_terminating_does_not_hold_up_the_next_at
         "{update:?}"
     );
 
-    // It is still there when the next attempt runs, and is of no account.
+    // The pod still exists when the next attempt runs, and is ignored.
     let mut later = vec![seen[1].clone()];
     later.extend((0..4).map(|rank| PodFacts {
         attempt: 4,
@@ -290,7 +290,7 @@ fn of_four_ranks_the_last_lines_of_the_one_that_failed_are_told_and_not_those_of
     assert_eq!(update.status.consecutive_failures, 1);
 }
 
-/// One rank in each pod, which then ends as NCCL has ended it.
+/// One rank in each pod; the pod ends as NCCL ended the rank.
 #[test]
 fn a_rank_that_nccl_aborted_is_not_told_as_the_cause_where_another_failed_by_itself() {
     let aborted = |second| ended(134, "Error", "Watchdog caught collective operation timeout", second);

@@ -1,4 +1,4 @@
-//! Groups that serve and are replaced a few at a time: the replicas of an engine.
+//! Groups with a rolling update that serve: the replicas of an engine.
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
@@ -57,7 +57,7 @@ fn disrupted() -> PodState {
     })
 }
 
-/// The first attempt of all has been made.
+/// The first attempt of all groups was created.
 fn made() -> AttemptStatus {
     AttemptStatus {
         current: 1,

@@ -29,7 +29,7 @@ fn texts_too_long_to_match_are_compared_by_their_ends() {
     assert!(diff.contains("-old\n+new\n+new\n"), "{diff}");
 }
 
-/// Applies a diff of one's own.
+/// Applies a diff that this module wrote.
 fn applied(old: &str, diff: &str) -> String {
     let old: Vec<&str> = old.split_inclusive('\n').collect();
     let (mut out, mut at) = (String::new(), 0);

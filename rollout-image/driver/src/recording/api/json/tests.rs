@@ -8,7 +8,7 @@ fn half_a_character_is_mended_and_whole_ones_stay() {
         Some(r#""\ufffd\n\ufffd\u0041""#)
     );
     assert_eq!(mended(r#""\ud83d\ude00""#), None);
-    // A backslash that is escaped escapes nothing.
+    // An escaped backslash escapes nothing.
     assert_eq!(mended(r#""\\ud83d""#), None);
     assert_eq!(mended("\\é \\"), None);
 }

@@ -1,6 +1,6 @@
 //! Bodies as clients write them: keys, order, spaces and spelling are theirs, the texts are shortened.
 
-/// 0.24.4. JavaScript wrote the arguments again: an integer key leads, and a long number lost its end. The text of the
+/// 0.24.4. JavaScript rewrote the arguments: an integer key leads, and a long number lost its end. The text of the
 /// first tool ends within a character.
 pub const QWEN_CODE: &[u8] = include_bytes!("bodies/qwen_code.json");
 /// 2.4.6 with LiteLLM, tools.

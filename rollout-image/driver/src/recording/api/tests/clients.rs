@@ -1,4 +1,4 @@
-//! What clients' bodies say.
+//! Decodes the bodies of clients.
 
 use super::*;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A request in an API's own words, as an ordinary client would write it.
+/// A request in an API's own form, as an ordinary client writes it.
 fn written(api: Api, request: &Request) -> String {
     let mut fields = vec![format!("\"model\":{}", json!(request.model))];
     let limit = match api {
@@ -136,7 +136,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// JSON of an object with spaces, orders and numbers as no library would write them.
+/// JSON of an object with spaces, orders and numbers that no library would write.
 fn arguments() -> impl Strategy<Value = String> {
     let value = prop_oneof![
         Just("1.0".to_owned()),
@@ -214,7 +214,7 @@ proptest! {
         }
     }
 
-    /// What a client makes of an answer, whole or streamed, comes back as that answer.
+    /// A client's form of an answer, whole or streamed, decodes to that answer.
     #[test]
     fn an_answer_comes_back_as_it_was_sent(message in answer(), said in text()) {
         let answer = Answer {
