@@ -1,8 +1,8 @@
-//! The loop of a run: evaluate, roll out, train, promote; and where to go on after a restart.
+//! The loop of a run: evaluate, roll out, train, promote; and where to continue after a restart.
 //!
-//! Every decision is in the journal before anything follows from it. An iteration that was begun keeps its tasks; a
-//! batch that was written is trained on; weights that were promoted are what engines are made to serve. What changes in
-//! the run while it runs is taken over before something new is begun.
+//! Every decision is in the journal before anything follows from it. An iteration that began keeps its tasks; the
+//! trainer steps on every written batch; engines must serve the promoted weights. Changes to the run take effect before
+//! new work begins.
 
 mod batch;
 mod changes;
@@ -36,21 +36,21 @@ use std::sync::Arc;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How episodes are drawn.
+/// How episodes are sampled.
 #[derive(Clone, Debug)]
 struct Draw {
-    /// Episodes of one task.
+    /// Episodes per task.
     samples: u32,
     seed: u64,
     sampling: Sampling,
-    /// The promoted ones, or those that a set is measured under.
+    /// The promoted version, or the version under evaluation.
     weights: watch::Receiver<String>,
     on_sync: OnSync,
-    /// Cancelled where the episodes are not needed any more.
+    /// Cancelled when the episodes are no longer needed.
     stop: CancellationToken,
 }
 
-/// A run under way.
+/// A run in progress.
 pub struct Run {
     pub settings: Settings,
     pub store: RunStore,
@@ -61,13 +61,13 @@ pub struct Run {
     pub trainer: TrainerClient,
     pub board: Board,
     pub metrics: Arc<Metrics>,
-    /// What episodes of iterations ask engines for.
+    /// The weights version that episodes of iterations request.
     pub wanted: watch::Sender<String>,
     pub promoting: Mutex<()>,
-    /// What engines are told to serve.
+    /// The weights that engines are ordered to serve.
     pub target: watch::Sender<Option<Target>>,
     pub view: watch::Receiver<View>,
-    /// What the trainer is waited for, in words.
+    /// Why the driver waits for the trainer, as a message.
     pub note: watch::Sender<Option<String>>,
     pub train_tasks: Vec<Arc<Task>>,
     /// In the order of the settings' evaluations.
@@ -75,15 +75,16 @@ pub struct Run {
 }
 
 impl Run {
-    /// Everything from here to the end of the run.
+    /// Runs to the end.
     pub async fn go(&self) -> Result<(), DriverError> {
         tokio::select! {
             done = self.in_its_mode() => done?,
             never = self.show_images() => match never {},
+            never = self.show_queue() => match never {},
             never = self.show_engines() => match never {},
         }
-        // What a finished run does not wait for any more.
-        for topic in [Topic::Trainer, Topic::Engines, Topic::Images] {
+        // A finished run waits for none of these.
+        for topic in [Topic::Trainer, Topic::Engines, Topic::Images, Topic::Sandboxes] {
             self.board.say(topic, None);
         }
         self.journal.succeeded().await
@@ -98,13 +99,19 @@ impl Run {
         }
     }
 
-    /// Says on the board which images cannot be pulled.
+    /// Shows on the board which images cannot be pulled.
     async fn show_images(&self) -> Infallible {
         let images = self.rollouts.episodes.gateway.images();
         images.follow(|message| self.board.say(Topic::Images, message)).await
     }
 
-    /// Says on the board what is wrong with engines, whether or not they are waited for.
+    /// Shows on the board that the run gets no sandbox.
+    async fn show_queue(&self) -> Infallible {
+        let queue = self.rollouts.episodes.gateway.queue();
+        queue.follow(|message| self.board.say(Topic::Sandboxes, message)).await
+    }
+
+    /// Shows problems of engines on the board, whether or not the driver waits for engines.
     async fn show_engines(&self) -> Infallible {
         let mut view = self.view.clone();
         loop {
@@ -126,14 +133,14 @@ impl Run {
 
     async fn iterations(&self) -> Result<(), DriverError> {
         let finished = self.journal.read(|state| state.finished_iterations()).await;
-        // Those that a driver before this one did not come to, or did not finish.
+        // Evaluations that an earlier driver did not begin or did not finish.
         self.evaluations(match finished {
             0 => Moment::Start,
             _ => Moment::After(finished),
         })
         .await?;
         let ahead = self.settings.max_staleness;
-        // The last iteration whose step, and what follows it, is done.
+        // The last iteration whose step, promotion and evaluations are done.
         let (done, mut seen) = watch::channel(finished);
         let (give, mut given) = mpsc::channel::<(u32, StepRequest)>(ahead.max(1) as usize);
         let rollouts = async {
@@ -167,7 +174,7 @@ impl Run {
         tokio::try_join!(rollouts, steps).map(|_: ((), ())| ())
     }
 
-    /// The stored batch of an iteration; rolls out what is missing of it first.
+    /// The stored batch of an iteration; rolls out missing episodes first.
     async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
         let begun = self.journal.read(|state| state.iterations.get(&k).cloned()).await;
         if let Some(sha256) = begun.as_ref().and_then(|one| one.batch_sha256.clone()) {
@@ -240,7 +247,7 @@ impl Run {
         self.settings.train.as_ref().ok_or_else(missing)
     }
 
-    /// `groups`: numbers of groups, with the positions of their tasks.
+    /// `groups`: group numbers with the positions of their tasks.
     fn plans(
         &self,
         scope: &EpisodeScope,
@@ -272,7 +279,7 @@ impl Run {
         planned.collect()
     }
 
-    /// Runs episodes while the board shows how far they are.
+    /// Runs episodes and shows their progress on the board.
     async fn rolled_out(
         &self,
         stage: Stage,
@@ -286,7 +293,7 @@ impl Run {
             metas = self.rollouts.run(scope, plans, &tally, supply) => metas,
             () = self.show(seen) => return Err(DriverError::Other("the board stopped".into())),
         };
-        // The last ones may have finished after the last look.
+        // The last episodes may have finished after the last update.
         let last = *tally.borrow();
         self.board.change(|progress| progress.episodes_done = Some(last.done));
         self.board.end(Stage::Grading);
@@ -294,7 +301,7 @@ impl Run {
         metas
     }
 
-    /// Never ends by itself.
+    /// Never returns.
     async fn show(&self, mut tally: watch::Receiver<Tally>) {
         let mut grading = self.rollouts.episodes.grading.subscribe();
         loop {
@@ -317,7 +324,7 @@ impl Run {
         }
     }
 
-    /// Step `k`, promotion of what came out, and the evaluations that are due then.
+    /// Step `k`, promotion of its weights, and the evaluations that are due after it.
     async fn step(&self, k: u32, request: StepRequest) -> Result<(), DriverError> {
         self.board.begin(Stage::Training);
         let live = self.live.now();

@@ -1,7 +1,7 @@
-//! `status.progress` of the run: what people see. The data path only changes a value in memory; one task writes it.
+//! `status.progress` of the run, for people. The data path only changes a value in memory; one task writes it.
 //!
-//! A change of stage or a fault is written at once, anything else at most every five seconds. An API server that is
-//! away costs nothing but its own being up to date.
+//! A fault or a change of stage, iteration or evaluations is written at once, other changes at most every five seconds.
+//! An unavailable API server only delays the display.
 
 use grpo_contracts::names::PROGRESS_FIELD_MANAGER;
 use grpo_crds::GrpoRun;
@@ -15,25 +15,27 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// How many finished evaluations are shown.
+/// Most finished evaluations that are shown.
 const EVALUATIONS_SHOWN: usize = 64;
-/// As long a message as the API takes, in characters.
+/// Longest message that the API accepts, in characters.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What a message is about. Several are said in this order.
+/// The subject of a message. Several messages are shown in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
-    /// Settings that cannot be taken over.
+    /// Settings that cannot be applied.
     Settings,
-    /// How far a download is.
+    /// Progress of a download.
     Download,
-    /// What the trainer is waited for.
+    /// Why the driver waits for the trainer.
     Trainer,
-    /// What is wrong with engines.
+    /// Problems of engines.
     Engines,
     /// Images that cannot be pulled.
     Images,
-    /// What the rows of the datasets are, and which were skipped. It stays, so it is said last.
+    /// Why the pool leases no sandbox.
+    Sandboxes,
+    /// Kinds of rows in the datasets, and skipped rows. This message stays, so it comes last.
     Tasks,
 }
 
@@ -72,7 +74,7 @@ impl Board {
         self.sender.send_modify(change);
     }
 
-    /// Says something about a topic instead of what was said about it before.
+    /// Replaces the message on a topic.
     pub fn say(&self, topic: Topic, text: Option<String>) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match text {
@@ -88,7 +90,7 @@ impl Board {
         });
     }
 
-    /// Says that a stage began; stages under way stay beside it.
+    /// Adds a stage; other stages stay, except `Starting`.
     pub fn begin(&self, stage: Stage) {
         self.change(|progress| {
             progress
@@ -102,7 +104,7 @@ impl Board {
     pub fn end(&self, stage: Stage) {
         self.change(|progress| {
             progress.stages.retain(|other| *other != stage);
-            // Between two stages the last one is still what a person wants to see.
+            // Between two stages people still want to see the last one.
             progress.stage = foremost(&progress.stages).or(progress.stage);
         });
     }
@@ -116,7 +118,7 @@ impl Board {
     }
 }
 
-/// Of stages that overlap, the one people wait for.
+/// The stage that people wait for, of several that overlap.
 fn foremost(stages: &[Stage]) -> Option<Stage> {
     let order = [
         Stage::Finished,
@@ -130,7 +132,7 @@ fn foremost(stages: &[Stage]) -> Option<Stage> {
     order.into_iter().find(|stage| stages.contains(stage))
 }
 
-/// Writes the board to the API server until the board is gone.
+/// Writes the board to the API server until the board is dropped.
 pub async fn publish(client: kube::Client, namespace: String, name: String, mut board: watch::Receiver<Progress>) {
     let runs: Api<GrpoRun> = Api::namespaced(client, &namespace);
     let mut written: Option<(Progress, Instant)> = None;
@@ -151,7 +153,7 @@ pub async fn publish(client: kube::Client, namespace: String, name: String, mut 
     }
 }
 
-/// Writes the last word, and says whether it was taken.
+/// Writes the final progress; returns whether the API server accepted it.
 pub async fn write_last(client: kube::Client, namespace: &str, name: &str, progress: &Progress) -> bool {
     let runs: Api<GrpoRun> = Api::namespaced(client, namespace);
     for _ in 0..5 {
@@ -176,8 +178,8 @@ fn due(now: &Progress, written: Option<&(Progress, Instant)>) -> bool {
     urgent || (now != last && at.elapsed() >= WRITE_EVERY)
 }
 
-/// Applies `status.progress` and nothing else. The run's uid is in `metadata`, so a namesake of a deleted run refuses
-/// it.
+/// Applies only `status.progress` (server-side apply). The run's uid is in `metadata`, so a later run of the same name
+/// refuses it.
 async fn write(runs: &Api<GrpoRun>, name: &str, progress: &Progress) -> Result<(), kube::Error> {
     let mut shown = progress.clone().displayed();
     shown.updated_at = Some(Time(k8s_openapi::jiff::Timestamp::now()));

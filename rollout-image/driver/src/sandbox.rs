@@ -1,19 +1,21 @@
-//! Sandboxes, as the driver sees them: leases from the gateway, commands and files inside them.
+//! The driver's client of the sandbox gateway: leases, and commands and files in sandboxes.
 //!
-//! Every call carries an id of the caller's choice, so it may be repeated: a retry gets the same lease, and a command
-//! never runs twice. While the gateway is away, and while an image cannot be pulled, calls are repeated with growing
-//! pauses until their budget is used up. A held lease is renewed in the background; dropping it without a release
-//! leaves it to its time to live, which is what a restarted driver relies on.
+//! The caller chooses the ids, so calls can be repeated: a retry gets the same lease, and a command never runs twice.
+//! While the gateway is unavailable, or an image cannot be pulled, calls are repeated with growing pauses until their
+//! budget is used up. A held lease is renewed in the background. If it is dropped without a release, it stays until its
+//! time to live is over; a restarted driver relies on that.
 
 mod agents;
 mod answer;
 mod error;
 mod images;
+mod queue;
 mod sessions;
 
 use self::answer::{ANSWER_BYTES, Refusal, answer_of_output, once};
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;
+use self::queue::{Counted, Queue};
 use crate::retry::{Budget, Pauses, Retry};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
@@ -30,14 +32,14 @@ use tokio::time::Instant;
 /// How long the gateway holds a lease request before it answers that no lease is available.
 const LEASE_WAIT: Duration = Duration::from_secs(60);
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
-/// Between two attempts at an image that cannot be pulled: the registry is asked by the gateway, not by this.
+/// Between two requests for an image that cannot be pulled: the gateway asks the registry, not the driver.
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
-/// Added to the time a command may take: the way there and back, and killing it.
+/// Added to a command's timeout, for the way there and back and for killing the command.
 const EXEC_MARGIN: Duration = Duration::from_secs(30);
-/// Answers may take as much memory together as so many of the largest files.
+/// The memory for all answers together, in files of the largest size.
 const FILES_IN_MEMORY: usize = 4;
 const LONGEST_RENEWAL: Duration = Duration::from_secs(40);
-/// Of calls that are soon made again anyway.
+/// The budget of calls that are soon repeated anyway.
 const BRIEF: Budget = Budget {
     request: EXEC_MARGIN,
     total: Duration::from_secs(1),
@@ -53,19 +55,21 @@ pub struct Gateway {
     ttl: Duration,
     token: Option<TokenFile>,
     images: Images,
-    /// For answers.
+    queue: Queue,
+    /// The memory for answers.
     room: Room,
 }
 
-/// A lease that is kept alive for as long as this exists.
+/// A lease that is renewed as long as this value exists.
 pub struct Sandbox {
     gateway: Gateway,
     pub lease: Lease,
     renewing: JoinHandle<()>,
+    _held: Counted,
 }
 
 impl Gateway {
-    /// `patience` is how long an absent gateway is waited for, `ttl` how long a lease outlives its driver.
+    /// `patience`: how long a call waits for an unavailable gateway. `ttl`: how long a lease outlives its driver.
     pub fn new(
         url: impl Into<String>,
         run: impl Into<String>,
@@ -85,11 +89,12 @@ impl Gateway {
             ttl,
             token: None,
             images: Images::new(patience),
+            queue: Queue::default(),
             room: Room::of_files(FILES_IN_MEMORY),
         })
     }
 
-    /// With a time of its own for which an image that cannot be pulled is waited for.
+    /// Sets how long calls wait for an image that cannot be pulled.
     pub fn with_image_patience(mut self, patience: Duration) -> Self {
         self.images = Images::new(patience);
         self
@@ -100,7 +105,12 @@ impl Gateway {
         &self.images
     }
 
-    /// With the token that the gateway asks for.
+    /// The run's requests and leases.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Sets the token for the gateway.
     pub fn with_token(mut self, token: TokenFile) -> Self {
         self.token = Some(token);
         self
@@ -136,14 +146,15 @@ impl Gateway {
             },
             answer: ANSWER_BYTES,
         };
-        let lease: Lease = self
-            .send_json(&call, || self.http.post(self.at("/v1/leases")), &request)
-            .await?;
+        let _waits = self.queue.waits();
+        let ask = || self.http.post(self.at("/v1/leases")).json(&request);
+        let answer = self.send_telling(&call, ask, &|why| self.queue.refused(why)).await?;
+        let lease: Lease = parsed(&call, &answer)?;
         self.images.pulled(image);
         Ok(self.hold(lease))
     }
 
-    /// Takes a lease up again that an earlier driver held, if it is still alive.
+    /// Takes over an earlier driver's lease. Returns `None` if it has ended.
     pub async fn take_up(&self, id: &str) -> Result<Option<Sandbox>, SandboxError> {
         let call = Call {
             doing: format!("asking for lease {id}"),
@@ -166,7 +177,7 @@ impl Gateway {
         }
     }
 
-    /// Gives a lease back. If the gateway does not hear of it, the lease ends by itself.
+    /// Releases a lease. If the request does not reach the gateway, the lease expires.
     pub async fn release(&self, id: &str) {
         let url = self.at(&format!("/v1/leases/{id}"));
         let request = self.http.delete(url).timeout(Duration::from_secs(10));
@@ -175,7 +186,7 @@ impl Gateway {
         }
     }
 
-    /// Says which images are wanted warm from now on.
+    /// Reports the demand: the images of the next leases.
     pub async fn demand(&self, images: Vec<ImageDemand>) -> Result<(), SandboxError> {
         let demand = Demand {
             run: self.run.clone(),
@@ -206,7 +217,7 @@ impl Gateway {
         parsed(&call, &answer)
     }
 
-    /// Whether the pool's package index answers now. The gateway is waited for; the index is not.
+    /// Whether the pool's package index answers now. Waits for the gateway, not for the index.
     pub async fn package_index(&self) -> Result<PackageIndexState, SandboxError> {
         let call = self.about_packages();
         let url = self.at("/v1/pool/package-index");
@@ -214,7 +225,7 @@ impl Gateway {
         parsed(&call, &answer)
     }
 
-    /// The URL of the package index that graders reach, if the pool names one. The gateway is waited for.
+    /// The URL of the package index that graders reach, if the pool names one. Waits for the gateway.
     pub async fn package_index_url(&self) -> Result<Option<String>, SandboxError> {
         let call = self.about_packages();
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
@@ -241,6 +252,7 @@ impl Gateway {
             gateway: self.clone(),
             lease,
             renewing,
+            _held: self.queue.holds(),
         }
     }
 
@@ -276,11 +288,21 @@ impl Gateway {
         parsed(call, &answer)
     }
 
-    /// Sends until an answer can be used or the call's budget is used up.
+    /// Sends until an answer is usable or the call's budget is used up.
     async fn send(
         &self,
         call: &Call<'_>,
         request: impl Fn() -> reqwest::RequestBuilder,
+    ) -> Result<Bytes, SandboxError> {
+        self.send_telling(call, request, &|_| ()).await
+    }
+
+    /// The same; `refused` gets each refusal after which the call is sent again, but for images: [`Images`] has those.
+    async fn send_telling(
+        &self,
+        call: &Call<'_>,
+        request: impl Fn() -> reqwest::RequestBuilder,
+        refused: &(dyn Fn(&str) + Sync),
     ) -> Result<Bytes, SandboxError> {
         let mut away = Retry::new(call.budget.total, PAUSES);
         let mut image = Retry::new(Duration::MAX, IMAGE_PAUSES);
@@ -304,11 +326,14 @@ impl Gateway {
                     if !self.images.failed(call.object, refusal.text(), began) {
                         return Err(call.unavailable(refusal));
                     }
-                    // The gateway is there.
+                    // The gateway answered.
                     away.progress();
                     (refusal, &mut image)
                 }
-                Err(refusal) => (refusal, &mut away),
+                Err(refusal) => {
+                    refused(refusal.text());
+                    (refusal, &mut away)
+                }
             };
             tracing::debug!(doing = %call.doing, last = last.text(), "asking the gateway again");
             if retry.pause().await.is_err() {
@@ -323,7 +348,7 @@ impl Sandbox {
         &self.lease.id
     }
 
-    /// Runs a command. The same id answers the first result.
+    /// Runs a command. A repeated id gets the first result.
     pub async fn exec(&self, request: &ExecRequest) -> Result<ExecResult, SandboxError> {
         let call = Call {
             doing: format!("running a command under lease {}", self.lease.id),
@@ -359,7 +384,7 @@ impl Sandbox {
             .await
     }
 
-    /// Gives the sandbox back. If the gateway does not hear of it, the lease ends by itself.
+    /// Releases the sandbox. If the request does not reach the gateway, the lease expires.
     pub async fn release(self) {
         self.gateway.release(&self.lease.id).await;
     }
@@ -388,24 +413,24 @@ impl Drop for Sandbox {
     }
 }
 
-/// The pause between two renewals, and how long one may take. A driver that stands still between two of them keeps its
-/// leases for the rest of their time. A pool may cap that time.
+/// The pause between two renewals, and the timeout of one. A driver that is suspended between two renewals keeps its
+/// leases for the rest of their time to live, which a pool may cap.
 fn renewal(ttl: Duration) -> (Duration, Duration) {
     ((ttl / 3).min(LONGEST_RENEWAL), (ttl / 4).min(LONGEST_RENEWAL))
 }
 
-/// What a call is about, for its errors.
+/// A call: its subject, for errors, and its limits.
 struct Call<'a> {
     doing: String,
     lease: &'a str,
     object: &'a str,
     budget: Budget,
-    /// The longest answer that is read, bytes.
+    /// The longest answer that is read, in bytes.
     answer: usize,
 }
 
 impl Call<'_> {
-    /// What it was in the end that could not be had.
+    /// The error after the last retry: image or gateway unavailable.
     fn unavailable(&self, last: Refusal) -> SandboxError {
         match last {
             Refusal::Again(body) if body.code == ErrorCode::ImageUnavailable => self.error(body),
@@ -439,7 +464,7 @@ impl Call<'_> {
                 doing: self.doing.clone(),
                 message: body.message,
                 fault: match body.code {
-                    // Clocks, keys and epochs are ours, not those of what ran in the sandbox.
+                    // Clocks, keys and epochs belong to the infrastructure, not to the workload.
                     ErrorCode::BadSignature | ErrorCode::WrongLease => Whose::Infrastructure,
                     _ => body.fault,
                 },

@@ -1,0 +1,123 @@
+//! Leases that a run waits for while it holds no sandbox: since when, and the gateway's last answer.
+//!
+//! A run that holds sandboxes makes progress, and its further requests wait for a full pool as they should. A run that
+//! holds none and gets none does nothing, so `status.progress.message` names the cause.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// A pool that scales from zero or pulls an image grants its first lease within this time.
+const QUIET: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// The run's requests and leases. Cloning is cheap and shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: usize,
+    held: usize,
+    /// Since when requests wait and no lease is held.
+    since: Option<Instant>,
+    /// The gateway's last refusal.
+    refusal: Option<String>,
+}
+
+/// What a [`Counted`] counts as.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Waiting,
+    Held,
+}
+
+/// Counts one request or lease until it is dropped.
+#[derive(Debug)]
+pub struct Counted {
+    queue: Queue,
+    kind: Kind,
+}
+
+impl State {
+    fn count(&mut self, kind: Kind) -> &mut usize {
+        match kind {
+            Kind::Waiting => &mut self.waiting,
+            Kind::Held => &mut self.held,
+        }
+    }
+
+    fn update(&mut self) {
+        let starves = self.waiting > 0 && self.held == 0;
+        self.since = starves.then(|| self.since.unwrap_or_else(Instant::now));
+        if !starves {
+            self.refusal = None;
+        }
+    }
+}
+
+impl Queue {
+    /// A request for a lease waits.
+    pub fn waits(&self) -> Counted {
+        self.counted(Kind::Waiting)
+    }
+
+    /// A lease is held.
+    pub fn holds(&self) -> Counted {
+        self.counted(Kind::Held)
+    }
+
+    fn counted(&self, kind: Kind) -> Counted {
+        let mut state = self.state();
+        *state.count(kind) += 1;
+        state.update();
+        drop(state);
+        let queue = self.clone();
+        Counted { queue, kind }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gateway did not grant a lease, and will be asked again.
+    pub fn refused(&self, why: &str) {
+        self.state().refusal = Some(why.to_owned());
+    }
+
+    /// The message for people; none while the run holds a sandbox or waits for less than a minute.
+    pub fn message(&self) -> Option<String> {
+        let state = self.state();
+        let waited = state.since?.elapsed();
+        let why = state.refusal.as_ref().filter(|_| waited >= QUIET)?;
+        let (minutes, waiting) = (waited.as_secs() / 60, state.waiting);
+        let requests = if waiting == 1 { "request waits" } else { "requests wait" };
+        Some(format!(
+            "no sandbox was leased for {minutes} min, {waiting} {requests}: {why}. Look at the pool: kubectl describe sandboxpool"
+        ))
+    }
+
+    /// Tells the message now and then.
+    pub async fn follow(&self, mut tell: impl FnMut(Option<String>)) -> Infallible {
+        loop {
+            tell(self.message());
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        let count = state.count(self.kind);
+        *count = count.saturating_sub(1);
+        state.update();
+    }
+}
+
+#[cfg(test)]
+mod tests;
