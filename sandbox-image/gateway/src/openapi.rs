@@ -1,4 +1,4 @@
-//! The description of the gateway's own API: OpenAPI 3.1, made from the very types that are read and written.
+//! The OpenAPI 3.1 description of the gateway's own API, generated from the types that are read and written.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub fn router() -> Router {
     Router::new().route(PATH, get(|| async { Json(document()) }))
 }
 
-/// What may come of every call in a lease.
+/// Errors of every call in a lease.
 const IN_A_LEASE: [ErrorCode; 6] = [
     ErrorCode::NoSuchLease,
     ErrorCode::WrongLease,
@@ -48,7 +48,7 @@ pub fn document() -> Value {
         "info": {
             "title": "Gateway of a SandboxPool",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Leases sandboxes and runs commands in them. Every error has a code, a message, and whose fault it was.",
+            "description": "Leases sandboxes and runs commands in them. Every error has a code, a message and a fault.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -64,7 +64,7 @@ pub fn document() -> Value {
     document
 }
 
-/// JSON's integers have no bounds; ours have.
+/// Adds bounds to integers: JSON's have none, ours have.
 fn bound_integers(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -105,7 +105,7 @@ impl Operation {
             summary,
             parameters: match path.contains("{id}") {
                 true => vec![
-                    json!({"name": "id", "in": "path", "required": true, "description": "Of the lease.",
+                    json!({"name": "id", "in": "path", "required": true, "description": "The lease's id.",
                     "schema": {"type": "string", "minLength": 1}}),
                 ],
                 false => Vec::new(),
@@ -150,14 +150,15 @@ impl Operation {
 
     fn refuses(mut self, codes: &[ErrorCode]) -> Self {
         self.errors.extend(codes);
-        // Only the pool's gateway says that there is no such lease; whether it is that is not always certain.
+        // Only the gateway that owns the pool may say that a lease does not exist, and the ownership is not always
+        // certain.
         if codes.contains(&ErrorCode::NoSuchLease) && !self.errors.contains(&ErrorCode::Unavailable) {
             self.errors.push(ErrorCode::Unavailable);
         }
         self
     }
 
-    /// The lease of the answer is what later calls are about.
+    /// Links later operations to the lease of the response.
     fn leads_to(mut self, operations: &[&str]) -> Self {
         let links: Map<String, Value> = operations
             .iter()
@@ -218,24 +219,29 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
             "put",
             "/v1/demand",
             "want",
-            "Sandboxes that a run wants warm from now on; replaces what it wanted.",
+            "Set the number of warm sandboxes that a run needs from now on.",
         )
         .reads::<Demand>(types)
-        .done("It is known."),
-        Operation::new("get", "/v1/pool", "lookAtPool", "The pool in numbers.")
-            .answers::<PoolState>(types, "The numbers."),
+        .done("The demand is stored; it replaces the run's earlier demand."),
+        Operation::new(
+            "get",
+            "/v1/pool",
+            "lookAtPool",
+            "The pool's numbers of sandboxes and leases.",
+        )
+        .answers::<PoolState>(types, "The numbers."),
         Operation::new(
             "get",
             "/v1/pool/package-index",
             "lookAtPackageIndex",
-            "Whether the package index of graders answers now.",
+            "Whether the gateway can reach the graders' package index now.",
         )
-        .answers::<PackageIndexState>(types, "What the gateway finds when it connects."),
+        .answers::<PackageIndexState>(types, "The result of the gateway's connection."),
         Operation::new(
             "get",
             "/v1/pool/troubles",
             "lookAtTroubles",
-            "Images that could not be pulled and are left alone for a while.",
+            "Images that could not be pulled, and until when they are not tried again.",
         )
         .answers::<Vec<ImageTrouble>>(types, "The images."),
     ]);
@@ -248,10 +254,10 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
             "post",
             "/v1/leases",
             "takeLease",
-            "Lease a sandbox. Waits for one as long as it says, at most 600 s.",
+            "Lease a sandbox. Waits up to `waitSeconds`, at most 600.",
         )
         .reads::<LeaseRequest>(types)
-        .answers::<Lease>(types, "The lease. Asked again with the same id: the same lease.")
+        .answers::<Lease>(types, "The lease. A request with the same id gets the same lease.")
         .leads_to(&[
             "lookAtLease",
             "releaseLease",
@@ -274,34 +280,29 @@ fn about_leases(types: &mut SchemaGenerator) -> Vec<Operation> {
             ErrorCode::QueueDeadline,
             ErrorCode::Unavailable,
         ]),
-        Operation::new("get", "/v1/leases/{id}", "lookAtLease", "A lease as it is.")
+        Operation::new("get", "/v1/leases/{id}", "lookAtLease", "Read a lease.")
             .answers::<Lease>(types, "The lease.")
             .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchLease, ErrorCode::SandboxLost]),
         Operation::new(
             "delete",
             "/v1/leases/{id}",
             "releaseLease",
-            "Give a sandbox back. Its pod ends.",
+            "Release a lease. Its pod is deleted, or reset.",
         )
-        .done("The sandbox is given back, even if this gateway fails now, or there was no such lease.")
+        .done("The lease is released, and stays released if the gateway fails now; or there was no such lease.")
         .refuses(&[ErrorCode::BadRequest, ErrorCode::Unavailable]),
-        Operation::new(
-            "post",
-            "/v1/leases/{id}/renew",
-            "renewLease",
-            "Give a lease more time from now on.",
-        )
-        .reads::<RenewRequest>(types)
-        .answers::<Lease>(types, "The lease as it is then. The pool caps the time.")
-        .refuses(&IN_A_LEASE),
+        Operation::new("post", "/v1/leases/{id}/renew", "renewLease", "Renew a lease.")
+            .reads::<RenewRequest>(types)
+            .answers::<Lease>(types, "The renewed lease. The pool caps the time.")
+            .refuses(&IN_A_LEASE),
         Operation::new(
             "put",
             "/v1/leases/{id}/relay",
             "relay",
-            "Open a loopback port of the sandbox to a service.",
+            "Serve a loopback port of the sandbox from a service outside.",
         )
         .reads::<RelayRequest>(types)
-        .done("It is open.")
+        .done("The port is open.")
         .refuses(&IN_A_LEASE),
     ]
 }
@@ -313,9 +314,14 @@ fn number() -> Value {
 fn commands(types: &mut SchemaGenerator) -> Vec<Operation> {
     let named = |operation: Operation| {
         let id = json!({"type": "string"});
-        let operation = operation.query("id", true, id, "Of the command.");
+        let operation = operation.query("id", true, id, "The command's id.");
         operation
-            .query("waitSeconds", false, number(), "How long to wait, at most 50.")
+            .query(
+                "waitSeconds",
+                false,
+                number(),
+                "Seconds to wait for the end, at most 50.",
+            )
             .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchExec])
             .refuses(&IN_A_LEASE)
     };
@@ -324,44 +330,44 @@ fn commands(types: &mut SchemaGenerator) -> Vec<Operation> {
             "post",
             "/v1/leases/{id}/exec",
             "runCommand",
-            "Run a command to its end. The same id never runs twice.",
+            "Run a command and wait for its end. A command with the same id never runs twice.",
         )
         .reads::<ExecRequest>(types)
-        .answers::<ExecResult>(types, "How it ended.")
+        .answers::<ExecResult>(types, "The result.")
         .refuses(&IN_A_LEASE),
         named(Operation::new(
             "get",
             "/v1/leases/{id}/exec",
             "lookAtCommand",
-            "Where a command is.",
+            "The state of a command.",
         ))
-        .answers::<ExecState>(types, "With its result, if it has ended."),
+        .answers::<ExecState>(types, "The state, with the result of a command that has ended."),
         Operation::new(
             "post",
             "/v1/leases/{id}/exec/start",
             "startCommand",
-            "Begin a command. The same id begins nothing again.",
+            "Start a command without waiting. A command with the same id is not started again.",
         )
         .reads::<ExecRequest>(types)
-        .answers::<ExecState>(types, "Where it is.")
+        .answers::<ExecState>(types, "The state.")
         .refuses(&IN_A_LEASE),
         named(Operation::new(
             "get",
             "/v1/leases/{id}/exec/output",
             "readOutput",
-            "Part of what a command has printed.",
+            "Read a part of a command's output.",
         ))
-        .query("from", false, number(), "Where the part begins, bytes.")
-        .query("limit", false, number(), "How many bytes at most; at most 4 MiB.")
+        .query("from", false, number(), "The first byte of the part.")
+        .query("limit", false, number(), "Most bytes of the part, at most 4 MiB.")
         .answers::<OutputPart>(types, "The part."),
         Operation::new(
             "post",
             "/v1/leases/{id}/exec/kill",
             "killCommand",
-            "End a command, or send it a signal.",
+            "Kill a command, or send it a signal.",
         )
         .reads::<KillRequest>(types)
-        .answers::<ExecState>(types, "Where it is.")
+        .answers::<ExecState>(types, "The state.")
         .refuses(&[ErrorCode::NoSuchExec])
         .refuses(&IN_A_LEASE),
     ]
@@ -373,29 +379,29 @@ fn sessions(types: &mut SchemaGenerator) -> Vec<Operation> {
             "post",
             "/v1/leases/{id}/sessions",
             "beginSession",
-            "Begin a program behind a terminal.",
+            "Start a program with a terminal.",
         )
         .reads::<SessionRequest>(types)
-        .done("It is there.")
+        .done("The session exists.")
         .refuses(&IN_A_LEASE),
         Operation::new(
             "post",
             "/v1/leases/{id}/sessions/input",
             "typeInSession",
-            "Type, and wait for what comes of it. The same id is typed once.",
+            "Type into a session and wait for its reply. Input with the same id is typed once.",
         )
         .reads::<SessionInput>(types)
-        .answers::<SessionReply>(types, "What was printed since the last reply.")
+        .answers::<SessionReply>(types, "The output since the last reply.")
         .refuses(&[ErrorCode::NoSuchExec])
         .refuses(&IN_A_LEASE),
         Operation::new(
             "post",
             "/v1/leases/{id}/sessions/close",
             "closeSession",
-            "End a session and all that it started.",
+            "End a session and all of its processes.",
         )
         .reads::<CloseRequest>(types)
-        .done("It has ended, or was not there.")
+        .done("The session has ended, or did not exist.")
         .refuses(&IN_A_LEASE),
     ]
 }
@@ -411,7 +417,7 @@ fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
                 "links",
                 false,
                 links,
-                "Whether a part of the path may be a symbolic link.",
+                "Whether parts of the path may be symbolic links.",
             )
             .refuses(&[ErrorCode::BadRequest, ErrorCode::NoSuchFile, ErrorCode::TooLarge])
             .refuses(&IN_A_LEASE)
@@ -419,21 +425,21 @@ fn bytes(path: &'static str, is_tree: bool) -> [Operation; 2] {
     let mode = json!({"type": "string", "pattern": "^[0-7]{1,4}$"});
     match is_tree {
         false => [
-            located(Operation::new("put", path, "putFile", "Put a file in place at once."))
-                .query("mode", false, mode, "Permissions, octal; 0644 unless given.")
+            located(Operation::new("put", path, "putFile", "Write a file atomically."))
+                .query("mode", false, mode, "Permissions, octal; 0644 by default.")
                 .raw_body()
-                .done("It is there."),
-            located(Operation::new("get", path, "getFile", "A whole file.")).gives(
+                .done("The file is written."),
+            located(Operation::new("get", path, "getFile", "Read a file.")).gives(
                 200,
-                "Its bytes.",
+                "The file's bytes.",
                 json!({BYTES: {}}),
             ),
         ],
         true => [
-            located(Operation::new("put", path, "putTree", "Unpack a tar below a folder."))
+            located(Operation::new("put", path, "putTree", "Unpack a tar into a folder."))
                 .raw_body()
-                .done("It is there."),
-            located(Operation::new("get", path, "getTree", "A folder as a tar.")).gives(
+                .done("The folder is written."),
+            located(Operation::new("get", path, "getTree", "Read a folder as a tar.")).gives(
                 200,
                 "The tar.",
                 json!({BYTES: {}}),
@@ -452,16 +458,28 @@ impl Operation {
 fn about_the_process() -> Vec<Operation> {
     vec![
         Operation::new("get", "/healthz", "isAlive", "Whether the process makes progress.")
-            .gives(200, "It does.", json!({TEXT: {}}))
-            .gives(503, "It must be restarted.", json!({TEXT: {}})),
-        Operation::new("get", "/readyz", "isReady", "Whether leases may be asked for.")
-            .gives(200, "They may.", json!({TEXT: {}}))
-            .gives(503, "Not yet, or not any more.", json!({TEXT: {}})),
-        Operation::new("get", "/metrics", "metrics", "What is counted.").gives(
+            .gives(200, "It makes progress.", json!({TEXT: {}}))
+            .gives(503, "It makes none, and must be restarted.", json!({TEXT: {}})),
+        Operation::new(
+            "get",
+            "/readyz",
+            "isReady",
+            "Whether the gateway takes requests for leases.",
+        )
+        .gives(200, "It does.", json!({TEXT: {}}))
+        .gives(503, "Not yet, or no longer.", json!({TEXT: {}})),
+        Operation::new("get", "/metrics", "metrics", "Metrics.").gives(
             200,
-            "For Prometheus.",
+            "Metrics in OpenMetrics text.",
             json!({"application/openmetrics-text": {}}),
         ),
-        Operation::new("get", PATH, "describe", "This description.").gives(200, "It.", json!({JSON: {}})),
+        Operation::new("get", PATH, "describe", "This description, as OpenAPI 3.1.").gives(
+            200,
+            "The description.",
+            json!({JSON: {}}),
+        ),
     ]
 }
+
+#[cfg(test)]
+mod tests;
