@@ -6,6 +6,7 @@
 //! backward, every piece gets the merged output, which makes it exact (the merge of FlashAttention, arXiv 2205.14135,
 //! as ring attention uses it, arXiv 2310.01889).
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::Range;
 
@@ -116,6 +117,16 @@ pub enum Saving {
     Saved(Saved),
 }
 
+thread_local! {
+    static COMPUTED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The number of passes through attention that this thread has computed. A pass that took a saved output does not
+/// count.
+pub fn computed_passes() -> u64 {
+    COMPUTED.get()
+}
+
 /// Output and logarithms of one pass.
 #[derive(Debug)]
 pub struct Saved {
@@ -171,6 +182,9 @@ pub fn tree_saving(
         Saving::Saved(saved) => [saved.out.as_mut_ptr().cast(), saved.lse.as_mut_ptr().cast()],
         _ => [std::ptr::null_mut(); 2],
     };
+    if !matches!(saving, Saving::Saved(_)) {
+        COMPUTED.set(COMPUTED.get() + 1);
+    }
     let mixed = made_tensor(|out, error, room| {
         let (q, k, v) = (q.as_mut_ptr(), k.as_mut_ptr(), v.as_mut_ptr());
         let saved = match saving {

@@ -156,11 +156,16 @@ int grpo_gpu_copy(void* x, int index, void** out, char* error, size_t room) {
   return guarded(error, room, [&] {
     const at::Tensor& from = of(x);
     const c10::Device device(c10::DeviceType::CUDA, gpu(index));
-    const c10::Stream compute = computation(device);
-    const c10::StreamGuard guard(copies(device));
+    const c10::Stream side = copies(device);
+    // Memory of the computation's stream, which reuses it in its own order: with memory of the side's, a process that is
+    // layers ahead of its GPU would hold the inputs of all of them.
     const at::Tensor there = at::empty(from.sizes(), from.options().device(device).pinned_memory(false));
-    there.copy_(from, true);
-    there.record_stream(compute);
+    order(computation(device), side);
+    {
+      const c10::StreamGuard guard(side);
+      there.copy_(from, true);
+    }
+    there.record_stream(side);
     *out = new at::Tensor(there);
   });
 }

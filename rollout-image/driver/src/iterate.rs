@@ -77,14 +77,16 @@ pub struct Run {
 impl Run {
     /// Runs to the end.
     pub async fn go(&self) -> Result<(), DriverError> {
-        tokio::select! {
-            done = self.in_its_mode() => done?,
+        let done = tokio::select! {
+            done = self.in_its_mode() => done,
             never = self.show_images() => match never {},
             never = self.show_queue() => match never {},
             never = self.show_engines() => match never {},
-        }
+        };
+        self.board.say(Topic::Sandboxes, None);
+        done?;
         // A finished run waits for none of these.
-        for topic in [Topic::Trainer, Topic::Engines, Topic::Images, Topic::Sandboxes] {
+        for topic in [Topic::Trainer, Topic::Engines, Topic::Images] {
             self.board.say(topic, None);
         }
         self.journal.succeeded().await

@@ -297,12 +297,13 @@ impl Gateway {
         self.send_telling(call, request, &|_| ()).await
     }
 
-    /// The same; `refused` gets each refusal after which the call is sent again, but for images: [`Images`] has those.
+    /// The same; `refused` gets each refusal after which the call is sent again, and `None` for an image that cannot be
+    /// pulled: [`Images`] has its message.
     async fn send_telling(
         &self,
         call: &Call<'_>,
         request: impl Fn() -> reqwest::RequestBuilder,
-        refused: &(dyn Fn(&str) + Sync),
+        refused: &(dyn Fn(Option<&str>) + Sync),
     ) -> Result<Bytes, SandboxError> {
         let mut away = Retry::new(call.budget.total, PAUSES);
         let mut image = Retry::new(Duration::MAX, IMAGE_PAUSES);
@@ -326,12 +327,13 @@ impl Gateway {
                     if !self.images.failed(call.object, refusal.text(), began) {
                         return Err(call.unavailable(refusal));
                     }
+                    refused(None);
                     // The gateway answered.
                     away.progress();
                     (refusal, &mut image)
                 }
                 Err(refusal) => {
-                    refused(refusal.text());
+                    refused(Some(refusal.text()));
                     (refusal, &mut away)
                 }
             };

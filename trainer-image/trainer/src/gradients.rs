@@ -20,7 +20,6 @@ mod summed;
 mod vjp;
 mod waves;
 
-use grpo_memory::Schedule;
 use grpo_model::model::{self, Block, Pass};
 use grpo_native::attention::Saving;
 use tch::Tensor;
@@ -52,7 +51,7 @@ impl Sharded {
             let unit = coming.next().map(|(index, unit)| Ok((index, unit.wait()?)));
             unit.transpose()
         };
-        let piece = self.head_piece_beside(batches, Schedule::Kept)?;
+        let piece = self.head_piece_of_kept(batches)?;
         let ends = next()?.map(|(_, tensors)| tensors).unwrap_or_default();
         let mut embedding_and_head = self.embedding_and_head(ends, piece);
         let mut units = Vec::new();
@@ -109,14 +108,12 @@ impl Sharded {
 
     fn streamed(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
         let waves = self.waves(batches)?;
-        // The first wave is as large as any.
-        let widest = waves.first().copied().unwrap_or_default();
-        let piece = self.head_piece_beside(widest, Schedule::Streamed)?;
+        let (attended, piece) = self.plan_of(&waves)?;
         let mut embedding_and_head = self.embedding_and_head(self.gather(0)?, piece);
         let mut total = 0.0;
         let mut blocks: Vec<Tensor> = Vec::new();
-        for wave in waves {
-            let gradients = self.wave(wave, &mut embedding_and_head, loss, &mut total)?;
+        for (wave, attended) in waves.into_iter().zip(attended) {
+            let gradients = self.wave(wave, attended, &mut embedding_and_head, loss, &mut total)?;
             match blocks.is_empty() {
                 true => blocks = gradients,
                 false => waves::add(&mut blocks, &gradients),
@@ -128,9 +125,11 @@ impl Sharded {
     }
 
     /// Gradients of the blocks over one wave; those of embedding and head are added to `embedding_and_head`.
+    /// Attention's outputs are kept in `attended` layers.
     fn wave(
         &self,
         batches: &[MicroBatch],
+        attended: usize,
         embedding_and_head: &mut EmbeddingAndHead,
         loss: &mut LossFn<'_>,
         total: &mut f64,
@@ -141,7 +140,7 @@ impl Sharded {
             model::block(&self.config, &self.rope, &batch.layout, block, x, pass)
         };
         // Attention's outputs are kept from here up: the backward pass, which begins there, frees them first.
-        let attended_from = layers - self.attended_layers(batches)?;
+        let attended_from = layers.saturating_sub(attended);
         // Forward: inputs[layer][micro-batch], the last being the head's.
         let mut inputs: Vec<Vec<Tensor>> = Vec::with_capacity(layers + 1);
         // [layer][micro-batch]: the recomputation takes the same experts and the saved attention.

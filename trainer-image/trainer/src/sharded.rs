@@ -393,6 +393,12 @@ impl Sharded {
     pub(crate) fn note_loads(&self, passes: &[Vec<Pass>]) -> Result<(), TrainError> {
         let mut loads = self.loads.borrow_mut();
         loads.resize(passes.len(), Vec::new());
+        // Also on a rank without micro-batches: all ranks sum as many numbers.
+        for (layer, own) in loads.iter_mut().enumerate() {
+            if let Some(experts) = self.config.experts_of(layer) {
+                own.resize(experts.count, 0);
+            }
+        }
         let counted = |(layer, passes): (usize, &Vec<Pass>)| {
             let experts = self.config.experts_of(layer)?;
             let chosen = passes.iter().filter_map(|pass| pass.experts.as_ref());
@@ -412,7 +418,6 @@ impl Sharded {
             .iter()
             .zip(counts.chunks_exact(counts.len() / layers.len().max(1)));
         for (layer, counts) in each {
-            loads[*layer].resize(counts.len(), 0);
             loads[*layer]
                 .iter_mut()
                 .zip(counts)

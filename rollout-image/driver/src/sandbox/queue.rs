@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 /// A pool that scales from zero or pulls an image grants its first lease within this time.
 const QUIET: Duration = Duration::from_secs(60);
+/// Attempts of an episode pause for at most five minutes. After a longer pause a wait begins anew.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// The run's requests and leases. Cloning is cheap and shares them.
@@ -25,6 +27,8 @@ struct State {
     held: usize,
     /// Since when requests wait and no lease is held.
     since: Option<Instant>,
+    /// Since when no request waits either: an episode pauses before its next attempt.
+    paused: Option<Instant>,
     /// The gateway's last refusal.
     refusal: Option<String>,
 }
@@ -52,10 +56,17 @@ impl State {
     }
 
     fn update(&mut self) {
-        let starves = self.waiting > 0 && self.held == 0;
-        self.since = starves.then(|| self.since.unwrap_or_else(Instant::now));
-        if !starves {
-            self.refusal = None;
+        let now = Instant::now();
+        if self.held > 0 {
+            (self.since, self.refusal) = (None, None);
+        } else if self.waiting == 0 {
+            self.paused = self.since.map(|_| self.paused.unwrap_or(now));
+        } else {
+            let paused = self.paused.take();
+            let is_over = paused.is_some_and(|at| now.duration_since(at) > LONGEST_PAUSE);
+            if self.since.is_none() || is_over {
+                (self.since, self.refusal) = (Some(now), None);
+            }
         }
     }
 }
@@ -84,16 +95,21 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gateway did not grant a lease, and will be asked again.
-    pub fn refused(&self, why: &str) {
-        self.state().refusal = Some(why.to_owned());
+    /// The gateway did not grant a lease, and will be asked again. `None`: for a cause that another message names.
+    pub fn refused(&self, why: Option<&str>) {
+        let mut state = self.state();
+        // A refusal while the run holds sandboxes says nothing about a later wait.
+        state.refusal = why.filter(|_| state.since.is_some()).map(str::to_owned);
     }
 
     /// The message for people; none while the run holds a sandbox or waits for less than a minute.
     pub fn message(&self) -> Option<String> {
         let state = self.state();
         let waited = state.since?.elapsed();
-        let why = state.refusal.as_ref().filter(|_| waited >= QUIET)?;
+        let why = state
+            .refusal
+            .as_ref()
+            .filter(|_| waited >= QUIET && state.waiting > 0)?;
         let (minutes, waiting) = (waited.as_secs() / 60, state.waiting);
         let requests = if waiting == 1 { "request waits" } else { "requests wait" };
         Some(format!(

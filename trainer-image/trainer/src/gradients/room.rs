@@ -65,38 +65,64 @@ impl Sharded {
         Ok(Some((bytes as usize).saturating_sub(logits) / 10 * 9))
     }
 
-    /// Trained tokens whose logits exist at once in a step on these micro-batches. With memory to spare on a GPU the
-    /// number is higher, up to all of a micro-batch: one product instead of several, one wait of the host instead of
-    /// one per piece, and no second computation of logits for a loss over a whole row.
-    pub(super) fn head_piece_beside(&self, batches: &[MicroBatch], schedule: Schedule) -> Result<i64, TrainError> {
+    /// Trained tokens whose logits exist at once beside activations that are kept: see [`Sharded::head_piece_in`].
+    pub(super) fn head_piece_of_kept(&self, batches: &[MicroBatch]) -> Result<i64, TrainError> {
+        let room = self.gpu_room()?;
+        let spare = room.map(|room| room.saturating_sub(self.kept_bytes(batches)));
+        Ok(self.head_piece_in(batches, spare))
+    }
+
+    /// For each wave, the number of layers whose attention outputs are kept; and the trained tokens whose logits exist
+    /// at once. Attention has half of the memory that blocks leave, the head half of the rest, because the estimate
+    /// covers only memory that is certainly held. Called before a step allocates.
+    pub(super) fn plan_of(&self, waves: &[&[MicroBatch]]) -> Result<(Vec<usize>, i64), TrainError> {
+        let room = self.gpu_room()?;
+        let one = |batches: &&[MicroBatch]| {
+            let attended = self.attended_in(room, batches);
+            let taken = self.step_bytes(batches, Schedule::Streamed) + attended * self.attended_bytes(batches);
+            let spare = room.map(|room| room.saturating_sub(taken));
+            (attended, self.head_piece_in(batches, spare))
+        };
+        let (attended, pieces): (Vec<usize>, Vec<i64>) = waves.iter().map(one).unzip();
+        let piece = pieces.into_iter().min().unwrap_or_else(|| self.head_piece());
+        Ok((attended, piece))
+    }
+
+    /// Trained tokens whose logits exist at once, with `spare` bytes of a GPU. With more memory the number is higher,
+    /// up to all of a micro-batch: one product instead of several, one wait of the host instead of one per piece, and
+    /// no second computation of logits for a loss over a whole row.
+    fn head_piece_in(&self, batches: &[MicroBatch], spare: Option<usize>) -> i64 {
         let least = self.head_piece();
         // Other pieces give sums with other bits.
-        let Some(room) = self.gpu_room()?.filter(|_| !self.compute.deterministic) else {
-            return Ok(least);
+        let Some(spare) = spare.filter(|_| !self.compute.deterministic) else {
+            return least;
         };
         let most = batches.iter().map(|batch| batch.trained.len()).max().unwrap_or(0);
-        // Only half: the estimate covers only memory that is certainly held.
-        let spare = room.saturating_sub(self.step_bytes(batches, schedule)) / 2;
-        let fits = spare / (Kind::Float.elt_size_in_bytes() * self.config.vocab_size.max(1));
-        Ok(least.max(most.min(fits) as i64))
+        let fits = spare / 2 / (Kind::Float.elt_size_in_bytes() * self.config.vocab_size.max(1));
+        least.max(most.min(fits) as i64)
     }
 
     /// Number of layers whose attention outputs are kept, and not computed again, for these micro-batches.
     pub fn attended_layers(&self, batches: &[MicroBatch]) -> Result<usize, TrainError> {
-        let (layers, each) = (self.shards.len() - 1, self.attended_bytes(batches));
-        let bytes = match self.gpu_room()? {
-            Some(room) => {
-                let spare = room.saturating_sub(self.step_bytes(batches, Schedule::Streamed));
-                self.attention_bytes.min(spare / 2)
-            }
-            None => self.attention_bytes,
-        };
-        Ok(layers.min(bytes / each.max(1)))
+        Ok(self.attended_in(self.gpu_room()?, batches))
     }
 
-    /// Bytes of attention's outputs and logarithms in one layer.
+    fn attended_in(&self, room: Option<usize>, batches: &[MicroBatch]) -> usize {
+        let (layers, each) = (self.shards.len() - 1, self.attended_bytes(batches));
+        let bytes = room.map_or(self.attention_bytes, |room| {
+            let spare = room.saturating_sub(self.step_bytes(batches, Schedule::Streamed));
+            self.attention_bytes.min(spare / 2)
+        });
+        layers.min(bytes / each.max(1))
+    }
+
+    /// Bytes of attention's outputs and logarithms in one layer. cuDNN pads a long piece to a multiple of 1,024 tokens.
     pub fn attended_bytes(&self, batches: &[MicroBatch]) -> usize {
-        let tokens: usize = batches.iter().map(MicroBatch::tokens).sum();
+        let padded = |batch: &MicroBatch| match self.compute.device {
+            Device::Cuda(_) => batch.tokens().next_multiple_of(1024),
+            _ => batch.tokens(),
+        };
+        let tokens: usize = batches.iter().map(padded).sum();
         let (heads, d) = (self.config.num_attention_heads, self.config.head_dim());
         tokens * heads * (d * self.kind().elt_size_in_bytes() + Kind::Float.elt_size_in_bytes())
     }

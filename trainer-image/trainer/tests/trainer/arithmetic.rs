@@ -3,6 +3,7 @@
 use crate::common::graph::Graph;
 use crate::common::{algorithm, alone, batch, config, flat, model, ranks, steps, tested, worlds};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_native::attention::computed_passes;
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
 use grpo_trainer::finetune::{self, FinetuneSettings};
@@ -235,13 +236,16 @@ fn attention_that_is_kept_in_some_layers_or_all_is_not_computed_again_and_gives_
     let each = model.attended_bytes(&batches);
     let mut gradients = |layers: usize| {
         model.attention_bytes = layers * each;
-        assert_eq!(model.attended_layers(&batches).unwrap(), layers.min(2));
+        let before = computed_passes();
         let loss = &mut |batch: &MicroBatch, logprobs: &[f64], _: &[f64]| weighted(batch, &rows, logprobs);
-        model.gradients(&batches, loss).unwrap().0
+        let (gradients, _) = model.gradients(&batches, loss).unwrap();
+        (gradients, computed_passes() - before)
     };
-    let wanted = gradients(0);
+    let (wanted, all) = gradients(0);
+    assert_eq!(all, 4, "two layers, forward and again in backward");
     for layers in [1, 2, 9] {
-        let found = gradients(layers);
+        let (found, passes) = gradients(layers);
+        assert_eq!(passes, all - layers.min(2) as u64, "{layers} layers are kept");
         assert!(found.iter().zip(&wanted).all(|(a, b)| a.equal(b)), "{layers} layers");
     }
 }

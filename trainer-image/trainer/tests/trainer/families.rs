@@ -152,6 +152,30 @@ fn every_token_of_a_mixture_is_counted_at_its_experts() {
 }
 
 #[test]
+fn a_rank_without_rows_sums_a_mixtures_loads_with_the_others() {
+    let step = |group: Group| {
+        let mut model = model("qwen3_moe", group, false);
+        // One pack for both ranks.
+        let mut short = batch(1);
+        short.rows.retain(|row| row.group == 0);
+        short.rows.truncate(2);
+        for row in &mut short.rows {
+            row.tokens.truncate(8);
+            row.logprobs.truncate(8);
+            row.mask.truncate(8);
+            row.weights[0].to = 8;
+        }
+        let metrics = grpo::step(&mut model, &short, "batch", &algorithm(), 0).unwrap();
+        (metrics.unique_tokens, model.expert_loads().unwrap())
+    };
+    let alone = step(alone());
+    assert!(alone.1[1].iter().sum::<u64>() > 0, "{alone:?}");
+    for found in ranks(2, step) {
+        assert_eq!(found, alone);
+    }
+}
+
+#[test]
 fn a_rank_that_reads_its_shard_holds_what_it_would_take_of_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     for family in FAMILIES {

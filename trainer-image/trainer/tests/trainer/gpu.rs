@@ -10,6 +10,7 @@ use grpo_model::lora::Lora;
 use grpo_native::{Group, Rendezvous, device};
 use grpo_trainer::compute::{Compute, Precision};
 use grpo_trainer::initial::initial_weights;
+use grpo_trainer::loss_fn::LossOver;
 use grpo_trainer::sharded::Sharded;
 use tch::{Device, Tensor};
 
@@ -103,6 +104,28 @@ fn loss_and_gradients_of_every_family_are_near_the_cpus() {
                 model.activation_bytes = 0;
                 near(&format!("{what}, streamed"), &found(&model), &wanted, bounds);
             }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn a_head_that_takes_all_tokens_at_once_has_the_gradients_of_pieces() {
+    let wanted = found(&fresh("qwen3"));
+    for deterministic in [true, false] {
+        for loss_over in [LossOver::Tokens, LossOver::Batches] {
+            let compute = Compute {
+                deterministic,
+                ..on_gpu(Precision::Bf16)
+            };
+            let mut model = fresh("qwen3").compute_as(compute);
+            model.loss_over = loss_over;
+            // Seven tokens, unless the memory to spare gives the head more.
+            model.head_logits = 7 * 64;
+            let what = format!("deterministic: {deterministic}, {loss_over:?}");
+            near(&format!("{what}, kept"), &found(&model), &wanted, [GRADIENTS, LOSS]);
+            model.activation_bytes = 0;
+            near(&format!("{what}, streamed"), &found(&model), &wanted, [GRADIENTS, LOSS]);
         }
     }
 }
