@@ -13,6 +13,10 @@ use crate::memory::GPU_LIBRARIES;
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
+/// Most logits of a piece of the head. A row of the buffer holds twice as many gradients in bf16, so that places stay
+/// below 2^31: larger products were not verified on a GPU.
+const LARGEST_LOGITS: usize = 1 << 30;
+
 impl Sharded {
     /// Whether these micro-batches' activations are kept. All ranks gather alike, so one rank without enough memory
     /// decides for all. Every rank must call it.
@@ -89,8 +93,8 @@ impl Sharded {
     }
 
     /// Trained tokens whose logits exist at once, with `spare` bytes of a GPU. With more memory the number is higher,
-    /// up to all of a micro-batch: one product instead of several, one wait of the host instead of one per piece, and
-    /// no second computation of logits for a loss over a whole row.
+    /// up to [`LARGEST_LOGITS`]: fewer products, fewer waits of the host, and no second computation of logits for a
+    /// loss over a whole row.
     fn head_piece_in(&self, batches: &[MicroBatch], spare: Option<usize>) -> i64 {
         let least = self.head_piece();
         // Other pieces give sums with other bits.
@@ -98,7 +102,8 @@ impl Sharded {
             return least;
         };
         let most = batches.iter().map(|batch| batch.trained.len()).max().unwrap_or(0);
-        let fits = spare / 2 / (Kind::Float.elt_size_in_bytes() * self.config.vocab_size.max(1));
+        let logits = (spare / 2 / Kind::Float.elt_size_in_bytes()).min(LARGEST_LOGITS);
+        let fits = logits / self.config.vocab_size.max(1);
         least.max(most.min(fits) as i64)
     }
 
