@@ -183,6 +183,7 @@ impl Operation {
         }
         let schema = types.subschema_for::<ErrorBody>();
         for (status, mut codes) in by_status {
+            codes.sort();
             codes.dedup();
             let answer = json!({"description": codes.join(" or "), "content": {JSON: {"schema": schema}}});
             self.answers.insert(status.to_string(), answer);
