@@ -82,30 +82,18 @@ pub fn computes_deterministically() -> bool {
 /// [`start_gpu_copy`] sees the complete copy, the process does not. For a tensor on the host, returns the tensor
 /// itself.
 pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
-    let mut from = x.shallow_clone();
-    made_tensor(|out, error, room| {
+    copied(x, Device::Cpu, |from, out, error, room| {
         // SAFETY: the tensor outlives the call.
-        unsafe { grpo_host_copy(from.as_mut_ptr().cast(), out, error, room) }
-    })
-    .map_err(|message| CopyError {
-        way: "to the host".to_owned(),
-        shape: x.size(),
-        message,
+        unsafe { grpo_host_copy(from, out, error, room) }
     })
 }
 
 /// Begins to copy a result of [`host_copy`] back to a GPU, beside the computation. Call [`wait_for_copies`] before its
 /// first use.
 pub fn start_gpu_copy(x: &Tensor, index: usize) -> Result<Tensor, CopyError> {
-    let mut from = x.shallow_clone();
-    made_tensor(|out, error, room| {
+    copied(x, Device::Cuda(index), |from, out, error, room| {
         // SAFETY: the tensor outlives the call.
-        unsafe { grpo_gpu_copy(from.as_mut_ptr().cast(), index as c_int, out, error, room) }
-    })
-    .map_err(|message| CopyError {
-        way: format!("to GPU {index}"),
-        shape: x.size(),
-        message,
+        unsafe { grpo_gpu_copy(from, index as c_int, out, error, room) }
     })
 }
 
@@ -121,13 +109,24 @@ pub fn sent(x: &Tensor, device: Device) -> Result<Tensor, CopyError> {
     let (Device::Cpu, Device::Cuda(index)) = (x.device(), device) else {
         return Ok(x.to_device(device));
     };
-    let mut from = x.shallow_clone();
-    made_tensor(|out, error, room| {
+    copied(x, device, |from, out, error, room| {
         // SAFETY: the tensor outlives the call.
-        unsafe { grpo_sent(from.as_mut_ptr().cast(), index as c_int, out, error, room) }
+        unsafe { grpo_sent(from, index as c_int, out, error, room) }
     })
-    .map_err(|message| CopyError {
-        way: format!("to GPU {index}"),
+}
+
+/// A copy by one of the shim's calls; an error names the tensor and the device.
+fn copied(
+    x: &Tensor,
+    to: Device,
+    copy: impl FnOnce(*mut c_void, *mut *mut c_void, *mut c_char, usize) -> c_int,
+) -> Result<Tensor, CopyError> {
+    let mut from = x.shallow_clone();
+    made_tensor(|out, error, room| copy(from.as_mut_ptr().cast(), out, error, room)).map_err(|message| CopyError {
+        way: match to {
+            Device::Cuda(index) => format!("to GPU {index}"),
+            _ => "to the host".to_owned(),
+        },
         shape: x.size(),
         message,
     })

@@ -108,10 +108,6 @@ impl Sharded {
     }
 
     /// Number of layers whose attention outputs are kept, and not computed again, for these micro-batches.
-    pub fn attended_layers(&self, batches: &[MicroBatch]) -> Result<usize, TrainError> {
-        Ok(self.attended_in(self.gpu_room()?, batches))
-    }
-
     fn attended_in(&self, room: Option<usize>, batches: &[MicroBatch]) -> usize {
         let (layers, each) = (self.shards.len() - 1, self.attended_bytes(batches));
         let bytes = room.map_or(self.attention_bytes, |room| {
