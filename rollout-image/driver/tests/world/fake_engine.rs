@@ -33,6 +33,7 @@ async fn prefetch(State(engine): State<Arc<Engine>>, Json(order): Json<engine::W
 }
 
 async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {
+    engine.looks.fetch_add(1, Ordering::Relaxed);
     Json(engine::AgentStatus {
         instance: engine.instance.lock().unwrap().clone(),
         serving: engine.serving_now(),

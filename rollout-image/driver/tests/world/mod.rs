@@ -59,6 +59,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenizers::Tokenizer;
@@ -118,6 +119,8 @@ pub struct Engine {
     pub booting: Mutex<bool>,
     pub pulled: Mutex<Option<String>>,
     pub prefetched: Mutex<Vec<String>>,
+    /// How often the driver asked for its status.
+    pub looks: AtomicU32,
     pub silence: Mutex<Option<Silence>>,
     pub policy: Mutex<Policy>,
     tokenizer: Tokenizer,
@@ -488,6 +491,7 @@ impl Engine {
             booting: Mutex::default(),
             pulled: Mutex::default(),
             prefetched: Mutex::default(),
+            looks: AtomicU32::default(),
             silence: Mutex::default(),
             policy: Mutex::new(Box::new(half_right)),
             tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
