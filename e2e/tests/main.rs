@@ -1,8 +1,8 @@
 //! Every test that crosses processes, in one binary: linking dominates the build time.
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds` and `check-stores`
-//! name the modules that they run.
+//! `test-agents`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds` and
+//! `check-stores` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -12,6 +12,7 @@ mod chart;
 mod cluster;
 mod demo_on_servers;
 mod emulators;
+mod engines;
 mod examples;
 mod faults;
 mod finetune;
@@ -32,3 +33,4 @@ mod stores;
 mod support;
 mod tools;
 mod validate;
+mod weights_sync;

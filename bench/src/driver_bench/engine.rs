@@ -166,6 +166,7 @@ async fn status(State(serves): State<watch::Receiver<bool>>) -> Json<AgentStatus
         loaded_sha256: None,
         pulled: None,
         changed: None,
+        relays: false,
     })
 }
 

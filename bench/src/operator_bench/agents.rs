@@ -46,6 +46,7 @@ fn idle() -> AgentStatus {
         loaded_sha256: None,
         pulled: None,
         changed: None,
+        relays: false,
     }
 }
 

@@ -7,18 +7,20 @@
 //! engine's process answers (`/engine/healthz`), and, before it ends a replica, to finish running requests first
 //! (`/agent/v1/drain`).
 
+use crate::chunks::Shelf;
 use crate::engine::{Engine, EngineBackend, Page};
 use crate::metrics::Metrics;
 use crate::worker::Orders;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection};
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use grpo_auth::Guard;
-use grpo_engine_protocol::{AgentStatus, ChatRequest, ErrorBody, ErrorCode, WEIGHTS_HEADER, WeightsOrder};
+use grpo_auth::{AllowedAccount, Guard, ServiceAccount};
+use grpo_engine_protocol::{AgentStatus, ChatRequest, ErrorBody, ErrorCode, Relay, WEIGHTS_HEADER, WeightsOrder};
 use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -39,6 +41,10 @@ pub struct HttpState {
     pub draining: Arc<AtomicBool>,
     /// Key that the kubelet sends with its drain request.
     pub drain_key: Option<String>,
+    /// Files of versions for other agents.
+    pub shelf: Shelf,
+    /// Accounts that get chunks of files and nothing else: other agents of a run's pool.
+    pub only_chunks: Vec<AllowedAccount>,
     pub limits: Limits,
     pub metrics: Metrics,
 }
@@ -52,6 +58,9 @@ pub struct Limits {
 
 /// Carries the kubelet's key: a hook of a container can send a fixed header, and no token.
 pub const DRAIN_KEY_HEADER: &str = "grpo-drain-key";
+
+/// Where other agents get chunks of files.
+const CHUNKS: &str = "/agent/v1/chunks/";
 
 /// All routes, for callers with a token for engine agents. The kubelet's routes need no token.
 pub fn guarded(state: Arc<HttpState>, guard: Guard) -> Router {
@@ -68,6 +77,7 @@ fn router(state: Arc<HttpState>) -> Router {
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
         .route("/agent/v1/status", get(status))
+        .route(&format!("{CHUNKS}{{version}}/{{file}}/{{chunk}}"), get(chunk))
         .route("/agent/v1/drain", get(drain))
         .route("/healthz", get(|| async { "ok" }))
         .route("/engine/healthz", get(engine_health))
@@ -76,7 +86,19 @@ fn router(state: Arc<HttpState>) -> Router {
         .route("/metrics", get(metrics))
         .fallback(|| async { refusal(ErrorBody::new(ErrorCode::NotFound, "the engine agent has no such path")) })
         .layer(DefaultBodyLimit::max(request_bytes))
+        .layer(middleware::from_fn_with_state(state.clone(), only_chunks))
         .with_state(state)
+}
+
+/// Refuses everything but chunks to accounts that may get only those.
+async fn only_chunks(State(state): State<Arc<HttpState>>, request: Request, next: Next) -> Response {
+    let account = request.extensions().get::<ServiceAccount>();
+    let is_agent = account.is_some_and(|account| state.only_chunks.iter().any(|allowed| allowed.allows(account)));
+    if is_agent && !request.uri().path().starts_with(CHUNKS) {
+        let message = "other agents of the pool get chunks of weights here, and nothing else";
+        return (StatusCode::FORBIDDEN, message).into_response();
+    }
+    next.run(request).await
 }
 
 fn refusal(error: ErrorBody) -> Response {
@@ -158,11 +180,12 @@ async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrd
     }
     state.orders.send_if_modified(|orders| {
         orders.received += 1;
-        let another = orders.wanted.as_ref() != Some(&order);
+        let another = !orders.wanted.as_ref().is_some_and(|wanted| wanted.is_same(&order));
         if another {
             tracing::info!(version = order.version, source = order.source, "new order");
-            orders.wanted = Some(order);
         }
+        // The next attempt asks the members of the newest order.
+        orders.wanted = Some(order);
         // A repeated order does not disturb the current attempt.
         another
     });
@@ -178,7 +201,10 @@ async fn prefetch(State(state): State<Arc<HttpState>>, body: Result<Json<Weights
         return refusal(error);
     }
     state.orders.send_if_modified(|orders| {
-        let another = orders.prefetch.as_ref() != Some(&order);
+        let another = !orders
+            .prefetch
+            .as_ref()
+            .is_some_and(|prefetch| prefetch.is_same(&order));
         orders.prefetch = Some(order);
         another
     });
@@ -195,7 +221,41 @@ fn check(order: &WeightsOrder) -> Result<(), ErrorBody> {
     if order.manifest_sha256.len() != 64 || hex::decode(&order.manifest_sha256).is_err() {
         return Err(invalid("manifestSha256 must be 64 hexadecimal digits".to_owned()));
     }
-    Ok(())
+    let Some(relay) = &order.relay else {
+        return Ok(());
+    };
+    let members = relay.members.len();
+    if relay.own >= members || members > Relay::MOST {
+        let message = format!(
+            "relay.own is {} of {members} members; it must be below their number, which is at most {}",
+            relay.own,
+            Relay::MOST
+        );
+        return Err(invalid(message));
+    }
+    let wrong = |url: &&String| !Url::parse(url).is_ok_and(|url| url.scheme() == "http");
+    match relay.members.iter().find(wrong) {
+        Some(wrong) => Err(invalid(format!("relay.members has {wrong:?}, which is no http URL"))),
+        None => Ok(()),
+    }
+}
+
+/// The file that an agent means: a version of this name may have had another one.
+#[derive(Deserialize)]
+struct OfFile {
+    sha256: String,
+}
+
+/// A chunk of a file, for another agent that gets the same version. Waits for one that is on its way.
+async fn chunk(
+    State(state): State<Arc<HttpState>>,
+    Path((version, file, chunk)): Path<(String, String, u64)>,
+    Query(OfFile { sha256 }): Query<OfFile>,
+) -> Response {
+    match state.shelf.chunk(&version, &file, &sha256, chunk).await {
+        Ok(body) => body.into_response(),
+        Err(error) => (error.status(), error.to_string()).into_response(),
+    }
 }
 
 async fn status(State(state): State<Arc<HttpState>>) -> Json<AgentStatus> {

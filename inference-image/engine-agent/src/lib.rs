@@ -1,37 +1,41 @@
 //! The engine agent: the only way to reach an engine pod.
 //!
 //! Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the [`engine`]'s admin API
-//! → verified → status. Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback →
-//! checked again → answer. The agent makes no decisions: the driver decides on versions, replicas and the handling of
-//! failures.
+//! → verified → status. Large files come in chunks, which agents pass on to each other ([`relay`], [`chunks`]).
+//! Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again → answer.
+//! The agent makes no decisions: the driver decides on versions, replicas and the handling of failures.
 //!
 //! Before an engine or a trainer starts, the same program downloads its model from the hub or a bucket
 //! ([`fetch_model`]).
 
 pub mod cache;
+pub mod chunks;
 pub mod engine;
 pub mod fetch_model;
 pub mod http;
 pub mod metrics;
 pub mod pull;
+pub mod relay;
+pub mod source;
 pub mod worker;
 
 use cache::Cache;
-use engine::EngineBackend;
+use chunks::Shelf;
 use engine::embedded::Embedded;
 use engine::openai::{OpenAi, Probe};
 use engine::remote::Remote;
 use engine::sglang::Sglang;
 use engine::vllm::Vllm;
 use engine::wire::Server;
-use grpo_auth::{Guard, TokenFile};
+use engine::{Engine, EngineBackend};
+use grpo_auth::{AllowedAccount, Guard, TokenFile};
 use grpo_contracts::access::Service;
 use grpo_engine_protocol::{AgentState, AgentStatus};
 use http::{HttpState, Limits};
 use metrics::Metrics;
-use pull::PullClient;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
 use reqwest::{Client, Url};
+use source::PullClient;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -62,6 +66,8 @@ pub struct Options {
     pub tokens: PathBuf,
     /// Whether the engine is another agent of this cluster, to which this pod's own token is sent.
     pub own_token: bool,
+    /// Accounts, among those that the guard lets in, that get chunks of weights and nothing else.
+    pub only_chunks: Vec<AllowedAccount>,
     /// Key that the kubelet sends with its drain request, since it has no token; `None`: drain requests are refused.
     pub drain_key: Option<String>,
 }
@@ -128,12 +134,21 @@ pub async fn serve(
         loaded_sha256: None,
         pulled: None,
         changed: None,
+        relays: engine.reads_folders(),
     });
     let draining = Arc::new(AtomicBool::new(false));
+    let cache = Cache::new(options.cache_dir);
+    let shelf = Shelf::new(cache.clone());
+    let metrics = Metrics::default();
     let worker = Worker {
         engine: engine.clone(),
-        cache: Cache::new(options.cache_dir),
-        client: PullClient::new(TokenFile::in_folder(&options.tokens, Service::Driver))?,
+        cache,
+        client: PullClient::new(
+            TokenFile::in_folder(&options.tokens, Service::Driver),
+            TokenFile::in_folder(&options.tokens, Service::EngineAgent),
+            shelf.clone(),
+            metrics.pulled.clone(),
+        )?,
         orders: ordered,
         status,
         draining: draining.clone(),
@@ -147,8 +162,10 @@ pub async fn serve(
         max_inflight: options.max_inflight.max(1),
         draining,
         drain_key: options.drain_key,
+        shelf,
+        only_chunks: options.only_chunks,
         limits: options.limits,
-        metrics: Metrics::default(),
+        metrics,
     };
     let work = tokio::spawn(worker.run());
     let stop = work.abort_handle();

@@ -1,7 +1,7 @@
 //! `grpo-engine-agent`: the agent of an engine pod as a process.
 
 use clap::{Parser, Subcommand, ValueEnum};
-use grpo_auth::AuthFlags;
+use grpo_auth::{AllowedAccount, AuthFlags};
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{self, Service};
 use grpo_contracts::listen::{everywhere, listen};
@@ -76,6 +76,10 @@ struct Flags {
     /// What comes with the kubelet's order to drain.
     #[arg(long, env = "GRPO_DRAIN_KEY", hide_env_values = true)]
     drain_key: Option<String>,
+    /// A service account that gets chunks of weights and may do nothing else, `namespace/name`: the pool's own agents.
+    /// Repeated.
+    #[arg(long = "allow-chunks")]
+    only_chunks: Vec<AllowedAccount>,
     #[command(flatten)]
     auth: AuthFlags,
 }
@@ -169,8 +173,9 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         tokens: flags.tokens,
         own_token: flags.own_token,
         drain_key: flags.drain_key,
+        only_chunks: flags.only_chunks.clone(),
     };
-    let (guard, keys) = flags.auth.guard(Service::EngineAgent, [])?;
+    let (guard, keys) = flags.auth.guard(Service::EngineAgent, flags.only_chunks)?;
     tokio::spawn(keys);
     let shutdown = async move {
         tokio::select! {

@@ -9,6 +9,16 @@ use prometheus_client::registry::Registry;
 pub struct Metrics {
     passed: Counter,
     refused: Family<[(&'static str, String); 1], Counter>,
+    pub pulled: Pulled,
+}
+
+/// Bytes of weights that were pulled.
+#[derive(Clone, Debug, Default)]
+pub struct Pulled {
+    /// From drivers.
+    pub source: Counter,
+    /// From other agents.
+    pub agents: Counter,
 }
 
 impl Metrics {
@@ -41,6 +51,16 @@ impl Metrics {
             "completions_refused",
             "Completions refused, by code",
             self.refused.clone(),
+        );
+        registry.register(
+            "pulled_source_bytes",
+            "Bytes of weights from the run's driver",
+            self.pulled.source.clone(),
+        );
+        registry.register(
+            "pulled_agents_bytes",
+            "Bytes of weights that other replicas passed on",
+            self.pulled.agents.clone(),
         );
         registry.register("serves", "1 if the engine serves some version", serves);
         registry.register("behind", "1 if it serves another version than was ordered", behind);

@@ -3,20 +3,23 @@
 //! A file grows under a `.partial` name and is renamed when its length and checksum are right, so every file without
 //! this suffix is complete. After an interruption or a restart of the agent, the pull resumes where the partial file
 //! ends (HTTP ranges). Files that are already on disk are checked and not fetched again.
+//!
+//! A large file of an order with several agents comes by chunks, most of them from those agents
+//! ([`crate::relay`]).
 
 use crate::cache::{BadName, Cache, PARTIAL, checked_name};
-use crate::engine::wire::causes;
+use crate::relay::{self, Relayed};
+use crate::source::{PullClient, PullError, disk, unreachable};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use grpo_auth::TokenFile;
 use grpo_engine_protocol::WeightsOrder;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 use reqwest::header::{CONTENT_RANGE, RANGE};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -24,51 +27,6 @@ const MANIFEST: &str = "manifest.json";
 
 /// Largest manifest: it names only a few files.
 const MAX_MANIFEST_BYTES: usize = 4 << 20;
-
-/// A pull gives up on a source that sends nothing for this long; the next attempt resumes where this one ended.
-const STALL: Duration = Duration::from_secs(30);
-
-/// Why a version is not on local disk.
-#[derive(Debug, thiserror::Error)]
-pub enum PullError {
-    #[error("GET {url}: {cause}; is the driver of the run up, and reachable from this pod?")]
-    Unreachable { url: String, cause: String },
-    #[error("GET {url} was answered {status}; does the run's store still hold this version?")]
-    Refused { url: String, status: StatusCode },
-    #[error(
-        "{url} has sha256 {found}, the order says {expected}; the order is for another manifest, or the store was changed"
-    )]
-    WrongManifest {
-        url: String,
-        expected: String,
-        found: String,
-    },
-    #[error("{url} is not a manifest: {cause}")]
-    NoManifest { url: String, cause: String },
-    #[error("{url} is of version {found}, ordered was {expected}")]
-    WrongVersion {
-        url: String,
-        expected: String,
-        found: String,
-    },
-    #[error(
-        "{url} has sha256 {found} over {bytes} bytes, its manifest says {expected}; it was thrown away and will be fetched again"
-    )]
-    WrongFile {
-        url: String,
-        bytes: u64,
-        expected: String,
-        found: String,
-    },
-    #[error("{url} ended after {found} of {expected} bytes; the next attempt resumes from there")]
-    Short { url: String, found: u64, expected: u64 },
-    #[error("{url} sends more than the {expected} bytes its manifest says")]
-    Long { url: String, expected: u64 },
-    #[error(transparent)]
-    BadName(#[from] BadName),
-    #[error("writing {path}: {cause}; is the volume full?")]
-    Disk { path: String, cause: io::Error },
-}
 
 /// A complete version on local disk.
 #[derive(Debug)]
@@ -83,12 +41,44 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
     fs::create_dir_all(&folder).await.map_err(disk(&folder))?;
     let source = order.source.trim_end_matches('/');
     let (bytes, manifest) = manifest(client, &folder, source, order).await?;
-    for file in &manifest.files {
+    let _announced = client.shelf.pulls(&order.version);
+    let members = order.relay.as_ref().map_or(0, |relay| relay.members.len());
+    let gone: Vec<AtomicBool> = (0..members).map(|_| AtomicBool::new(false)).collect();
+    for (index, file) in manifest.files.iter().enumerate() {
         let name = checked_name(&file.name)?;
         if name == MANIFEST {
             return Err(BadName(name.to_owned()).into());
         }
-        fetch(client, &folder, &format!("{source}/{name}"), file).await?;
+        let (url, whole) = (format!("{source}/{name}"), folder.join(name));
+        let shared = order.relay.as_ref().filter(|_| relay::is_worth_it(file));
+        match shared.filter(|_| !client.distrusts(&order.version)) {
+            None => {
+                relay::forget(&whole).await?;
+                fetch(client, &folder, &url, file).await?;
+                client.shelf.has(&whole, &file.sha256);
+            }
+            Some(_) if is_whole(&whole, file).await.map_err(disk(&whole))? => {
+                relay::forget(&whole).await?;
+                client.shelf.has(&whole, &file.sha256);
+            }
+            Some(members) => {
+                let relayed = Relayed {
+                    relay: members,
+                    version: &order.version,
+                    index,
+                    file,
+                    url: &url,
+                    whole: &whole,
+                    gone: &gone,
+                };
+                let fetched = relay::fetch(client, &relayed).await;
+                // Which agent sent the wrong chunk is unknown: the next attempt asks the source alone.
+                if let Err(PullError::WrongFile { .. } | PullError::NoRanges { .. }) = fetched {
+                    client.distrust(&order.version);
+                }
+                fetched?;
+            }
+        }
     }
     // Last, as in the store: a folder with a manifest is complete.
     let path = folder.join(MANIFEST);
@@ -138,10 +128,7 @@ async fn manifest(
 async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile) -> Result<(), PullError> {
     let expected = file.sha256.to_ascii_lowercase();
     let whole = folder.join(&file.name);
-    if let Some((bytes, digest)) = digest_of(&whole).await.map_err(disk(&whole))?
-        && bytes == file.bytes
-        && hex::encode(digest.finalize()) == expected
-    {
+    if is_whole(&whole, file).await.map_err(disk(&whole))? {
         return Ok(());
     }
     let partial = folder.join(format!("{}{PARTIAL}", file.name));
@@ -174,7 +161,9 @@ async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile
         .await;
         out.flush().await.map_err(disk(&partial))?;
         out.sync_all().await.map_err(disk(&partial))?;
-        have += received?;
+        let received = received?;
+        client.pulled.source.inc_by(received);
+        have += received;
     }
     if have < file.bytes {
         return Err(PullError::Short {
@@ -194,6 +183,14 @@ async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile
         });
     }
     fs::rename(&partial, &whole).await.map_err(disk(&whole))
+}
+
+/// Whether a file is on disk with the right length and checksum.
+async fn is_whole(path: &Path, file: &WeightsFile) -> io::Result<bool> {
+    let found = digest_of(path).await?;
+    Ok(found.is_some_and(|(bytes, digest)| {
+        bytes == file.bytes && hex::encode(digest.finalize()).eq_ignore_ascii_case(&file.sha256)
+    }))
 }
 
 /// Appends the stream to the file, at most `room` bytes.
@@ -224,7 +221,7 @@ async fn receive(
 }
 
 async fn get(client: &PullClient, url: &str, from: u64) -> Result<Response, PullError> {
-    let mut call = client.token.put_on(client.http.get(url));
+    let mut call = client.for_source(url);
     if from > 0 {
         call = call.header(RANGE, format!("bytes={from}-"));
     }
@@ -282,37 +279,6 @@ async fn digest_of(path: &Path) -> io::Result<Option<(u64, Sha256)>> {
     }
 }
 
-/// A client for pulling, with this pod's token for drivers. It gives up on silence, not on size.
-#[derive(Clone, Debug)]
-pub struct PullClient {
-    http: Client,
-    token: TokenFile,
-}
-
-impl PullClient {
-    pub fn new(token: TokenFile) -> reqwest::Result<Self> {
-        let http = Client::builder()
-            .connect_timeout(Duration::from_secs(5))
-            .read_timeout(STALL)
-            .build()?;
-        Ok(Self { http, token })
-    }
-}
-
 pub fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
-}
-
-fn unreachable(url: &str) -> impl Fn(reqwest::Error) -> PullError + '_ {
-    move |error| PullError::Unreachable {
-        url: url.to_owned(),
-        cause: causes(&error),
-    }
-}
-
-fn disk(path: &Path) -> impl Fn(io::Error) -> PullError + '_ {
-    move |cause| PullError::Disk {
-        path: path.display().to_string(),
-        cause,
-    }
 }

@@ -7,7 +7,8 @@
 
 use crate::cache::{BadName, Cache};
 use crate::engine::{Engine, EngineFault, Serving, Weights};
-use crate::pull::{PullClient, PullError, Pulled, pull};
+use crate::pull::{Pulled, pull};
+use crate::source::{PullClient, PullError};
 use grpo_engine_protocol::{AgentState, AgentStatus, WeightsOrder};
 use std::path::Path;
 use std::sync::Arc;
@@ -125,10 +126,16 @@ impl<E: Engine> Worker<E> {
                 changed = self.orders.changed() => if changed.is_err() { return },
             }
             let order = self.orders.borrow_and_update().clone();
-            let another = order.wanted != attempts.order.wanted;
+            let another = match (&order.wanted, &attempts.order.wanted) {
+                (Some(now), Some(before)) => !now.is_same(before),
+                (now, before) => now.is_some() != before.is_some(),
+            };
             let again = order.received != attempts.order.received && attempts.made >= ATTEMPTS;
             if another || again {
                 attempts = Attempts::new(order);
+            } else {
+                // The same weights, perhaps with other agents that pass them on.
+                attempts.order.wanted = order.wanted;
             }
         }
     }

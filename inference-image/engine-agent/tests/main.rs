@@ -6,5 +6,6 @@ mod agent;
 mod engines;
 mod fetch_model;
 mod real_vllm;
+mod relay;
 mod support;
 mod tokens;

@@ -15,6 +15,36 @@ pub struct WeightsOrder {
     pub source: String,
     /// SHA-256 of the bytes of `manifest.json`, lower-case hex.
     pub manifest_sha256: String,
+    /// The replicas that get this order and pass its files on to each other. Left out: all files come from `source`.
+    /// Only for agents whose status has `relays`: others refuse the field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay: Option<Relay>,
+}
+
+impl WeightsOrder {
+    /// Whether both orders are for the same files of the same source; other agents may pass them on.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (&self.version, &self.source, &self.manifest_sha256) == (&other.version, &other.source, &other.manifest_sha256)
+    }
+}
+
+/// Agents that pass chunks of files on to each other, so that the source sends each file about once instead of once for
+/// each of them. Chunk `c` of a version's file `f` is fetched from the source by the member `(c + f) %
+/// members.len()`, and by the others from that member: `GET /agent/v1/chunks/<version>/<file>/<c>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Relay {
+    /// Base URLs of the agents, in the same order for all of them.
+    pub members: Vec<String>,
+    /// Index of the agent that gets this order.
+    pub own: usize,
+}
+
+impl Relay {
+    /// Bytes of a chunk; the last one of a file may be shorter.
+    pub const CHUNK: u64 = 16 << 20;
+    /// Most members: more than a pool has replicas.
+    pub const MOST: usize = 1024;
 }
 
 /// `GET /agent/v1/status`.
@@ -42,6 +72,9 @@ pub struct AgentStatus {
     /// Whether the last load changed the tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<bool>,
+    /// Whether it passes files on to other agents, and gets files from them: see [`Relay`].
+    #[serde(default)]
+    pub relays: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -20,7 +20,7 @@ pub mod experts;
 mod penalties;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
-pub use agent::{AgentState, AgentStatus, WeightsOrder};
+pub use agent::{AgentState, AgentStatus, Relay, WeightsOrder};
 pub use chat::{ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole, ChatText};
 pub use completion::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,

@@ -24,8 +24,22 @@ fn an_order_with_a_version_that_is_a_path_is_refused() {
         version: version.to_owned(),
         source: source.to_owned(),
         manifest_sha256: "0".repeat(64),
+        relay: None,
     };
     assert!(check(&order("../etc", "http://d/w")).is_err());
     assert!(check(&order("a-v1", "file:///w")).is_err());
     assert!(check(&order("a-v1", "http://d/w")).is_ok());
+    let relayed = |members: &[&str], own| WeightsOrder {
+        relay: Some(Relay {
+            members: members.iter().map(|url| (*url).to_owned()).collect(),
+            own,
+        }),
+        ..order("a-v1", "http://d/w")
+    };
+    assert!(check(&relayed(&["http://e0", "http://e1"], 1)).is_ok());
+    assert!(
+        check(&relayed(&["http://e0", "http://e1"], 2)).is_err(),
+        "it is no member"
+    );
+    assert!(check(&relayed(&["http://e0", "file:///e"], 0)).is_err());
 }

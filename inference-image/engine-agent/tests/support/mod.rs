@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::StreamExt;
-use grpo_auth::{LocalIssuer, ServiceAccount};
+use grpo_auth::{AllowedAccount, LocalIssuer, ServiceAccount};
 use grpo_contracts::access::Service;
 use grpo_engine::model::Model;
 use grpo_engine_agent::http::Limits;
@@ -43,6 +43,15 @@ pub fn model_of(seed: u64) -> TempDir {
 /// The account that these tests' agents accept.
 pub fn driver() -> ServiceAccount {
     ServiceAccount::new("team", "demo-driver")
+}
+
+/// The account of the agents themselves.
+pub fn engines() -> ServiceAccount {
+    ServiceAccount::new("team", "demo-engines")
+}
+
+fn allowed(account: &ServiceAccount) -> AllowedAccount {
+    format!("{}/{}", account.namespace, account.name).parse().unwrap()
 }
 
 /// A client that sends a token with every call.
@@ -83,6 +92,29 @@ impl Agent {
 
     /// An agent with this deadline for its engine and for tests' waits.
     pub async fn patient(kind: Kind, engine: &str, api_key: Option<&str>, places: u32, patience: Duration) -> Self {
+        let issuer = Arc::new(LocalIssuer::new().unwrap());
+        Self::of_issuer(&issuer, kind, engine, api_key, places, patience).await
+    }
+
+    /// Agents of one pool, before the same engine: they accept each other's tokens.
+    pub async fn of_one_pool(engine: &str, count: usize) -> Vec<Self> {
+        let issuer = Arc::new(LocalIssuer::new().unwrap());
+        let mut agents = Vec::new();
+        for _ in 0..count {
+            let patience = Duration::from_secs(60);
+            agents.push(Self::of_issuer(&issuer, Kind::Embedded, engine, None, 16, patience).await);
+        }
+        agents
+    }
+
+    async fn of_issuer(
+        issuer: &Arc<LocalIssuer>,
+        kind: Kind,
+        engine: &str,
+        api_key: Option<&str>,
+        places: u32,
+        patience: Duration,
+    ) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -107,14 +139,17 @@ impl Agent {
             tokens: cache.path().join("tokens"),
             own_token: false,
             drain_key: Some(DRAIN_KEY.to_owned()),
+            only_chunks: vec![allowed(&engines())],
         };
-        let issuer = LocalIssuer::new().unwrap();
-        let guard = issuer.guard(Service::EngineAgent, &[driver()]);
+        issuer
+            .write_tokens(&cache.path().join("tokens"), &engines(), &[Service::EngineAgent])
+            .unwrap();
+        let guard = issuer.guard(Service::EngineAgent, &[driver(), engines()]);
         tokio::spawn(serve(listener, options, guard, std::future::pending()));
         Self {
             url,
             client: bearing(&issuer.token(&driver(), Service::EngineAgent).unwrap()),
-            issuer: Arc::new(issuer),
+            issuer: issuer.clone(),
             patience,
             cache: Arc::new(cache),
         }
@@ -198,6 +233,11 @@ impl Agent {
                 Err(error)
             }
         }
+    }
+
+    /// A file of a version in its cache.
+    pub fn file(&self, version: &str, name: &str) -> std::path::PathBuf {
+        self.cache.path().join("weights").join(version).join(name)
     }
 
     pub fn versions_on_disk(&self) -> Vec<String> {
@@ -297,6 +337,7 @@ impl Source {
             version: version.to_owned(),
             source: format!("{}/{version}", self.url),
             manifest_sha256,
+            relay: None,
         }
     }
 
@@ -315,6 +356,7 @@ impl Source {
             source: format!("{}/{version}", self.url),
             version,
             manifest_sha256,
+            relay: None,
         }
     }
 
@@ -329,6 +371,21 @@ impl Source {
     /// Cuts the next transfer of a file short.
     pub fn break_after(&self, path: &str, bytes: usize) {
         self.content.lock().unwrap().break_after.insert(path.to_owned(), bytes);
+    }
+
+    /// Bytes of a file that were requested.
+    pub fn sent(&self, path: &str) -> u64 {
+        let content = self.content.lock().unwrap();
+        let whole = content.files[path].len() as u64;
+        let of = |range: &Option<String>| match range.as_deref().and_then(|range| range.strip_prefix("bytes=")) {
+            None => whole,
+            Some(range) => {
+                let (from, last) = range.split_once('-').unwrap();
+                last.parse::<u64>().map_or(whole, |last| last + 1) - from.parse::<u64>().unwrap()
+            }
+        };
+        let fetched = content.fetched.iter().filter(|(name, _)| name == path);
+        fetched.map(|(_, range)| of(range)).sum()
     }
 
     /// Requested paths, with ranges.
@@ -346,16 +403,13 @@ async fn serve_file(State(source): State<Source>, Path(path): Path<String>, head
     let Some(bytes) = content.files.get(&path).cloned() else {
         return StatusCode::NOT_FOUND.into_response();
     };
-    let from = range.map_or(0, |range| {
-        range
-            .strip_prefix("bytes=")
-            .unwrap()
-            .trim_end_matches('-')
-            .parse::<usize>()
-            .unwrap()
-    });
     let total = bytes.len();
-    let rest = bytes[from..].to_vec();
+    let (from, end) = range.as_ref().map_or((0, total), |range| {
+        let (from, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+        let last = last.parse::<usize>().map_or(total, |last| last + 1);
+        (from.parse::<usize>().unwrap(), last)
+    });
+    let rest = bytes[from..end].to_vec();
     let body = match content.break_after.remove(&path) {
         None => Body::from(rest),
         Some(cut) => {
@@ -368,10 +422,10 @@ async fn serve_file(State(source): State<Source>, Path(path): Path<String>, head
             Body::from_stream(start.chain(end))
         }
     };
-    match from {
-        0 => body.into_response(),
+    match (from, end) {
+        (0, all) if all == total => body.into_response(),
         _ => {
-            let range = format!("bytes {from}-{}/{total}", total - 1);
+            let range = format!("bytes {from}-{}/{total}", end - 1);
             (StatusCode::PARTIAL_CONTENT, [(header::CONTENT_RANGE, range)], body).into_response()
         }
     }

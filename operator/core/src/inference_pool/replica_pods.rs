@@ -220,6 +220,11 @@ fn agent(
     let mut args = flags.to_vec();
     args.extend(["--cache-dir".to_owned(), CACHE.to_owned()]);
     args.extend(allow(&seen.owner.namespace, callers(seen)));
+    if seen.run.is_some() && seen.pool.spec.engine.external.is_none() {
+        // The agents of the pool pass weights on to each other.
+        let own = account::engines(&seen.owner.name);
+        args.extend(["--allow-chunks".to_owned(), format!("{}/{own}", seen.owner.namespace)]);
+    }
     if let Some(operator) = &settings.account {
         args.extend(["--allow".to_owned(), operator.clone()]);
     }

@@ -73,6 +73,7 @@ fn agent(serving: Option<&str>, wanted: Option<&str>, message: Option<&str>) -> 
         loaded_sha256: None,
         pulled: None,
         changed: None,
+        relays: false,
     }
 }
 

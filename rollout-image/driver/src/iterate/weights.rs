@@ -104,6 +104,7 @@ impl Run {
             version: weights.to_owned(),
             source: format!("{}/weights/{weights}", self.settings.driver.trim_end_matches('/')),
             manifest_sha256: manifest_sha256.to_owned(),
+            relay: None,
         };
         let gate = &self.rollouts.episodes.gate;
         let target = Target {

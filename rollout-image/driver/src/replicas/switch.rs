@@ -1,15 +1,16 @@
 //! Makes engines follow the journal: repeats the order to each replica that serves other weights than the promoted
 //! ones; before that, orders it to prefetch them.
 //!
-//! Level-triggered: it checks every replica continuously, so a restarted replica is simply behind. Each replica
-//! switches by itself. A replica that served the previous weights is awaited for a grace period. A replica that did
-//! not, because it boots, hangs or crashes again and again, is not awaited: each switch would cost that grace period.
+//! Level-triggered: it checks every replica continuously, so a restarted replica is simply behind. An order names the
+//! other replicas: their agents pass the files on to each other. Each replica switches by itself. A replica that served
+//! the previous weights is awaited for a grace period. A replica that did not, because it boots, hangs or crashes again
+//! and again, is not awaited: each switch would cost that grace period.
 
 use crate::engine::Engines;
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
 use grpo_contracts::reason::Reason;
-use grpo_engine_protocol::{AgentState, WeightsOrder};
+use grpo_engine_protocol::{AgentState, AgentStatus, Relay, WeightsOrder};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -171,7 +172,9 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
     let asked = replicas
         .iter()
         .map(|replica| async { (*replica, engines.status(*replica).await) });
-    for (replica, status) in futures::future::join_all(asked).await {
+    let statuses = futures::future::join_all(asked).await;
+    let members = Members::of(&statuses);
+    for (replica, status) in statuses {
         let status = match status {
             Ok(status) => status,
             Err(why) => {
@@ -192,7 +195,7 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
                 if status.pulled.as_ref() == Some(&order.version) {
                     view.prefetched += 1;
                 } else if told.is_due(replica, format!("{} prefetch {}", status.instance, order.version))
-                    && let Err(error) = engines.prefetch(replica, order).await
+                    && let Err(error) = engines.prefetch(replica, &members.order_for(replica, order)).await
                 {
                     said.push(format!("engine {replica} does not take an order to prefetch: {error}"));
                 }
@@ -216,13 +219,39 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             && told.is_due(replica, format!("{} {}", status.instance, target.version))
         {
             tracing::info!(%replica, version = %target.version, serving = ?status.serving, "ordering weights");
-            if let Err(error) = engines.order(replica, order).await {
+            if let Err(error) = engines.order(replica, &members.order_for(replica, order)).await {
                 said.push(format!("engine {replica} does not take an order: {error}"));
             }
         }
     }
     view.message = in_words(said);
     view
+}
+
+/// The replicas whose agents pass weights on to each other, in one order for all of them.
+struct Members(Vec<SocketAddr>);
+
+impl Members {
+    fn of(statuses: &[(SocketAddr, Result<AgentStatus, String>)]) -> Self {
+        let relays = |(replica, status): &(SocketAddr, Result<AgentStatus, String>)| {
+            status.as_ref().is_ok_and(|status| status.relays).then_some(*replica)
+        };
+        let mut members: Vec<SocketAddr> = statuses.iter().filter_map(relays).collect();
+        members.sort_unstable();
+        members.truncate(Relay::MOST);
+        Self(members)
+    }
+
+    /// The order for a replica: with the members, if it is one of them. One alone gets it too: those that come later
+    /// get chunks from it.
+    fn order_for(&self, replica: SocketAddr, order: &WeightsOrder) -> WeightsOrder {
+        let own = self.0.iter().position(|member| *member == replica);
+        let relay = own.map(|own| Relay {
+            members: self.0.iter().map(|member| format!("http://{member}")).collect(),
+            own,
+        });
+        WeightsOrder { relay, ..order.clone() }
+    }
 }
 
 /// Problems of the first few replicas, and how many others have one.

@@ -43,6 +43,7 @@ async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> 
         loaded_sha256: None,
         pulled: engine.pulled.lock().unwrap().clone(),
         changed: None,
+        relays: false,
     })
 }
 

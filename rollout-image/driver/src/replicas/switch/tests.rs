@@ -135,3 +135,45 @@ fn a_replica_is_told_again_after_a_while_and_another_process_at_once() {
     }
     assert!(told.is_due(replica, "two a-v1".into()));
 }
+
+#[test]
+fn agents_that_pass_weights_on_get_the_same_list_of_members_and_others_none() {
+    let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+    let status = |relays| AgentStatus {
+        instance: "i".into(),
+        serving: None,
+        wanted: None,
+        state: AgentState::Idle,
+        message: None,
+        loaded_sha256: None,
+        pulled: None,
+        changed: None,
+        relays,
+    };
+    let order = WeightsOrder {
+        version: "a-v1".into(),
+        source: "http://d".into(),
+        manifest_sha256: "00".into(),
+        relay: None,
+    };
+    let statuses = [
+        (at(3), Ok(status(true))),
+        (at(1), Ok(status(true))),
+        (at(2), Ok(status(false))),
+        (at(4), Err("refused".to_owned())),
+    ];
+    let members = Members::of(&statuses);
+    let relay = |port| members.order_for(at(port), &order).relay;
+    let all = vec!["http://10.0.0.1:1".to_owned(), "http://10.0.0.1:3".to_owned()];
+    assert_eq!(
+        relay(3),
+        Some(Relay {
+            members: all.clone(),
+            own: 1
+        })
+    );
+    assert_eq!(relay(1), Some(Relay { members: all, own: 0 }));
+    assert_eq!((relay(2), relay(4)), (None, None));
+    let alone = Members::of(&statuses[..1]).order_for(at(3), &order).relay;
+    assert_eq!(alone.map(|relay| (relay.members.len(), relay.own)), Some((1, 0)));
+}

@@ -1,0 +1,130 @@
+//! Where a pull gets its bytes: the client for drivers and other agents, and why a version is not on disk.
+
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use grpo_auth::TokenFile;
+use reqwest::{Client, RequestBuilder, StatusCode};
+
+use crate::cache::BadName;
+use crate::chunks::Shelf;
+use crate::engine::wire::causes;
+use crate::metrics::Pulled;
+
+/// A pull gives up on a source that sends nothing for this long; the next attempt resumes where this one ended.
+const STALL: Duration = Duration::from_secs(30);
+
+/// Why a version is not on local disk.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    #[error("GET {url}: {cause}; is the driver of the run up, and reachable from this pod?")]
+    Unreachable { url: String, cause: String },
+    #[error("GET {url} was answered {status}; does the run's store still hold this version?")]
+    Refused { url: String, status: StatusCode },
+    #[error(
+        "{url} has sha256 {found}, the order says {expected}; the order is for another manifest, or the store was changed"
+    )]
+    WrongManifest {
+        url: String,
+        expected: String,
+        found: String,
+    },
+    #[error("{url} is not a manifest: {cause}")]
+    NoManifest { url: String, cause: String },
+    #[error("{url} is of version {found}, ordered was {expected}")]
+    WrongVersion {
+        url: String,
+        expected: String,
+        found: String,
+    },
+    #[error(
+        "{url} has sha256 {found} over {bytes} bytes, its manifest says {expected}; it was thrown away and will be fetched again"
+    )]
+    WrongFile {
+        url: String,
+        bytes: u64,
+        expected: String,
+        found: String,
+    },
+    #[error("{url} ended after {found} of {expected} bytes; the next attempt resumes from there")]
+    Short { url: String, found: u64, expected: u64 },
+    #[error("{url} sends more than the {expected} bytes its manifest says")]
+    Long { url: String, expected: u64 },
+    #[error(
+        "{url} was asked for a part of the file and sends all of it; the driver of a run answers ranges: is this one?"
+    )]
+    NoRanges { url: String },
+    #[error(transparent)]
+    BadName(#[from] BadName),
+    #[error("writing {path}: {cause}; is the volume full?")]
+    Disk { path: String, cause: io::Error },
+}
+
+/// A client for pulling, with this pod's tokens for drivers and for other agents. It gives up on silence, not on size.
+#[derive(Clone, Debug)]
+pub struct PullClient {
+    http: Client,
+    /// Never through a proxy: agents are pods of the same pool.
+    direct: Client,
+    drivers: TokenFile,
+    agents: TokenFile,
+    /// What this agent passes on while it pulls.
+    pub(crate) shelf: Shelf,
+    pub(crate) pulled: Pulled,
+    /// The version of which chunks of other agents were wrong.
+    distrusted: Arc<Mutex<Option<String>>>,
+}
+
+impl PullClient {
+    pub fn new(drivers: TokenFile, agents: TokenFile, shelf: Shelf, pulled: Pulled) -> reqwest::Result<Self> {
+        let patient = || {
+            let client = Client::builder().connect_timeout(Duration::from_secs(5));
+            client.read_timeout(STALL)
+        };
+        Ok(Self {
+            http: patient().build()?,
+            direct: patient().no_proxy().build()?,
+            drivers,
+            agents,
+            shelf,
+            pulled,
+            distrusted: Arc::default(),
+        })
+    }
+
+    /// A request to a driver.
+    pub(crate) fn for_source(&self, url: &str) -> RequestBuilder {
+        self.drivers.put_on(self.http.get(url))
+    }
+
+    /// A request to another agent.
+    pub(crate) fn for_agent(&self, url: &str) -> RequestBuilder {
+        self.agents.put_on(self.direct.get(url))
+    }
+
+    /// From now on all of a version comes from its source.
+    pub(crate) fn distrust(&self, version: &str) {
+        *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.to_owned());
+    }
+
+    pub(crate) fn distrusts(&self, version: &str) -> bool {
+        let distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
+        distrusted.as_deref() == Some(version)
+    }
+}
+
+pub(crate) fn unreachable(url: &str) -> impl Fn(reqwest::Error) -> PullError + '_ {
+    move |error| PullError::Unreachable {
+        url: url.to_owned(),
+        cause: causes(&error),
+    }
+}
+
+pub(crate) fn disk(path: &Path) -> impl Fn(io::Error) -> PullError + '_ {
+    move |cause| PullError::Disk {
+        path: path.display().to_string(),
+        cause,
+    }
+}
