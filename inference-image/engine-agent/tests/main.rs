@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod disturbed;
 mod engines;
 mod fetch_model;
 mod real_vllm;

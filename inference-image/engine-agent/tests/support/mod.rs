@@ -368,6 +368,16 @@ impl Source {
         bytes[middle] ^= 1;
     }
 
+    /// Has the files of this version only.
+    pub fn keep_only(&self, version: &str) {
+        let folder = format!("{version}/");
+        self.content
+            .lock()
+            .unwrap()
+            .files
+            .retain(|path, _| path.starts_with(&folder));
+    }
+
     /// Cuts the next transfer of a file short.
     pub fn break_after(&self, path: &str, bytes: usize) {
         self.content.lock().unwrap().break_after.insert(path.to_owned(), bytes);
@@ -400,7 +410,7 @@ async fn serve_file(State(source): State<Source>, Path(path): Path<String>, head
         .get(header::RANGE)
         .map(|range| range.to_str().unwrap().to_owned());
     content.fetched.push((path.clone(), range.clone()));
-    let Some(bytes) = content.files.get(&path).cloned() else {
+    let Some(bytes) = content.files.get(&path) else {
         return StatusCode::NOT_FOUND.into_response();
     };
     let total = bytes.len();
@@ -413,7 +423,7 @@ async fn serve_file(State(source): State<Source>, Path(path): Path<String>, head
     let body = match content.break_after.remove(&path) {
         None => Body::from(rest),
         Some(cut) => {
-            let start = futures::stream::iter([Ok(rest[..cut].to_vec())]);
+            let start = futures::stream::iter([Ok(rest[..cut.min(rest.len())].to_vec())]);
             // Sent data is flushed while the stream is pending.
             let end = futures::stream::once(async {
                 tokio::task::yield_now().await;
