@@ -198,10 +198,8 @@ impl Pool {
             ("model.safetensors", read("model.safetensors")),
             ("large.bin", large),
         ];
-        self.expected
-            .lock()
-            .unwrap()
-            .insert(version.to_owned(), sampled(model.path()).await);
+        let samples = sampled(model.path()).await;
+        self.expected.lock().unwrap().insert(version.to_owned(), samples);
         self.source.publish_files(version, files, &tensors, |_| {})
     }
 
