@@ -120,8 +120,8 @@ async fn a_run_of_which_three_of_four_replicas_do_not_work_continues_without_a_v
     let broken = broken().await;
     let all = broken.into_iter().chain([world.engine_address]).collect();
     settings.engines = Endpoints::Fixed(all);
-    // Episodes that begin later are given to replicas without any: on a slow machine all could begin before more than one
-    // replica was looked at, and a replica that is not asked has no trouble.
+    // Episodes that begin later are given to replicas without any: on a slow machine all could begin before more than
+    // one replica was looked at, and a replica that is not asked has no trouble.
     settings.concurrency = Some(2);
     settings.patience.trainer = Duration::from_secs(300);
     // A run of two quick iterations may end before each replica was checked.
