@@ -134,7 +134,9 @@ fn the_engine_listens_on_loopback_and_the_agent_is_its_only_door() {
             "--cache-dir",
             "/cache",
             "--allow",
-            "team/demo-driver"
+            "team/demo-driver",
+            "--allow-chunks",
+            "team/demo-engines"
         ])
     );
     assert_eq!(containers[1]["readinessProbe"]["httpGet"]["path"], "/readyz");
@@ -142,7 +144,7 @@ fn the_engine_listens_on_loopback_and_the_agent_is_its_only_door() {
 }
 
 #[test]
-fn the_agents_of_a_runs_own_pool_let_in_its_driver_and_the_operator_only() {
+fn the_agents_of_a_runs_own_pool_let_in_its_driver_the_operator_and_for_chunks_each_other() {
     let pool = InferencePoolObservation {
         run: Some("mine".to_owned()),
         ..seen(1)
@@ -153,7 +155,8 @@ fn the_agents_of_a_runs_own_pool_let_in_its_driver_and_the_operator_only() {
     };
     let decision = decide(&pool, &settings);
     let agent = decision.create[0].0.object["spec"]["containers"][1]["args"].to_string();
-    let allowed = r#""--allow","team/mine-driver","--allow","grpo-system/grpo-operator"]"#;
+    let allowed =
+        r#""--allow","team/mine-driver","--allow-chunks","team/demo-engines","--allow","grpo-system/grpo-operator"]"#;
     assert!(agent.ends_with(allowed), "{agent}");
     let policy = &find(&decision.objects, "NetworkPolicy", "demo-engines")["spec"];
     assert_eq!(
