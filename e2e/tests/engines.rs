@@ -20,7 +20,7 @@ use std::time::Duration;
 const MODEL: &str = "grpo.dev/demo/model:1";
 const UNTIED: &str = "grpo.dev/demo/untied-model:1";
 const REPLICAS: usize = 2;
-/// vLLM samples the demo's model on two cores a third as fast as the embedded engine.
+/// Of one run with vLLM's boot, which takes minutes on two cores.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 /// What a run trains, and of which model.

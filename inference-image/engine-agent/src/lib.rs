@@ -2,8 +2,8 @@
 //!
 //! Weights: an order from the driver ([`http`]) → [`worker`] → [`pull`] into the [`cache`] → the [`engine`]'s admin API
 //! → verified → status. Large files come in chunks, which agents pass on to each other ([`relay`], [`chunks`]).
-//! Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again → answer.
-//! The agent makes no decisions: the driver decides on versions, replicas and the handling of failures.
+//! Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again
+//! → answer. The agent makes no decisions: the driver decides on versions, replicas and the handling of failures.
 //!
 //! Before an engine or a trainer starts, the same program downloads its model from the hub or a bucket
 //! ([`fetch_model`]).
