@@ -55,7 +55,8 @@ run() {
   export GRPO_TEST_DEVICE=${GRPO_TEST_DEVICE:-cuda:0} CUBLAS_WORKSPACE_CONFIG=:4096:8
   GRPO_TRAINER=$(cd "$1" && pwd)/grpo-trainer
   export GRPO_TRAINER
-  "$1/native" --include-ignored --skip exchange || status=$?
+  # One at a time: some set how the whole process computes.
+  "$1/native" --include-ignored --test-threads=1 --skip exchange || status=$?
   "$1/trainer" --ignored --nocapture --test-threads=1 gpu:: || status=$?
   # The CPU tests, in fp32 and bf16 on the GPU. Several ranks need several GPUs, and the skipped test reads a model of the
   # source tree, on the CPU.
@@ -72,9 +73,12 @@ bench() {
   for keep in attention inputs offloaded; do
     "$1/grpo-bench-trainer" gpu --keep "$keep"
   done
+  "$1/grpo-bench-trainer" gpu --offload optimizer,parameters
+  "$1/grpo-bench-trainer" gpu --launches
   "$1/grpo-bench-trainer" gpu --model 4b-lora
   "$1/grpo-bench-trainer" gpu --model 8b-lora
   "$1/grpo-bench-trainer" gpu --model 30b-a3b-lora --layers 12
+  "$1/grpo-bench-trainer" gpu --model 30b-a3b-lora --layers 12 --launches
 }
 
 [ $# -eq 2 ] || usage

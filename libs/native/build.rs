@@ -15,6 +15,10 @@ fn main() {
     println!("cargo:rerun-if-changed=src/linear.cc");
     println!("cargo:rerun-if-changed=src/memory.cc");
     println!("cargo:rerun-if-changed=src/experts.cc");
+    println!("cargo:rerun-if-changed=src/routing.cc");
+    println!("cargo:rerun-if-changed=src/recorder.cc");
+    println!("cargo:rerun-if-changed=src/recorder.h");
+    println!("cargo:rerun-if-changed=src/profiler.cc");
     println!("cargo:rerun-if-changed=src/flash.cc");
     println!("cargo:rerun-if-changed=src/flash.h");
     println!("cargo:rerun-if-changed=src/head.cc");
@@ -61,7 +65,18 @@ fn main() {
     // These files contain loops over values. The linker resolves their symbols from the next group.
     build(&["attention", "fused", "dropout", "memory"], "grpo_native_loops", 3);
     build(
-        &["collectives", "linear", "device", "experts", "flash", "head", "kernels"],
+        &[
+            "collectives",
+            "linear",
+            "device",
+            "experts",
+            "routing",
+            "flash",
+            "head",
+            "kernels",
+            "profiler",
+            "recorder",
+        ],
         "grpo_native",
         1,
     );

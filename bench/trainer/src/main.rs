@@ -5,10 +5,12 @@
 //! compared. The other trainers are `e2e/peers/trainer_step.py`, in the environment that `e2e/setup/trl.sh` installs.
 
 mod cases;
+mod count;
 mod division;
 mod figures;
 mod gpu;
 mod median;
+mod published;
 mod ranks;
 mod step;
 
@@ -35,6 +37,15 @@ enum Command {
     Bench(figures::Flags),
     /// Measure steps of published geometries on a GPU, and write the figures.
     Gpu(gpu::Flags),
+    /// Count launches, operations and bytes of a block and of the head of every published geometry, without a GPU.
+    Count {
+        /// Unique tokens of a step.
+        #[arg(long, default_value_t = 16_384)]
+        tokens: usize,
+        /// Print each operation of a block of this geometry as well.
+        #[arg(long, value_enum)]
+        of: Option<published::Model>,
+    },
     /// Step as one of several ranks, say what it took.
     Rank {
         folder: PathBuf,
@@ -72,6 +83,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Bench(flags) => figures::bench(&flags),
         Command::Gpu(flags) => gpu::bench(&flags),
+        Command::Count { tokens, of } => count::show(tokens, of),
         Command::Prepare { folder, case, tiny } => cases::prepare(&folder, case, tiny).map(|line| {
             println!("{line}");
             true

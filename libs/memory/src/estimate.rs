@@ -7,11 +7,11 @@ pub struct Estimate {
     pub moment: &'static str,
     /// Parameters and optimizer moments of this rank's shard, a frozen model's shard, and the table of rotations.
     pub state: u64,
-    /// Whole units on every rank.
+    /// Whole units on every rank, and offloaded state on its way.
     pub gathered: u64,
     /// Whole gradients, gradients in transit, and this rank's shards.
     pub gradients: u64,
-    /// Tensors that autograd keeps, and temporaries of the backward pass.
+    /// Tensors that autograd keeps, temporaries of the backward pass, and the tokens' rotary angles.
     pub activations: u64,
     /// Inputs of all blocks, for recomputation.
     pub inputs: u64,

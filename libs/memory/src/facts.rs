@@ -12,7 +12,7 @@ use grpo_crds::{
 
 use crate::{
     estimate::Estimate,
-    geometry::{Geometry, Mlp},
+    geometry::{AdapterGeometry, Geometry, Mlp},
     parallel_dims::ParallelDims,
 };
 
@@ -51,7 +51,7 @@ pub struct Facts {
     pub compute: u64,
     /// Logits that exist at once.
     pub head_logits: u64,
-    /// State and inputs that are offloaded to the pod's memory, and so do not count.
+    /// State and inputs that are offloaded to the pod's memory. They count only on their way.
     pub offload: Offload,
     /// Whether a GPU computes deterministically, which is slower.
     pub deterministic: bool,
@@ -151,11 +151,12 @@ impl Facts {
             Schedule::Kept => self.kept(load),
             Schedule::Streamed => self.streamed(load),
         };
-        moments.into_iter().max_by_key(Estimate::total).unwrap_or_default()
+        let all = moments.into_iter().chain(self.optimizing());
+        all.max_by_key(Estimate::total).unwrap_or_default()
     }
 
-    /// A schedule's peak memory, without state and head, which both schedules hold: gathered units, their gradients,
-    /// blocks' inputs, and the tensors that autograd keeps of the largest micro-batch.
+    /// A schedule's peak memory for gradients, without state and head, which both schedules hold: gathered units, their
+    /// gradients, blocks' inputs, and the tensors that autograd keeps of the largest micro-batch.
     pub fn step_bytes(&self, load: &Load, schedule: Schedule) -> u64 {
         let beyond = |at: &Estimate| at.gathered + at.gradients + at.activations + at.inputs;
         let moments = match schedule {
@@ -163,6 +164,27 @@ impl Facts {
             Schedule::Streamed => self.streamed(load),
         };
         moments.iter().map(beyond).max().unwrap_or(0)
+    }
+
+    /// Bytes of attention's outputs and logarithms in one layer, for these micro-batches. On a GPU cuDNN pads a long
+    /// piece to a multiple of 1,024 tokens.
+    pub fn attended_bytes(&self, load: &Load) -> u64 {
+        let padded = |tokens: u64| match self.compute {
+            BF16 => tokens.next_multiple_of(1024),
+            _ => tokens,
+        };
+        let tokens: u64 = load.tokens.iter().copied().map(padded).sum();
+        tokens * self.geometry.heads * (self.geometry.head_dim * self.compute + MASTER)
+    }
+
+    /// The number of layers whose attention outputs are kept if blocks are computed twice: as many as fit into half of
+    /// the memory that the step leaves of `room`, and into `most` bytes.
+    pub fn attended_layers(&self, load: &Load, room: Option<u64>, most: u64) -> u64 {
+        let bytes = room.map_or(most, |room| {
+            let spare = room.saturating_sub(self.step_bytes(load, Schedule::Streamed));
+            most.min(spare / 2)
+        });
+        (self.layers() as u64).min(bytes / self.attended_bytes(load).max(1))
     }
 
     /// Bytes that a rank holds between steps.
@@ -203,6 +225,45 @@ impl Facts {
         }
     }
 
+    /// Bytes of offloaded parts on the device on their way to a gathered unit: one that comes, and one that is rounded.
+    fn arriving(&self) -> u64 {
+        let of = |unit: usize| {
+            let frozen = self.frozen.get(unit).copied().unwrap_or(0);
+            (MASTER * self.trained[unit] + self.compute * frozen) / self.shards
+        };
+        match self.offload.parameters {
+            true => 2 * (0..self.trained.len()).map(of).max().unwrap_or(0),
+            false => 0,
+        }
+    }
+
+    /// The moment of the optimizer's step, if offloaded state comes to the device for it: one unit's comes, one's is
+    /// changed and one's returns. Activations are gone then.
+    fn optimizing(&self) -> Option<Estimate> {
+        let of = |aside: bool, bytes: u64| if aside { bytes } else { 0 };
+        let each = of(self.offload.parameters, MASTER) + of(self.offload.optimizer, 2 * MASTER);
+        let mut units = self.trained.clone();
+        units.sort_unstable();
+        let largest: u64 = units.iter().rev().take(3).sum();
+        (each > 0).then(|| Estimate {
+            moment: "in the optimizer's step",
+            state: self.state(),
+            gathered: each * largest / self.shards,
+            // Shards, and a unit's clipped one.
+            gradients: MASTER * (self.trained_values() + units.last().copied().unwrap_or(0) / self.shards),
+            ..Estimate::default()
+        })
+    }
+
+    /// Adds the tokens' rotary angles, which all layers share, for all micro-batches.
+    fn with_angles(&self, mut moments: Vec<Estimate>, load: &Load) -> Vec<Estimate> {
+        let angles = MASTER * self.geometry.head_dim * load.tokens.iter().sum::<u64>();
+        for moment in &mut moments {
+            moment.activations += angles;
+        }
+        moments
+    }
+
     fn layers(&self) -> usize {
         self.geometry.mlps.len()
     }
@@ -219,8 +280,8 @@ impl Facts {
         let g = &self.geometry;
         let (h, d) = (g.hidden, g.head_dim);
         let copied = g.groups.max(self.sequence);
-        // Input, residual, and both after their norms; angles of queries and keys; logarithms.
-        let mut values = 4 * h + 2 * d + g.heads;
+        // Input, residual, and both after their norms; logarithms.
+        let mut values = 4 * h + g.heads;
         // Queries, keys and values as attention receives them, its output, and queries and keys before their norms.
         values += (2 * g.heads + g.groups + copied) * d;
         if g.norms_heads {
@@ -231,7 +292,7 @@ impl Facts {
             values += g.heads * d + (copied - g.groups) * d;
         }
         // Each adapter's input after dropout.
-        values += g.adapter.as_ref().map_or(0, |adapter| adapter.dropped);
+        values += g.adapter.as_ref().map_or(0, AdapterGeometry::dropped);
         values
             + match g.mlps[layer] {
                 // Gate and up. Their product is recomputed, unless the layer that consumes it has an adapter.
@@ -273,17 +334,17 @@ impl Facts {
     fn kept(&self, load: &Load) -> Vec<Estimate> {
         let largest = load.tokens.iter().copied().max().unwrap_or(0);
         let all: u64 = (0..self.layers()).map(|layer| self.saved(layer)).sum();
-        let gathered = (0..self.trained.len()).map(|unit| self.whole(unit)).sum();
+        let gathered: u64 = (0..self.trained.len()).map(|unit| self.whole(unit)).sum();
         let ends = MASTER * self.trained[0];
         let blocks: u64 = self.trained[1..].iter().map(|values| MASTER * values).sum();
         let last = self.layers().saturating_sub(1);
         let base = Estimate {
             state: self.state(),
-            gathered,
+            gathered: gathered + self.arriving(),
             head: self.logits(),
             ..Estimate::default()
         };
-        vec![
+        let moments = vec![
             Estimate {
                 moment: "in the head",
                 // Gradients of earlier micro-batches.
@@ -314,7 +375,8 @@ impl Facts {
                 gradients: ends + blocks + self.leaving(0),
                 ..base
             },
-        ]
+        ];
+        self.with_angles(moments, load)
     }
 
     fn streamed(&self, load: &Load) -> Vec<Estimate> {
@@ -337,14 +399,14 @@ impl Facts {
         let stack = |blocks: u64| self.compute * h * all * here(blocks);
         let base = Estimate {
             state: self.state(),
-            gathered: self.whole(0) + two,
+            gathered: self.whole(0) + two + self.arriving(),
             gradients: ends,
             head: self.logits(),
             ..Estimate::default()
         };
         // A block that is not the first to be reduced: the gradients of the one before it are in transit.
         let before = if layers > 1 { self.leaving(unit) } else { 0 };
-        vec![
+        let moments = vec![
             Estimate {
                 moment: "in the last block",
                 activations: self.compute * largest * (self.transient(last) + 2 * h),
@@ -353,7 +415,7 @@ impl Facts {
             },
             Estimate {
                 moment: "in the head",
-                gathered: self.whole(0) + self.whole(unit),
+                gathered: self.whole(0) + self.whole(unit) + self.arriving(),
                 inputs: stack(layers + 1),
                 head: self.head(load, largest),
                 ..base.clone()
@@ -378,7 +440,8 @@ impl Facts {
                 inputs: stack(1),
                 ..base
             },
-        ]
+        ];
+        self.with_angles(moments, load)
     }
 }
 

@@ -33,6 +33,16 @@ pub enum Mlp {
 pub struct AdapterGeometry {
     /// Values of its units, one for each unit of the model.
     pub units: Vec<u64>,
-    /// Values per token and block that dropout keeps: the inputs of all targets; 0 without dropout.
-    pub dropped: u64,
+    /// Inputs and outputs of a block's linear layers that have an adapter, summed over them.
+    pub inputs: u64,
+    pub outputs: u64,
+    /// Whether values are dropped from the adapters' inputs.
+    pub drops: bool,
+}
+
+impl AdapterGeometry {
+    /// Values per token and block that dropout keeps.
+    pub(crate) fn dropped(&self) -> u64 {
+        if self.drops { self.inputs } else { 0 }
+    }
 }

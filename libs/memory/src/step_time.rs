@@ -1,11 +1,13 @@
 //! Estimates the time of a step on a GPU: each part's operations divided by the achieved peak of products, or its bytes
 //! divided by the achieved memory bandwidth (a roofline, Williams, Waterman and Patterson 2009).
 //!
-//! The achieved shares of the peaks are chosen so that the estimate is near measured steps on one H100 and one H200
-//! (the tests' table, docs/src/gpu.md). Not counted: communication between ranks, and the host's work between steps.
+//! Operations and bytes of a block are those of the trainer's code: a test of `grpo-bench-trainer` counts both from the
+//! code for every published geometry and compares them with [`Facts::block_work`]. The achieved shares of the peaks are
+//! chosen so that the estimate is near measured steps on one H100 and one H200 (the tests' table, docs/src/gpu.md). Not
+//! counted: communication between ranks, and the host's work between steps.
 
 use crate::facts::{Facts, Schedule};
-use crate::geometry::Mlp;
+use crate::geometry::{AdapterGeometry, Mlp};
 use crate::gpu::Gpu;
 
 /// Achieved shares of the peak of products: linear layers and head; attention forward; attention backward.
@@ -24,9 +26,9 @@ const BF16: f64 = 2.0;
 /// Bytes that a logit's passes move: the logit is written and read twice in fp32, its gradient in bf16 written and read
 /// twice.
 const LOGIT: f64 = 18.0;
-/// Bytes that a trained value's passes move in each step: gathering in bf16; its gradient cast, summed, flattened,
+/// Bytes that a trained value's passes move in each step: gathering in bf16; its gradient flattened, cast, summed,
 /// squared and clipped; and AdamW's three values read and written.
-const TRAINED: f64 = 70.0;
+const TRAINED: f64 = 66.0;
 
 /// A rank's work in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,56 +70,105 @@ impl StepTime {
     }
 }
 
+/// Work of one pass through a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PassWork {
+    /// Floating-point operations of linear layers, experts and adapters.
+    pub linear: f64,
+    /// Floating-point operations of attention.
+    pub attention: f64,
+    /// Bytes that operations read and write which are limited by memory bandwidth: norms, rotation, gates, sums, and an
+    /// adapter's narrow products.
+    pub moved: f64,
+}
+
 impl Facts {
-    /// The time of this work on a rank's GPU.
-    pub fn step_time(&self, work: &StepWork, schedule: Schedule, gpu: &Gpu) -> StepTime {
+    /// Work of a block: of the pass forward, and of the one back.
+    pub fn block_work(&self, layer: usize, work: &StepWork) -> [PassWork; 2] {
         let g = self.geometry();
-        let again = match schedule {
-            Schedule::Kept => 0.0,
-            Schedule::Streamed => 1.0,
-        };
-        let frozen = self.trains_an_adapter();
         let (h, queries, keys) = (
             g.hidden as f64,
             (g.heads * g.head_dim) as f64,
             (g.groups * g.head_dim) as f64,
         );
-        let layers = g.mlps.len() as f64;
-        let (flops, bytes) = (gpu.flops * PRODUCTS, gpu.bandwidth * MEMORY);
+        let mlp = &g.mlps[layer];
+        let adapter = g.adapter.as_ref();
+        let of = |value: fn(&AdapterGeometry) -> u64| adapter.map_or(0.0, |adapter| value(adapter) as f64);
+        let (inputs, outputs) = (of(|adapter| adapter.inputs), of(|adapter| adapter.outputs));
+        let (dropped, narrow) = (
+            of(AdapterGeometry::dropped),
+            adapter.map_or(0, |adapter| adapter.units[layer + 1]),
+        );
 
         // Two operations for each multiplication. Backward takes twice as many; a frozen weight has no own gradient.
-        let passes = if frozen { 2.0 } else { 3.0 } + again;
-        let mlps: f64 = g.mlps.iter().map(|mlp| multiplications(mlp, h)).sum();
-        let own = layers * h * (2.0 * queries + 2.0 * keys) + mlps;
-        let adapter: u64 = g.adapter.as_ref().map_or(0, |adapter| adapter.units.iter().sum());
-        let linear = 2.0 * work.tokens * (own * passes + adapter as f64 * (3.0 + again)) / flops;
+        let own = h * (2.0 * queries + 2.0 * keys) + multiplications(mlp, h);
+        let backs = if adapter.is_some() { 1.0 } else { 2.0 };
+        let linear = |own_passes: f64, passes: f64| 2.0 * work.tokens * (own * own_passes + narrow as f64 * passes);
+        let attention = 4.0 * queries * work.pairs;
 
-        let pairs = 4.0 * queries * work.pairs * layers / gpu.flops;
-        let attention = pairs * ((1.0 + again) / ATTENTION + ATTENTION_BACK_WORK / ATTENTION_BACK);
-        let attention = if self.deterministic {
-            DETERMINISTIC * attention
-        } else {
-            attention
-        };
-
-        let logits = work.trained * g.vocabulary as f64;
-        let products = if frozen { 2.0 } else { 3.0 };
-        let head = 2.0 * h * logits * products / flops + LOGIT * logits / bytes;
-
-        let widths: f64 = g.mlps.iter().map(widths).sum();
-        let copies: f64 = g.mlps.iter().map(|mlp| copies(mlp, h)).sum();
+        // Values of a token. Forward, norms read and write, and the residual's sum reads two and writes one. Backward,
+        // the gradients of a layer's inputs are summed five times. A long row is padded for its attention.
         let normed = if g.norms_heads { queries + keys } else { 0.0 };
-        let forward = layers * (8.0 * h + 2.0 * (queries + keys) + 2.0 * normed) + 3.0 * widths + 10.0 * copies;
-        let backward = layers * (21.0 * h + 2.0 * (queries + keys) + 3.0 * normed) + 8.0 * widths + 14.0 * copies;
-        let moved = BF16 * work.tokens * (forward * (1.0 + again) + backward);
-
-        StepTime {
+        let (width, copies, routes) = (widths(mlp), copies(mlp, h), routes(mlp));
+        // Of the MLP's gates: read and written backward, and computed again for the gradient of the weight behind them.
+        let gates = if adapter.is_some() { 5.0 } else { 8.0 };
+        let forward = 10.0 * h
+            + 2.0 * (queries + keys)
+            + 2.0 * normed
+            + 2.0 * (queries + 2.0 * keys)
+            + 3.0 * width
+            + if copies > 0.0 { 2.0 * copies + 2.0 * h } else { 0.0 }
+            + 5.0 * routes
+            + inputs
+            + 2.0 * outputs
+            + 2.0 * dropped;
+        let back = 21.0 * h
+            + 2.0 * (queries + keys)
+            + 3.0 * normed
+            + 2.0 * (3.0 * queries + 2.0 * keys)
+            + gates * width
+            + if copies > 0.0 { 7.0 * copies + 2.0 * h } else { 0.0 }
+            + 10.0 * routes
+            + 3.0 * inputs
+            + 2.0 * outputs
+            + 5.0 * dropped;
+        let pass = |linear: f64, attention: f64, values: f64| PassWork {
             linear,
             attention,
-            head,
-            passes: moved / bytes,
-            optimizer: TRAINED * self.trained_values() as f64 / bytes,
+            moved: BF16 * work.tokens * values,
+        };
+        [
+            pass(linear(1.0, 1.0), attention, forward),
+            pass(linear(backs, 2.0), ATTENTION_BACK_WORK * attention, back),
+        ]
+    }
+
+    /// The time of this work on a rank's GPU. If blocks are computed twice, attention's outputs are kept in `attended`
+    /// layers and not computed again ([`Facts::attended_layers`]).
+    pub fn step_time(&self, work: &StepWork, schedule: Schedule, attended: u64, gpu: &Gpu) -> StepTime {
+        let g = self.geometry();
+        let (flops, bytes) = (gpu.flops * PRODUCTS, gpu.bandwidth * MEMORY);
+        let slower = if self.deterministic { DETERMINISTIC } else { 1.0 };
+        let mut time = StepTime::default();
+        for layer in 0..g.mlps.len() {
+            let [forward, back] = self.block_work(layer, work);
+            let again = match schedule {
+                Schedule::Kept => 0.0,
+                Schedule::Streamed => 1.0,
+            };
+            // From the last layer down.
+            let kept = layer as u64 + attended >= g.mlps.len() as u64;
+            let attends = 1.0 + if kept { 0.0 } else { again };
+            time.linear += (forward.linear * (1.0 + again) + back.linear) / flops;
+            time.attention +=
+                slower * (forward.attention * attends / ATTENTION + back.attention / ATTENTION_BACK) / gpu.flops;
+            time.passes += (forward.moved * (1.0 + again) + back.moved) / bytes;
         }
+        let logits = work.trained * g.vocabulary as f64;
+        let products = if self.trains_an_adapter() { 2.0 } else { 3.0 };
+        time.head = 2.0 * g.hidden as f64 * logits * products / flops + LOGIT * logits / bytes;
+        time.optimizer = TRAINED * self.trained_values() as f64 / bytes;
+        time
     }
 }
 
@@ -133,11 +184,19 @@ fn multiplications(mlp: &Mlp, h: f64) -> f64 {
     }
 }
 
-/// Values of a token's copies for its experts, there and back.
+/// Values of a token's copies for its experts.
 fn copies(mlp: &Mlp, h: f64) -> f64 {
     match *mlp {
         Mlp::Dense { .. } => 0.0,
         Mlp::Experts { per_token, .. } => per_token as f64 * h,
+    }
+}
+
+/// Experts that a router chooses from.
+fn routes(mlp: &Mlp) -> f64 {
+    match *mlp {
+        Mlp::Dense { .. } => 0.0,
+        Mlp::Experts { count, .. } => count as f64,
     }
 }
 

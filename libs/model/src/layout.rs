@@ -9,6 +9,7 @@
 //! the ranks exchange tokens for heads: each then has all tokens of its share of the heads, attends, and exchanges
 //! back. If there are more ranks than groups of keys and values, several ranks have copies of one group.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use grpo_native::Exchange;
@@ -16,7 +17,7 @@ use grpo_native::attention::{self, AttentionError, Piece, Saving};
 use grpo_native::device::{CopyError, sent};
 use tch::Tensor;
 
-use crate::rotation::Rope;
+use crate::rotation::{Angles, Rope};
 
 /// Positions and attention of `b * t` tokens.
 pub struct Layout {
@@ -28,6 +29,8 @@ pub struct Layout {
     shared: Option<Rc<Exchange>>,
     /// `[b * t]` int64: keys for the adapters' dropout; `None`: no dropout.
     keys: Option<Tensor>,
+    /// The tokens' angles. Every rotation of every block needs the same ones, so they are looked up once.
+    angles: RefCell<Option<Rc<Angles>>>,
 }
 
 impl Layout {
@@ -48,6 +51,7 @@ impl Layout {
             pieces: pieces.collect(),
             shared: None,
             keys: None,
+            angles: RefCell::default(),
         }
     }
 
@@ -60,6 +64,7 @@ impl Layout {
             pieces,
             shared: None,
             keys: None,
+            angles: RefCell::default(),
         })
     }
 
@@ -82,12 +87,18 @@ impl Layout {
     }
 
     pub fn to_device(&self, device: tch::Device) -> Result<Self, CopyError> {
-        let keys = self.keys.as_ref().map(|keys| sent(keys, device));
+        self.moved(|tensor| sent(tensor, device))
+    }
+
+    /// The same layout with each of its tensors replaced by `place` of it.
+    pub fn moved<E>(&self, place: impl Fn(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        let keys = self.keys.as_ref().map(&place);
         Ok(Self {
-            positions: sent(&self.positions, device)?,
+            positions: place(&self.positions)?,
             pieces: self.pieces.clone(),
             shared: self.shared.clone(),
             keys: keys.transpose()?,
+            angles: RefCell::default(),
         })
     }
 
@@ -98,6 +109,7 @@ impl Layout {
             pieces: self.pieces.clone(),
             shared: self.shared.clone(),
             keys: Some(keys),
+            angles: RefCell::default(),
         }
     }
 
@@ -113,9 +125,18 @@ impl Layout {
     /// Rotates every head of `x: [b, t, heads, d]` by its token's position.
     pub fn rotate(&self, rope: &Rope, x: &Tensor) -> Tensor {
         let size = x.size();
-        let (cos, sin) = rope.at(&self.positions);
+        let angles = self.angles(rope);
         let flat = x.reshape([size[0] * size[1], size[2], size[3]]);
-        done(attention::rotate(&flat, &cos, &sin)).view(size.as_slice())
+        done(attention::rotate(&flat, &angles.cos, &angles.sin)).view(size.as_slice())
+    }
+
+    /// The tokens' angles by this table, which is that of the last call unless a model was moved or converted.
+    fn angles(&self, rope: &Rope) -> Rc<Angles> {
+        let mut kept = self.angles.borrow_mut();
+        match &*kept {
+            Some(angles) if angles.are_of(rope) => angles.clone(),
+            _ => kept.insert(Rc::new(rope.at(&self.positions))).clone(),
+        }
     }
 
     /// Attention of `q: [b, t, heads, d]` over `k, v: [b, t, groups, d]`, to `[b, t, heads * d]`.

@@ -12,6 +12,7 @@
 use grpo_native::attention::Saving;
 use grpo_native::dropout::dropout;
 use grpo_native::gpu_wait::wait_for;
+use grpo_native::routing::Routing;
 use grpo_native::{experts, fused, linear};
 use tch::{Device, Kind, Tensor};
 
@@ -97,8 +98,7 @@ fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
 
 /// The experts of each token of `x: [b, t, h]`, weighted by the router's softmax over all of them.
 ///
-/// Permutations sort tokens by expert and back, and a token's parts are summed along a dimension. No two values are
-/// added to one place concurrently, so the bits are reproducible, also in the backward pass.
+/// The bits are the same every time, also in the backward pass: see [`Routing`].
 fn mixture(
     geometry: &Experts,
     router: &Tensor,
@@ -130,28 +130,15 @@ fn mixture(
         shares = &shares / shares.sum_dim_intlist(Some(&[-1i64][..]), true, kind);
     }
 
-    // Stable: tokens of one expert stay in their order.
-    let (sorted, order) = chosen.reshape([-1]).sort_stable(true, 0, false);
-    let permuted = x
-        .unsqueeze(1)
-        .expand([n, k, h], false)
-        .reshape([n * k, h])
-        .index_select(0, &order);
+    // Wrong shapes panic here too.
+    let routing = Routing::of(&chosen, geometry.count).unwrap_or_else(|error| panic!("{error}"));
+    let permuted = routing.dispatch(&x).unwrap_or_else(|error| panic!("{error}"));
     let parts = match experts::have_kernels(&permuted, weights) {
-        true => {
-            let each = Tensor::arange(geometry.count as i64, (Kind::Int64, x.device()));
-            let ends = each.searchsorted(&sorted, true, true, "right", None::<Tensor>);
-            // Wrong shapes panic here too.
-            experts::experts(&permuted, &ends, weights).unwrap_or_else(|error| panic!("{error}"))
-        }
+        true => experts::experts(&permuted, &routing.ends, weights).unwrap_or_else(|error| panic!("{error}")),
         false => one_by_one(&permuted, &loads(geometry, &chosen), weights),
     };
-    let back = order.argsort(0, false);
-    let parts = parts.index_select(0, &back).view([n, k, h]);
-    let shares = shares.to_kind(parts.kind()).unsqueeze(-1);
-    (parts * shares)
-        .sum_dim_intlist(Some(&[1i64][..]), false, x.kind())
-        .view(size.as_slice())
+    let combined = routing.combine(&parts, &shares);
+    combined.unwrap_or_else(|error| panic!("{error}")).view(size.as_slice())
 }
 
 /// The experts applied to `tokens: [n, h]`; each takes the next `counts[i]` tokens.
@@ -197,40 +184,25 @@ struct LinearLayer<'a> {
 
 /// The adapter of one linear layer.
 struct Adapter<'a> {
-    a: &'a Tensor,
-    b: &'a Tensor,
-    /// The factor of B A.
-    scale: f64,
+    matrices: linear::LowRank<'a>,
     /// Keys of the tokens, salt, and dropout rate.
     drops: Option<(&'a Tensor, u64, f64)>,
-}
-
-impl Adapter<'_> {
-    /// y + scale B A x. Only A x, which has few columns, is materialised: it is scaled, and its product with B is added
-    /// to y in one operation.
-    fn add_to(&self, y: &Tensor, x: &Tensor) -> Tensor {
-        let x = match self.drops {
-            Some((keys, salt, rate)) => dropout(x, keys, salt, rate).unwrap_or_else(|error| panic!("{error}")),
-            None => x.shallow_clone(),
-        };
-        let narrow = x.matmul(&self.a.tr()) * self.scale;
-        let [outputs, rank] = [0, 1].map(|dim| self.b.size()[dim]);
-        let sum = y
-            .reshape([-1, outputs])
-            .addmm(&narrow.reshape([-1, rank]), &self.b.tr());
-        sum.view(y.size().as_slice())
-    }
 }
 
 impl LinearLayer<'_> {
     fn apply(&self, x: &Tensor) -> Tensor {
         // Wrong shapes panic here too.
-        let mut y = linear::linear(x, self.weight).unwrap_or_else(|error| panic!("{error}"));
+        let mut y = match &self.adapter {
+            None => linear::linear(x, self.weight),
+            Some(adapter) => {
+                let dropped = adapter.drops.map(|(keys, salt, rate)| dropout(x, keys, salt, rate));
+                let dropped = dropped.transpose().unwrap_or_else(|error| panic!("{error}"));
+                linear::adapted(x, dropped.as_ref(), self.weight, adapter.matrices)
+            }
+        }
+        .unwrap_or_else(|error| panic!("{error}"));
         if let Some(bias) = self.bias {
             y += bias;
-        }
-        if let Some(adapter) = &self.adapter {
-            y = adapter.add_to(&y, x);
         }
         y
     }
@@ -290,9 +262,11 @@ impl<'a> Layer<'a> {
             let salt = (block.layer * Linear::ALL.len() + linear as usize) as u64;
             let drops = layout.keys().map(|keys| (keys, salt, lora.dropout));
             Some(Adapter {
-                a: &adapters[2 * at],
-                b: &adapters[2 * at + 1],
-                scale: lora.scale(),
+                matrices: linear::LowRank {
+                    a: &adapters[2 * at],
+                    b: &adapters[2 * at + 1],
+                    scale: lora.scale(),
+                },
                 drops: drops.filter(|(_, _, rate)| *rate > 0.0),
             })
         };

@@ -30,11 +30,37 @@ impl Rope {
         }
     }
 
-    /// Cosines and sines `[n, d / 2]` at `positions: [n]` int64. Dimension i is paired with i + d/2; both have the same
-    /// angle.
-    pub fn at(&self, positions: &Tensor) -> (Tensor, Tensor) {
+    /// The same angles with each tensor replaced by `place` of it.
+    pub fn moved<E>(&self, place: impl Fn(&Tensor) -> Result<Tensor, E>) -> Result<Self, E> {
+        Ok(Self {
+            cos: place(&self.cos)?,
+            sin: place(&self.sin)?,
+        })
+    }
+
+    /// The angles at `positions: [n]` int64. Dimension i is paired with i + d/2; both have the same angle.
+    pub fn at(&self, positions: &Tensor) -> Angles {
         let half = self.cos.size()[1] / 2;
         let at = |table: &Tensor| table.narrow(1, 0, half).index_select(0, positions);
-        (at(&self.cos), at(&self.sin))
+        Angles {
+            cos: at(&self.cos),
+            sin: at(&self.sin),
+            of: self.cos.shallow_clone(),
+        }
+    }
+}
+
+/// Cosines and sines of tokens, `[n, d / 2]` each.
+pub struct Angles {
+    pub cos: Tensor,
+    pub sin: Tensor,
+    /// The table that they were taken from. Held, so that no later table gets its address.
+    of: Tensor,
+}
+
+impl Angles {
+    /// Whether they were taken from this table.
+    pub fn are_of(&self, rope: &Rope) -> bool {
+        self.of.data_ptr() == rope.cos.data_ptr() && self.of.kind() == rope.cos.kind()
     }
 }

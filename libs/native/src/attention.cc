@@ -116,7 +116,8 @@ void merge_by_operations(const Tensor& part, const Tensor& part_lse, Tensor& out
   a.copy_(both);
 }
 
-// One piece's output [groups, in_group, queries, d] and logarithm [groups, in_group, queries] of tensors whose groups share keys and values.
+// One piece's output [groups, in_group, queries, d] and logarithm [groups, in_group, queries] of tensors whose groups
+// share keys and values.
 std::pair<Tensor, Tensor> piece_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Piece& p, bool generic) {
   const int64_t groups = k.size(1), in_group = q.size(1) / groups;
   if (!by_operations(q, generic)) {

@@ -10,10 +10,14 @@ unsafe extern "C" {
     fn grpo_use_gpu(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_name(index: c_int, name: *mut c_char, name_room: usize, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_free(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_gpu_peak(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_total(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
     fn grpo_compute_deterministically(on: c_int);
     fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_copy_into_host(x: *mut c_void, host: *mut c_void, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_finish_host_copies(index: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_pinned(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_copy(x: *mut c_void, index: c_int, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
     fn grpo_wait_for_copies(index: c_int, error: *mut c_char, room: usize) -> c_int;
     fn grpo_sent(x: *mut c_void, index: c_int, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
@@ -57,6 +61,14 @@ pub fn gpu_free(index: usize) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// Most bytes of this process's tensors on the GPU since the last call. The first call is after the first tensor.
+pub fn gpu_peak(index: usize) -> Result<u64, String> {
+    let mut bytes = 0;
+    // SAFETY: the place for the number outlives the call.
+    call(|error, room| unsafe { grpo_gpu_peak(index as c_int, &mut bytes, error, room) })?;
+    Ok(bytes)
+}
+
 /// Total bytes of the GPU's memory.
 pub fn gpu_total(index: usize) -> Result<u64, String> {
     let mut bytes = 0;
@@ -88,8 +100,40 @@ pub fn host_copy(x: &Tensor) -> Result<Tensor, CopyError> {
     })
 }
 
-/// Begins to copy a result of [`host_copy`] back to a GPU, beside the computation. Call [`wait_for_copies`] before its
-/// first use.
+/// Begins to copy `x` from a GPU into `host`, a result of [`pinned`] of the same shape, beside the computation, after
+/// its work so far. [`start_gpu_copy`] sees the complete copy; the process does after [`finish_host_copies`].
+pub fn start_copy_into(x: &Tensor, host: &mut Tensor) -> Result<(), CopyError> {
+    let (mut from, shape) = (x.shallow_clone(), x.size());
+    let failed = |message: String| CopyError {
+        way: "to the host".to_owned(),
+        shape: shape.clone(),
+        message,
+    };
+    if host.size() != shape || host.kind() != x.kind() {
+        return Err(failed(format!("its place has shape {:?}", host.size())));
+    }
+    // SAFETY: the shim keeps the GPU's tensor until it is copied; the memory of `pinned` waits for the GPU before it is
+    // freed.
+    call(|error, room| unsafe { grpo_copy_into_host(from.as_mut_ptr().cast(), host.as_mut_ptr().cast(), error, room) })
+        .map_err(failed)
+}
+
+/// Waits for this thread's copies to the host.
+pub fn finish_host_copies(index: usize) -> Result<(), String> {
+    // SAFETY: takes a number.
+    call(|error, room| unsafe { grpo_finish_host_copies(index as c_int, error, room) })
+}
+
+/// The same values in pinned memory of the host. Needs a GPU.
+pub fn pinned(x: &Tensor) -> Result<Tensor, CopyError> {
+    copied(x, Device::Cpu, |from, out, error, room| {
+        // SAFETY: the tensor outlives the call.
+        unsafe { grpo_pinned(from, out, error, room) }
+    })
+}
+
+/// Begins to copy a result of [`host_copy`] or [`pinned`] to a GPU, beside the computation. Call [`wait_for_copies`]
+/// before its first use, and before it is dropped.
 pub fn start_gpu_copy(x: &Tensor, index: usize) -> Result<Tensor, CopyError> {
     copied(x, Device::Cuda(index), |from, out, error, room| {
         // SAFETY: the tensor outlives the call.

@@ -15,6 +15,7 @@
 #include "call.h"
 #include "fused.h"
 #include "kernels.h"
+#include "recorder.h"
 
 namespace {
 
@@ -29,6 +30,7 @@ Tensor together(at::TensorList weights, size_t matrix) {
   std::vector<Tensor> each;
   for (size_t i = matrix; i < weights.size(); i += 3) each.push_back(weights[i]);
   const Tensor& first = each.front();
+  if (first.is_meta()) return at::empty({static_cast<int64_t>(each.size()), first.size(0), first.size(1)}, first.options());
   const auto place = [](const Tensor& x) { return static_cast<const char*>(x.const_data_ptr()); };
   const int64_t width = static_cast<int64_t>(first.element_size());
   const int64_t step = each.size() > 1 ? place(each[1]) - place(first) : 0;
@@ -40,31 +42,42 @@ Tensor together(at::TensorList weights, size_t matrix) {
   return first.as_strided({static_cast<int64_t>(each.size()), first.size(0), first.size(1)}, {step / width, first.size(1), 1});
 }
 
+// Grouped products: x: [n, h] by each expert's w: [experts, h, outputs], to [n, outputs]; for gradients of weights,
+// x: [outputs, n] by w: [n, h], to [experts, outputs, h].
+Tensor grouped(const Tensor& x, const Tensor& w, const Tensor& ends) {
+  if (!x.is_meta()) return at::_grouped_mm(x, w, ends);
+  const bool weights = w.dim() == 2;
+  const Tensor y = weights ? at::empty({ends.numel(), x.size(0), w.size(1)}, x.options()) : at::empty({x.size(0), w.size(2)}, x.options());
+  const double flops = 2.0 * static_cast<double>(x.numel()) * static_cast<double>(w.size(-1));
+  recorder::add("aten::_grouped_mm", flops, recorder::bytes({x, w, ends}), recorder::bytes(y));
+  return y;
+}
+
 struct Experts : public torch::autograd::Function<Experts> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& ends, at::TensorList weights) {
     const Tensor gates = together(weights, 0), ups = together(weights, 1), downs = together(weights, 2);
-    const Tensor gate = at::_grouped_mm(x, gates.transpose(1, 2), ends), up = at::_grouped_mm(x, ups.transpose(1, 2), ends);
+    const Tensor gate = grouped(x, gates.transpose(1, 2), ends), up = grouped(x, ups.transpose(1, 2), ends);
     ctx->saved_data["trained"] = weights.front().requires_grad();
     // Views of the weights, which the caller holds; copies if they are not equally spaced in memory.
     ctx->save_for_backward({x, ends, gate, up, gates, ups, downs});
-    return at::_grouped_mm(gated(gate, up), downs.transpose(1, 2), ends);
+    return grouped(gated(gate, up), downs.transpose(1, 2), ends);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& above) {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &ends = saved[1], &gate = saved[2], &up = saved[3], &gates = saved[4], &ups = saved[5], &downs = saved[6];
     const Tensor dy = above[0].contiguous();
-    const auto [dgate, dup] = gated_backward(gate, up, at::_grouped_mm(dy, downs, ends));
+    const auto [dgate, dup] = gated_backward(gate, up, grouped(dy, downs, ends));
     Tensor dx;
-    if (ctx->needs_input_grad(0)) dx = at::_grouped_mm(dgate, gates, ends).add_(at::_grouped_mm(dup, ups, ends));
+    if (ctx->needs_input_grad(0)) dx = grouped(dgate, gates, ends).add_(grouped(dup, ups, ends));
     variable_list gradients{dx, Variable()};
     const int64_t experts = gates.size(0);
     if (!ctx->saved_data["trained"].toBool()) {
       gradients.resize(2 + 3 * experts);
       return gradients;
     }
-    const Tensor dgates = at::_grouped_mm(dgate.t(), x, ends), dups = at::_grouped_mm(dup.t(), x, ends);
-    const Tensor ddowns = at::_grouped_mm(dy.t(), gated(gate, up), ends);
+    const Tensor dgates = grouped(dgate.t(), x, ends), dups = grouped(dup.t(), x, ends);
+    const Tensor ddowns = grouped(dy.t(), gated(gate, up), ends);
     for (int64_t expert = 0; expert < experts; ++expert) {
       for (const Tensor* each : {&dgates, &dups, &ddowns}) gradients.push_back((*each)[expert]);
     }
@@ -79,11 +92,9 @@ extern "C" {
 // Whether the function below supports these tokens: [n, h].
 int grpo_experts_have_kernels(void* x) {
 #ifdef GRPO_CUDA
-  return kernels::compute(of(x)) && of(x).size(1) % 8 == 0 && at::cuda::getCurrentDeviceProperties()->major == 9 ? 1 : 0;
-#else
-  static_cast<void>(x);
-  return 0;
+  if (of(x).is_cuda() && at::cuda::getCurrentDeviceProperties()->major != 9) return 0;
 #endif
+  return kernels::compute(of(x)) && of(x).size(1) % 8 == 0 ? 1 : 0;
 }
 
 // x: [n, h] in bf16, in the order of their experts; the tokens of the i-th expert end at ends[i], [experts] int32;

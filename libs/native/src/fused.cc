@@ -85,6 +85,9 @@ constexpr int64_t WARP_ROW = 1024, LONGEST_ROW = 8192;
 // Groups of threads that sum parts of a weight's gradient. Their number is the same on every GPU, and so are the bits.
 constexpr int64_t GROUPS_OF_WARPS = 128, GROUPS_OF_BLOCKS = 264;
 
+// Blocks of a backward pass. Rows of up to 128 values are many, and their parts are small.
+int64_t groups_for(int64_t h) { return h > WARP_ROW ? GROUPS_OF_BLOCKS : h > 128 ? GROUPS_OF_WARPS : 4 * GROUPS_OF_WARPS; }
+
 bool by_kernels(const Tensor& x, const Tensor& w) { return kernels::compute(x) && kernels::compute(w) && w.numel() <= LONGEST_ROW; }
 
 const char* norm_kernel(int64_t h, bool back) {
@@ -104,11 +107,15 @@ std::pair<Tensor, Tensor> norm_by_kernel(const Tensor& x, const Tensor& w, doubl
 }
 
 std::pair<Tensor, Tensor> norm_backward_by_kernel(const Tensor& x, const Tensor& w, const Tensor& r, const Tensor& dy) {
-  const int64_t h = w.numel(), n = x.numel() / h, blocks = h <= WARP_ROW ? GROUPS_OF_WARPS : GROUPS_OF_BLOCKS;
+  const int64_t h = w.numel(), n = x.numel() / h, blocks = groups_for(h);
   const Tensor dx = at::empty_like(x), parts = at::empty({blocks * rows_of_block(h), h}, r.options());
   kernels::launch(norm_kernel(h, true), blocks, kernels::THREADS, kernels::in(x), kernels::in(w), kernels::in(dy), kernels::in<float>(r),
                   kernels::out(dx), kernels::out<float>(parts), static_cast<long long>(n), static_cast<int>(h));
-  return {dx, parts.sum(0).to(w.scalar_type())};
+  // One launch in place of two, for the sum and its rounding.
+  const Tensor dw = at::empty_like(w);
+  kernels::launch("sum_parts", kernels::blocks_for(h, 32), kernels::SUM_THREADS, kernels::in<float>(parts), kernels::out(dw),
+                  static_cast<int>(parts.size(0)), static_cast<int>(h));
+  return {dx, dw};
 }
 
 // Parts whose weight gradients are summed separately. Their number does not depend on the number of threads: the same

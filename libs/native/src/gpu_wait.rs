@@ -4,7 +4,7 @@
 //! A rank trains in the thread in which it joined the group, so waits are recorded by thread: code that reads a tensor
 //! need not know the group.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
 
 use tch::Device;
@@ -17,6 +17,12 @@ const DOING: &str = "a wait for its GPU";
 thread_local! {
     /// Progress of the rank that trains in this thread; empty if there are no other ranks.
     static PROGRESS: RefCell<Weak<Progress>> = const { RefCell::new(Weak::new()) };
+    static WAITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How often this thread has waited, or would have if its tensors were on a GPU.
+pub fn waits() -> u64 {
+    WAITS.get()
 }
 
 /// Records this thread's waits in `progress` from now on.
@@ -26,6 +32,7 @@ pub(crate) fn counts_for(progress: &Arc<Progress>) {
 
 /// Runs `read`, which ends when `device` has finished its queued work, such as reading a tensor.
 pub fn wait_for<T>(device: Device, read: impl FnOnce() -> T) -> T {
+    WAITS.set(WAITS.get() + 1);
     let progress = PROGRESS.with_borrow(Weak::upgrade);
     match progress.filter(|_| device.is_cuda()) {
         Some(progress) => progress.waiting(DOING, read),

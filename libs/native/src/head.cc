@@ -5,6 +5,7 @@
 
 #include "call.h"
 #include "kernels.h"
+#include "recorder.h"
 
 namespace {
 
@@ -12,6 +13,19 @@ using at::Tensor;
 
 // The first [n, v] of the buffer, in fp32.
 Tensor logits_in(const Tensor& buffer, int64_t n, int64_t v) { return buffer.narrow(0, 0, n * v).view({n, v}); }
+
+// The product of a: [n, k] and b: [k, m] in bf16, in fp32; added to `sum` if that is defined, else into `out` if that
+// is.
+Tensor product(const Tensor& a, const Tensor& b, Tensor out, Tensor sum) {
+  if (a.is_meta()) {
+    const Tensor y = sum.defined() ? sum : out.defined() ? out : at::empty({a.size(0), b.size(1)}, a.options().dtype(at::kFloat));
+    const double flops = 2.0 * static_cast<double>(a.numel()) * static_cast<double>(b.size(1));
+    recorder::add("aten::mm", flops, recorder::bytes({a, b, sum}), recorder::bytes(y));
+    return y;
+  }
+  if (sum.defined()) return at::addmm_out(sum, sum, a, b, at::kFloat);
+  return out.defined() ? at::mm_out(out, a, b, at::kFloat) : at::mm(a, b, at::kFloat);
+}
 
 }  // namespace
 
@@ -26,8 +40,8 @@ int grpo_head_scores(void* weight, void* hidden, void* targets, void* temperatur
   return guarded(error, room, [&] {
     at::NoGradGuard no_grad;
     const int64_t n = of(hidden).size(0), v = of(weight).size(0);
-    Tensor logits = logits_in(of(buffer), n, v);
-    at::mm_out(logits, of(hidden), of(weight).t(), at::kFloat);
+    const Tensor logits = logits_in(of(buffer), n, v);
+    product(of(hidden), of(weight).t(), logits, Tensor());
     const Tensor found = at::empty({3, n}, logits.options());
     const Tensor to = of(targets).contiguous(), by = of(temperatures).contiguous();
     kernels::launch("scores", n, kernels::HEAD_THREADS, kernels::in<float>(logits), kernels::in<int64_t>(to), kernels::in<float>(by),
@@ -52,8 +66,8 @@ int grpo_head_gradients(void* weight, void* hidden, void* targets, void* tempera
                     kernels::in<float>(found[2]), kernels::in<float>(found[1]), kernels::in<float>(logprobs), weighed, static_cast<long long>(v));
     // The gradients are in the first half of each row.
     const Tensor above = logits.view(at::kBFloat16).narrow(1, 0, v);
-    if (gradient != nullptr) at::addmm_out(of(gradient), of(gradient), above.t(), of(hidden), at::kFloat);
-    *out = new Tensor(at::mm(above, of(weight), at::kFloat));
+    if (gradient != nullptr) product(above.t(), of(hidden), Tensor(), of(gradient));
+    *out = new Tensor(product(above, of(weight), Tensor(), Tensor()));
   });
 }
 

@@ -144,6 +144,22 @@ NORM(128, 32, 1)
 NORM(1024, 32, 8)
 NORM(8192, THREADS, 8)
 
+// The sum over parts: [groups, h], of a weight's gradient: [h]. A block takes 32 columns, each of its warps every 32nd
+// row.
+extern "C" __global__ void __launch_bounds__(1024) sum_parts(const float* parts, bf16* gradient, int groups, int h) {
+  __shared__ float sums[32][33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = blockIdx.x * 32 + lane;
+  float sum = 0;
+  if (column < h) {
+#pragma unroll 8
+    for (int group = warp; group < groups; group += 32) sum += parts[(i64)group * h + column];
+  }
+  sums[lane][warp] = sum;
+  __syncthreads();
+  sum = over_warp(sums[warp][lane]);
+  if (lane == 0 && blockIdx.x * 32 + warp < h) gradient[blockIdx.x * 32 + warp] = (bf16)(pair_of(sum, 0.0f) & 0xffffu);
+}
+
 // Rotates pairs (i, i + half) of every head by its token's angle, whose sine is multiplied by sign. x, y: [n, heads, 2 half]; cosines, sines: [n, half].
 extern "C" __global__ void __launch_bounds__(THREADS)
     rotate(const bf16* x, const float* cosines, const float* sines, bf16* y, i64 n, int heads, int half, float sign) {
@@ -199,30 +215,141 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   store(dup + at, u);
 }
 
-// Merges a part of attention into the output so far. part: [n, heads, d]; part_lse, lse: [heads, n]; out: [n, heads, d]
-// in fp32. A query without keys in the part has an infinite logarithm there and does not change.
+// y: [tokens, h] is the sum of each token's k parts, each multiplied by its share: [tokens, k] in fp32, or by 1 if
+// shares is null. The j-th part of a token is in row back[token k + j] of parts. A block per token.
+extern "C" __global__ void __launch_bounds__(THREADS) combine(const bf16* parts, const float* shares, const i64* back, bf16* y, int k, int h) {
+  const i64 token = blockIdx.x;
+  for (int at = 4 * threadIdx.x; at < h; at += 4 * THREADS) {
+    float sum[4] = {0, 0, 0, 0};
+    for (int part = 0; part < k; ++part) {
+      float x[4];
+      load(parts + back[token * k + part] * h + at, x);
+      const float share = shares ? shares[token * k + part] : 1.0f;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[j] += share * x[j];
+    }
+    store(y + token * h + at, sum);
+  }
+}
+
+// The gradients of parts and shares from that of y. A block per token, a warp per part.
 extern "C" __global__ void __launch_bounds__(THREADS)
-    merge(const bf16* part, const float* part_lse, float* out, const float* lse, i64 n, int heads, int d) {
+    combine_back(const bf16* parts, const float* shares, const i64* back, const bf16* dy, bf16* dparts, float* dshares, int k, int h) {
+  const i64 token = blockIdx.x;
+  const int lane = threadIdx.x % 32;
+  for (int part = threadIdx.x / 32; part < k; part += THREADS / 32) {
+    const i64 row = back[token * k + part];
+    const float share = shares[token * k + part];
+    float dot = 0;
+    for (int at = 4 * lane; at < h; at += 4 * 32) {
+      float x[4], d[4];
+      load(parts + row * h + at, x);
+      load(dy + token * h + at, d);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        dot += x[j] * d[j];
+        d[j] *= share;
+      }
+      store(dparts + row * h + at, d);
+    }
+    dot = over_warp(dot);
+    if (lane == 0) dshares[token * k + part] = dot;
+  }
+}
+
+// A part of attention: [rows, heads, d], with logarithms: [heads, stride]. Its first row is that of token `first`.
+struct Part {
+  const bf16* out;
+  const float* lse;
+  i64 first, stride;
+};
+
+__device__ __forceinline__ float lse_of(const Part& part, i64 token, i64 head) { return part.lse[head * part.stride + token - part.first]; }
+
+// Merges a part into the output so far, for `count` tokens from `begin` on. out: [n, heads, d] in fp32; lse: [heads, n].
+// A query without keys in the part has an infinite logarithm there and does not change.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    merge(Part part, float* out, const float* lse, i64 begin, i64 count, i64 n, int heads, int d) {
   const int pieces = d / 4;
   const i64 at = (i64)blockIdx.x * THREADS + threadIdx.x;
-  if (at >= n * heads * pieces) return;
-  const i64 head = at / pieces, of_lse = (head % heads) * n + head / heads;
-  const float a = lse[of_lse], b = part_lse[of_lse];
+  if (at >= count * heads * pieces) return;
+  const i64 head = at / pieces % heads, token = begin + at / pieces / heads, i = 4 * (at % pieces);
+  const float a = lse[head * n + token], b = lse_of(part, token, head);
   if (isinf(b)) return;
   const float top = fmaxf(a, b), ea = expf(a - top), eb = expf(b - top), sum = ea + eb, wa = ea / sum, wb = eb / sum;
   float x[4];
-  load(part + 4 * at, x);
-  float4 y = *reinterpret_cast<float4*>(out + 4 * at);
+  load(part.out + ((token - part.first) * heads + head) * d + i, x);
+  float4* const to = reinterpret_cast<float4*>(out + (token * heads + head) * d + i);
+  float4 y = *to;
   y.x = wa * y.x + wb * x[0], y.y = wa * y.y + wb * x[1], y.z = wa * y.z + wb * x[2], y.w = wa * y.w + wb * x[3];
-  *reinterpret_cast<float4*>(out + 4 * at) = y;
+  *to = y;
 }
 
-// Merges the logarithms, [heads n], after `merge`.
-extern "C" __global__ void __launch_bounds__(THREADS) merge_lse(const float* part_lse, float* lse, i64 n) {
+// Merges one or two parts (the second may have a null `out`) into an output in bf16, which is read and written once.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    merge_all(Part first, Part second, bf16* out, const float* lse, i64 begin, i64 count, i64 n, int heads, int d) {
+  const int pieces = d / 4;
   const i64 at = (i64)blockIdx.x * THREADS + threadIdx.x;
-  if (at >= n || isinf(part_lse[at])) return;
-  const float a = lse[at], b = part_lse[at], top = fmaxf(a, b);
-  lse[at] = top + logf(expf(a - top) + expf(b - top));
+  if (at >= count * heads * pieces) return;
+  const i64 head = at / pieces % heads, token = begin + at / pieces / heads, i = 4 * (at % pieces);
+  const float a = lse[head * n + token], b = lse_of(first, token, head), c = second.out ? lse_of(second, token, head) : b;
+  const float top = fmaxf(a, fmaxf(b, c)), ea = expf(a - top), eb = expf(b - top), ec = second.out ? expf(c - top) : 0.0f, sum = ea + eb + ec;
+  float x[4], y[4];
+  load(out + (token * heads + head) * d + i, y);
+  load(first.out + ((token - first.first) * heads + head) * d + i, x);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) y[j] = (ea / sum) * y[j] + (eb / sum) * x[j];
+  if (second.out) {
+    load(second.out + ((token - second.first) * heads + head) * d + i, x);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[j] += (ec / sum) * x[j];
+  }
+  store(out + (token * heads + head) * d + i, y);
+}
+
+// Merges a part's logarithms for `count` tokens from `begin` on, after its output. lse: [heads, n].
+extern "C" __global__ void __launch_bounds__(THREADS) merge_lse(Part part, float* lse, i64 begin, i64 count, i64 n, int heads) {
+  const i64 at = (i64)blockIdx.x * THREADS + threadIdx.x;
+  if (at >= count * heads) return;
+  const i64 head = at / count, token = begin + at % count;
+  const float b = lse_of(part, token, head);
+  if (isinf(b)) return;
+  const float a = lse[head * n + token], top = fmaxf(a, b);
+  lse[head * n + token] = top + logf(expf(a - top) + expf(b - top));
+}
+
+// Rows of up to five tensors, each of its own width, a multiple of four: to[row] = from[row] for the first `count` rows,
+// and 0 for the others up to `rows`; or, if `add`, to[row] += from[row] + more[row], where `more` may be null.
+struct Rows {
+  const bf16* from[5];
+  const bf16* more[5];
+  bf16* to[5];
+  i64 width[5], count[5], rows[5];
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS) move_rows(Rows all, int add) {
+  i64 at = (i64)blockIdx.x * THREADS + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < 5; ++i) {
+    const i64 fours = all.rows[i] * all.width[i] / 4;
+    if (at < fours) {
+      float x[4] = {0, 0, 0, 0}, y[4];
+      if (4 * at < all.count[i] * all.width[i]) load(all.from[i] + 4 * at, x);
+      if (add && all.more[i]) {
+        load(all.more[i] + 4 * at, y);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[j] += y[j];
+      }
+      if (add) {
+        load(all.to[i] + 4 * at, y);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[j] += y[j];
+      }
+      store(all.to[i] + 4 * at, x);
+      return;
+    }
+    at -= fours;
+  }
 }
 
 // A row's largest logit so far, the sum of exp(z - top), and that of exp(z - top) (z - top).

@@ -1,6 +1,7 @@
 //! Collectives over the ranks of a trainer: libtorch's own c10d behind a thin C++ shim. This is the only crate with
-//! `unsafe`, so it also has [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers, [`experts`]
-//! and the vocabulary [`head`] on a GPU, [`dropout`] and the [`optimizer`]'s fused step.
+//! `unsafe`, so it also has [`attention`] over packed trees, [`fused`] parts of a block, [`linear`] layers,
+//! [`experts`] and [`routing`] to them, the vocabulary [`head`] on a GPU, [`dropout`] and the [`optimizer`]'s fused
+//! step. [`recorder`] and [`profiler`] count what these launch, without and with a GPU.
 //!
 //! A [`Group`] of one rank only copies, so the same code trains in one process and in many. Every call blocks until it
 //! is done or has failed. If a rank dies, the other ranks' next call fails at once (its sockets close). A rank that
@@ -24,8 +25,11 @@ pub mod linear;
 pub mod memory;
 pub mod optimizer;
 mod pending_collective;
+pub mod profiler;
+pub mod recorder;
 mod rendezvous;
 mod rendezvous_store;
+pub mod routing;
 
 use std::ffi::c_int;
 

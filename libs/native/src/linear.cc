@@ -70,6 +70,46 @@ struct Linear : public torch::autograd::Function<Linear> {
   }
 };
 
+// y = x w' + scale dropped a' b': a linear layer with an adapter (LoRA, arXiv 2106.09685), added inside of the
+// products: no tensor of the layer's width is written for the adapter. dropped: x after dropout, or x again with `drops`
+// false.
+struct Adapted : public torch::autograd::Function<Adapted> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& dropped, const Tensor& w, const Tensor& a, const Tensor& b, double scale,
+                        bool drops) {
+    Tensor y = product(flat(x), w);
+    const Tensor narrow = at::mm(flat(dropped), a.t());
+    y.addmm_(narrow, b.t(), 1, scale);
+    ctx->save_for_backward({x, dropped, w, a, b, narrow});
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["drops"] = drops;
+    return shaped(y, x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& above) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &dropped = saved[1], &w = saved[2], &a = saved[3], &b = saved[4], &narrow = saved[5];
+    const double scale = ctx->saved_data["scale"].toDouble();
+    const bool drops = ctx->saved_data["drops"].toBool();
+    const Tensor dy = flat(above[0]).contiguous(), dnarrow = at::mm(dy, b);
+    // scale p q, in one product.
+    const auto scaled = [&](const Tensor& p, const Tensor& q) {
+      Tensor out = at::empty({p.size(0), q.size(1)}, p.options());
+      return at::addmm_out(out, out, p, q, 0, scale);
+    };
+    Tensor dx, ddropped, dw, da, db;
+    if (ctx->needs_input_grad(0)) {
+      dx = product(dy, w.t());
+      if (!drops) dx.addmm_(dnarrow, a, 1, scale);
+      dx = shaped(dx, x);
+    }
+    if (drops && ctx->needs_input_grad(1)) ddropped = shaped(scaled(dnarrow, a), x);
+    if (ctx->needs_input_grad(2)) dw = at::mm(dy.t(), flat(x));
+    if (ctx->needs_input_grad(3)) da = scaled(dnarrow.t(), flat(dropped));
+    if (ctx->needs_input_grad(4)) db = scaled(dy.t(), narrow);
+    return {dx, ddropped, dw, da, db, Variable(), Variable()};
+  }
+};
+
 // y = (silu(gate) * up) w'. Backward computes the input of w again.
 struct Gated : public torch::autograd::Function<Gated> {
   static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, const Tensor& w) {
@@ -104,6 +144,13 @@ extern "C" {
 // x: [.., inputs], weight: [outputs, inputs].
 int grpo_linear(void* x, void* weight, void** out, char* error, size_t room) {
   return guarded(error, room, [&] { *out = new Tensor(Linear::apply(of(x), of(weight))); });
+}
+
+// x, dropped (null: x): [.., inputs], weight: [outputs, inputs], a: [rank, inputs], b: [outputs, rank].
+int grpo_adapted(void* x, void* dropped, void* weight, void* a, void* b, double scale, void** out, char* error, size_t room) {
+  return guarded(error, room, [&] {
+    *out = new Tensor(Adapted::apply(of(x), of(dropped == nullptr ? x : dropped), of(weight), of(a), of(b), scale, dropped != nullptr));
+  });
 }
 
 // gate, up: [.., inputs], weight: [outputs, inputs].

@@ -18,6 +18,17 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
+    fn grpo_adapted(
+        x: *mut c_void,
+        dropped: *mut c_void,
+        weight: *mut c_void,
+        a: *mut c_void,
+        b: *mut c_void,
+        scale: f64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
     fn grpo_gated(
         gate: *mut c_void,
         up: *mut c_void,
@@ -40,6 +51,43 @@ pub fn linear(x: &Tensor, weight: &Tensor) -> Result<Tensor, FusedError> {
         unsafe { grpo_linear(x.cast(), weight.cast(), out, error, room) }
     })
     .map_err(|message| failure("a linear layer", &[&x, &weight], message))
+}
+
+/// The two matrices of a linear layer's adapter (LoRA, arXiv 2106.09685).
+#[derive(Clone, Copy)]
+pub struct LowRank<'a> {
+    /// `[rank, inputs]`.
+    pub a: &'a Tensor,
+    /// `[outputs, rank]`.
+    pub b: &'a Tensor,
+    /// The factor of B A.
+    pub scale: f64,
+}
+
+/// [`linear`] plus scale B A `dropped`, which is `x` after dropout, or `x` itself if it is `None`.
+pub fn adapted(
+    x: &Tensor,
+    dropped: Option<&Tensor>,
+    weight: &Tensor,
+    matrices: LowRank<'_>,
+) -> Result<Tensor, FusedError> {
+    let LowRank { a, b, scale } = matrices;
+    let failed = |message: String| failure("a linear layer with an adapter", &[x, weight, a, b], message);
+    fits(x, weight).map_err(failed)?;
+    fits(x, a).map_err(failed)?;
+    let outputs = weight.size()[0];
+    if b.size() != [outputs, a.size()[0]] || b.kind() != x.kind() || dropped.is_some_and(|d| d.size() != x.size()) {
+        return Err(failed("the shapes or kinds do not fit each other".to_owned()));
+    }
+    let mut dropped = dropped.map(Tensor::shallow_clone);
+    let [mut x, mut weight, mut a, mut b] = [x, weight, a, b].map(Tensor::shallow_clone);
+    made_tensor(|out, error, room| {
+        let dropped = dropped.as_mut().map_or(std::ptr::null_mut(), |d| d.as_mut_ptr().cast());
+        let [x, weight, a, b] = [&mut x, &mut weight, &mut a, &mut b].map(|tensor| tensor.as_mut_ptr().cast());
+        // SAFETY: the tensors outlive the call.
+        unsafe { grpo_adapted(x, dropped, weight, a, b, scale, out, error, room) }
+    })
+    .map_err(|message| failure("a linear layer with an adapter", &[&x, &weight, &a, &b], message))
 }
 
 /// silu(gate) * up (SwiGLU, arXiv 2002.05202), both `[.., inputs]`, times `weight: [outputs, inputs]` transposed.

@@ -5,6 +5,7 @@
 use grpo_crds::grpo_run::{Offload, Trainer};
 pub use grpo_model::weights::export::Precision;
 use grpo_native::device;
+use grpo_native::gpu_wait::wait_for;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::TrainError;
@@ -95,20 +96,56 @@ impl Compute {
 
     /// Begins to copy kept inputs back to the device, beside the computation.
     pub(crate) fn start_taking_back(&self, inputs: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
-        let coming = |input: Tensor| match (input.device(), self.device) {
-            (Device::Cpu, Device::Cuda(index)) => Ok(device::start_gpu_copy(&input, index)?),
-            _ => Ok(input),
-        };
-        inputs.into_iter().map(coming).collect()
+        inputs.iter().map(|input| self.start_prefetch(input)).collect()
     }
 
-    /// Makes the computation wait for the copies under way.
+    /// Begins to copy a tensor to the device, beside the computation. A tensor of the device is returned itself.
+    pub(crate) fn start_prefetch(&self, tensor: &Tensor) -> Result<Tensor, TrainError> {
+        Ok(match (tensor.device(), self.device) {
+            (Device::Cpu, Device::Cuda(index)) => device::start_gpu_copy(tensor, index)?,
+            _ => tensor.shallow_clone(),
+        })
+    }
+
+    /// Makes the computation wait for the copies to the device that are under way.
     pub(crate) fn wait_for_copies(&self) -> Result<(), TrainError> {
         match self.device {
-            Device::Cuda(index) if self.offload.activations => {
+            Device::Cuda(index) if self.offload != Offload::default() => {
                 device::wait_for_copies(index).map_err(TrainError::Start)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Begins to copy a changed tensor of the device into its place in the pod's memory, beside the computation.
+    /// Without such a place, `home` is the tensor itself.
+    pub(crate) fn start_writing_back(&self, now: &Tensor, home: &mut Tensor) -> Result<(), TrainError> {
+        if home.device() != now.device() {
+            device::start_copy_into(now, home)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything is home.
+    pub(crate) fn finish_writing_back(&self) -> Result<(), TrainError> {
+        match self.device {
+            Device::Cuda(index) if self.offload.optimizer || self.offload.parameters => {
+                wait_for(self.device, || device::finish_host_copies(index)).map_err(TrainError::Start)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves state to its place between steps, [`Compute::of_parameters`] or [`Compute::of_moments`]. In the pod's
+    /// memory it is pinned, so that copies run beside the computation.
+    pub(crate) fn in_its_place(&self, tensor: &Tensor, place: Device) -> Tensor {
+        match (place, self.device) {
+            // A tensor that could not be pinned has the same values, and slower copies.
+            (Device::Cpu, Device::Cuda(_)) => device::pinned(tensor).unwrap_or_else(|error| {
+                tracing::warn!("state stays in memory that is not pinned: {error}");
+                tensor.to_device(Device::Cpu)
+            }),
+            _ => tensor.to_device(place),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Communication of units: whole units to every rank before their computation, gradients to the ranks that keep their
 //! parts.
 //!
-//! If blocks are computed in bf16, data are rounded before they are sent. They arrive while something else is computed.
+//! If blocks are computed in bf16, data are rounded before they are sent. They arrive while something else is computed;
+//! so do the parts of a rank that stay in the pod's memory.
+
+use std::collections::VecDeque;
 
 use grpo_model::weights::Unit;
 use grpo_native::gpu_wait::wait_for;
@@ -19,26 +22,36 @@ impl Sharded {
 
     /// Starts [`Sharded::gather`], while something else is computed.
     pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
-        self.start_gather_in(index, self.kind())
+        self.start_gather_of(self.start_prefetch(index)?, self.kind())
     }
 
     /// Gathers on the host in the masters' kind: trained tensors are not rounded.
     pub(crate) fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
-        let tensors = self.start_gather_in(index, Kind::Float)?.wait()?;
+        let tensors = self.start_gather_of(self.start_prefetch(index)?, Kind::Float)?.wait()?;
         let on_host = || tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect();
         Ok(wait_for(self.compute.device, on_host))
     }
 
-    /// This rank's part in the sent form: fp32 rounded to `kind`, other kinds unchanged.
-    fn leaving(&self, values: &Tensor, kind: Kind) -> Tensor {
-        let part = match values.kind() {
-            Kind::Float => values.to_kind(kind),
-            _ => values.shallow_clone(),
+    /// Units in this order, of which the next `ahead` are gathered while one is used.
+    pub(crate) fn units_in(
+        &self,
+        order: impl Iterator<Item = usize>,
+        ahead: usize,
+    ) -> Result<Units<'_, impl Iterator<Item = usize>>, TrainError> {
+        let mut units = Units {
+            model: self,
+            order,
+            ahead: ahead.max(1),
+            prefetched: None,
+            coming: VecDeque::new(),
         };
-        part.to_device(self.compute.device)
+        units.prefetch()?;
+        units.fill()?;
+        Ok(units)
     }
 
-    fn start_gather_in(&self, index: usize, kind: Kind) -> Result<Gathering<'_>, TrainError> {
+    /// Starts to copy this rank's parts of a unit to the device, if they stay in the pod's memory.
+    fn start_prefetch(&self, index: usize) -> Result<Prefetched<'_>, TrainError> {
         let shard = &self.shards[index];
         let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
         let mut parts = Vec::new();
@@ -46,12 +59,31 @@ impl Sharded {
             // An embedding's adapter is empty.
             if !unit.tensors.is_empty() {
                 let part = match &self.replicated {
-                    None => Part::Coming(self.shard_group().start_all_gather(&self.leaving(values, kind))?),
-                    Some(whole) => Part::There(&whole[index]),
+                    None => Part::Own(self.compute.start_prefetch(values)?),
+                    Some(whole) => Part::Whole(&whole[index]),
                 };
                 parts.push((unit, part));
             }
         }
+        Ok(Prefetched { parts })
+    }
+
+    fn start_gather_of<'a>(&'a self, prefetched: Prefetched<'a>, kind: Kind) -> Result<Gathering<'a>, TrainError> {
+        if self.compute.kept_aside().parameters {
+            self.compute.wait_for_copies()?;
+        }
+        let start = |(unit, part): (&'a Unit, Part<'a>)| {
+            let coming = match part {
+                Part::Own(values) => Whole::Coming(self.shard_group().start_all_gather(&sent_form(&values, kind))?),
+                Part::Whole(whole) => Whole::There(whole),
+            };
+            Ok((unit, coming))
+        };
+        let parts = prefetched
+            .parts
+            .into_iter()
+            .map(start)
+            .collect::<Result<_, TrainError>>()?;
         Ok(Gathering { parts, kind })
     }
 
@@ -59,7 +91,7 @@ impl Sharded {
     pub(crate) fn gather_base(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
         match self.frozen.get(index).or(self.base.get(index)) {
             Some((unit, values)) => {
-                let part = self.leaving(values, self.kind());
+                let part = sent_form(&values.to_device(self.compute.device), self.kind());
                 Ok(split(unit, &self.shard_group().all_gather(&part)?))
             }
             None => Err(TrainError::Start(
@@ -69,14 +101,73 @@ impl Sharded {
     }
 }
 
+/// A rank's part in the sent form: fp32 rounded to `kind`, other kinds unchanged.
+fn sent_form(values: &Tensor, kind: Kind) -> Tensor {
+    match values.kind() {
+        Kind::Float => values.to_kind(kind),
+        _ => values.shallow_clone(),
+    }
+}
+
+/// Units on their way to this rank. Of one more, its own parts are on their way from the pod's memory.
+pub(crate) struct Units<'a, I> {
+    model: &'a Sharded,
+    order: I,
+    ahead: usize,
+    prefetched: Option<Prefetched<'a>>,
+    coming: VecDeque<Gathering<'a>>,
+}
+
+impl<I: Iterator<Item = usize>> Units<'_, I> {
+    /// The next unit's whole tensors; `None` after the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Vec<Tensor>>, TrainError> {
+        let Some(first) = self.coming.pop_front() else {
+            return Ok(None);
+        };
+        let tensors = first.wait()?;
+        self.fill()?;
+        Ok(Some(tensors))
+    }
+
+    fn fill(&mut self) -> Result<(), TrainError> {
+        while self.coming.len() < self.ahead {
+            let Some(prefetched) = self.prefetched.take() else {
+                return Ok(());
+            };
+            self.coming
+                .push_back(self.model.start_gather_of(prefetched, self.model.kind())?);
+            self.prefetch()?;
+        }
+        Ok(())
+    }
+
+    fn prefetch(&mut self) -> Result<(), TrainError> {
+        let next = self.order.next().map(|index| self.model.start_prefetch(index));
+        self.prefetched = next.transpose()?;
+        Ok(())
+    }
+}
+
+/// A unit's parts on their way to the device.
+struct Prefetched<'a> {
+    parts: Vec<(&'a Unit, Part<'a>)>,
+}
+
+enum Part<'a> {
+    /// This rank's.
+    Own(Tensor),
+    /// The whole unit, if nothing may be sent.
+    Whole(&'a Tensor),
+}
+
 /// A unit on its way to this rank.
 pub(crate) struct Gathering<'a> {
-    parts: Vec<(&'a Unit, Part<'a>)>,
+    parts: Vec<(&'a Unit, Whole<'a>)>,
     /// Parts in bf16 are converted to this kind on arrival.
     kind: Kind,
 }
 
-enum Part<'a> {
+enum Whole<'a> {
     Coming(PendingCollective<'a>),
     There(&'a Tensor),
 }
@@ -86,8 +177,8 @@ impl Gathering<'_> {
         let mut tensors = Vec::new();
         for (unit, part) in self.parts {
             let whole = match part {
-                Part::Coming(pending) => pending.wait()?,
-                Part::There(whole) => whole.shallow_clone(),
+                Whole::Coming(pending) => pending.wait()?,
+                Whole::There(whole) => whole.shallow_clone(),
             };
             let whole = match whole.kind() {
                 Kind::BFloat16 => whole.to_kind(self.kind),

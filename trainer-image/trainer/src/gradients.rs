@@ -26,9 +26,9 @@ use tch::Tensor;
 
 use self::head::EmbeddingAndHead;
 use self::summed::Summed;
-use self::vjp::{grad_of, vjp};
+use self::vjp::{grad_of, summing, vjp};
 use crate::error::TrainError;
-use crate::gathering::{Gathering, Reducing};
+use crate::gathering::Reducing;
 use crate::loss_fn::LossFn;
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
@@ -44,15 +44,15 @@ impl Sharded {
     }
 
     fn kept(&self, batches: &[MicroBatch], loss: &mut LossFn<'_>) -> Result<(Vec<Tensor>, f64), TrainError> {
-        // Starts all at once, and waits for each at its first use.
-        let coming = (0..self.shards.len()).map(|index| self.start_gather(index));
-        let mut coming = coming.collect::<Result<Vec<_>, _>>()?.into_iter().enumerate();
-        let mut next = || -> Result<Option<(usize, Vec<Tensor>)>, TrainError> {
-            let unit = coming.next().map(|(index, unit)| Ok((index, unit.wait()?)));
-            unit.transpose()
+        // All are started at once, unless each first comes from the pod's memory.
+        let ahead = if self.compute.kept_aside().parameters {
+            1
+        } else {
+            usize::MAX
         };
+        let mut coming = self.units_in(0..self.shards.len(), ahead)?;
         let piece = self.head_piece_of_kept(batches)?;
-        let ends = next()?.map(|(_, tensors)| tensors).unwrap_or_default();
+        let ends = coming.next()?.unwrap_or_default();
         let mut embedding_and_head = self.embedding_and_head(ends, piece);
         let mut units = Vec::new();
         let mut passes: Vec<Vec<Pass>> = self.shards[1..].iter().map(|_| Vec::new()).collect();
@@ -64,7 +64,7 @@ impl Sharded {
             let mut leaves: Vec<Vec<Tensor>> = Vec::with_capacity(passes.len());
             for (layer, passes) in passes.iter_mut().enumerate() {
                 if units.len() == layer
-                    && let Some((_, tensors)) = next()?
+                    && let Some(tensors) = coming.next()?
                 {
                     units.push(Summed::of(tensors));
                 }
@@ -91,7 +91,7 @@ impl Sharded {
             self.embedded(&mut embedding_and_head, &batch.ids, &grad_of(&below));
         }
         // A rank without micro-batches has used none yet.
-        while let Some((_, tensors)) = next()? {
+        while let Some(tensors) = coming.next()? {
             units.push(Summed::of(tensors));
         }
         self.note_loads(&passes)?;
@@ -152,12 +152,9 @@ impl Sharded {
                     .map(|batch| model::embed(&embedding_and_head.tensors[0], &batch.ids))
                     .collect(),
             );
-            let mut coming = Some(self.start_gather(layers.min(1))?);
+            let mut coming = self.units_in(1..=layers, 1)?;
             for layer in 0..layers {
-                let weights = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
-                if layer + 1 < layers {
-                    coming = Some(self.start_gather(layer + 2)?);
-                }
+                let weights = coming.next()?.unwrap_or_default();
                 let mut own: Vec<Pass> = batches.iter().map(|batch| batch.pass(layer)).collect();
                 if layer >= attended_from {
                     own.iter_mut().for_each(|pass| pass.attention = Saving::Next);
@@ -177,7 +174,7 @@ impl Sharded {
         })?;
         self.note_loads(&passes)?;
 
-        let mut coming = Some(self.start_gather(layers)?);
+        let mut coming = self.units_in((1..=layers).rev(), 1)?;
         let mut flowing: Vec<Tensor> = Vec::with_capacity(batches.len());
         for (batch, x) in batches.iter().zip(inputs.pop().unwrap_or_default()) {
             flowing.push(self.head(batch, &x, embedding_and_head, loss, total)?);
@@ -190,12 +187,10 @@ impl Sharded {
         let mut taken = self.compute.start_taking_back(inputs.pop().unwrap_or_default())?;
         for layer in (0..layers).rev() {
             self.compute.wait_for_copies()?;
+            // Before the copies of the layer below begin: a unit from the pod's memory waits for all earlier copies.
+            let whole = coming.next()?.unwrap_or_default();
             let below = inputs.pop().unwrap_or_default();
             let own = std::mem::replace(&mut taken, self.compute.start_taking_back(below)?);
-            let whole = coming.take().map_or_else(|| self.gather(layer + 1), Gathering::wait)?;
-            if layer > 0 {
-                coming = Some(self.start_gather(layer)?);
-            }
             let mut unit = Summed::of(whole);
             let own = own.into_iter().zip(passes.pop().unwrap_or_default());
             for ((batch, (x, mut pass)), above) in batches.iter().zip(own).zip(flowing.iter_mut()) {
@@ -231,12 +226,14 @@ impl Sharded {
             let nothing = shard.values.zeros_like().to_device(self.compute.device);
             return Ok(Reducing::nothing(self.shard_group(), nothing));
         }
+        // Flattened first: one cast of the whole unit in place of one for each tensor.
         let mut parts: Vec<Tensor> = tensors.iter().map(|gradient| gradient.reshape([-1])).collect();
         let padding = shard.values.numel() * self.shard_group().world() as usize - shard.unit.numel();
         if padding > 0 {
             let like = &tensors[0];
             parts.push(Tensor::zeros([padding as i64], (like.kind(), like.device())));
         }
-        self.start_reduce(&Tensor::cat(&parts, 0))
+        let whole = Tensor::cat(&parts, 0);
+        self.start_reduce(&whole.to_kind(summing(whole.kind())))
     }
 }

@@ -6,6 +6,7 @@
 use grpo_memory::{AdapterGeometry, Estimate, Facts, Geometry, Mlp, in_words};
 use grpo_model::Config;
 use grpo_model::adapter;
+use grpo_model::lora::Lora;
 use grpo_model::weights::{self, Unit};
 
 use crate::error::TrainError;
@@ -16,16 +17,15 @@ pub const GPU_LIBRARIES: u64 = 2 << 30;
 /// The sizes of a model that decide how much memory it takes.
 pub fn geometry(config: &Config) -> Geometry {
     let values = |units: Vec<Unit>| units.iter().map(|unit| unit.numel() as u64).collect();
+    let sides = |lora: &Lora, at: usize| {
+        let targets = lora.targets().iter();
+        targets.map(|target| config.linear_shape(*target)[at] as u64).sum()
+    };
     let adapter = config.lora.as_ref().map(|lora| AdapterGeometry {
         units: values(adapter::units(config, lora)),
-        dropped: match lora.dropout > 0.0 {
-            true => lora
-                .targets()
-                .iter()
-                .map(|target| config.linear_shape(*target)[1] as u64)
-                .sum(),
-            false => 0,
-        },
+        inputs: sides(lora, 1),
+        outputs: sides(lora, 0),
+        drops: lora.dropout > 0.0,
     });
     let mlp = |layer: usize| match config.experts_of(layer) {
         None => Mlp::Dense {

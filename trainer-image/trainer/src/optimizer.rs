@@ -8,6 +8,7 @@ use tch::Tensor;
 
 use crate::error::TrainError;
 use crate::loss_fn::numbers;
+use crate::shard::Shard;
 use crate::sharded::Sharded;
 
 /// AdamW (arXiv 1711.05101), moments in fp32.
@@ -65,8 +66,9 @@ impl Sharded {
     /// Resets the optimizer's state and keeps the values.
     pub fn forget_moments(&mut self) {
         for shard in &mut self.shards {
-            shard.first_moment = shard.first_moment.zeros_like();
-            shard.second_moment = shard.second_moment.zeros_like();
+            // In their place, which may be pinned.
+            let _ = shard.first_moment.zero_();
+            let _ = shard.second_moment.zero_();
         }
         self.updates = 0;
     }
@@ -92,11 +94,25 @@ impl Sharded {
             epsilon: adam.epsilon,
         };
         let rank = self.shard_group().rank() as usize;
-        for (shard, gradient) in self.shards.iter_mut().zip(gradients) {
+        let compute = self.compute.clone();
+        // Offloaded state comes to the device for its step: the same kernel, so the same bits. One unit's state comes
+        // and one's returns while another is computed.
+        let prefetch = |shard: &Shard| -> Result<[Tensor; 3], TrainError> {
+            let [values, first, second] =
+                [&shard.values, &shard.first_moment, &shard.second_moment].map(|home| compute.start_prefetch(home));
+            Ok([values?, first?, second?])
+        };
+        let mut coming = self.shards.first().map(&prefetch).transpose()?;
+        for (index, gradient) in gradients.iter().enumerate().take(self.shards.len()) {
+            let Some([values, first, second]) = coming.take() else {
+                break;
+            };
+            compute.wait_for_copies()?;
+            // The host does not run ahead: with more than three units on their way their state would fill the GPU.
+            compute.finish_writing_back()?;
+            coming = self.shards.get(index + 1).map(&prefetch).transpose()?;
+            let shard = &mut self.shards[index];
             let scaled = (scale != 1.0).then(|| gradient * scale);
-            // Offloaded state moves to the device for its step: the same kernel, so the same bits.
-            let mut homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
-            let [values, first, second] = homes.each_ref().map(|home| home.to_device(self.compute.device));
             let gradient = scaled.as_ref().unwrap_or(gradient);
             let part = values.numel();
             let begin = part * rank;
@@ -109,12 +125,12 @@ impl Sharded {
                 let moments = [&mut of(&first), &mut of(&second)];
                 adamw(&mut of(&values), &of(gradient), moments, &step)?;
             }
-            for (home, now) in homes.iter_mut().zip([values, first, second]) {
-                if home.device() != self.compute.device {
-                    home.copy_(&now);
-                }
+            let homes = [&mut shard.values, &mut shard.first_moment, &mut shard.second_moment];
+            for (home, now) in homes.into_iter().zip([values, first, second]) {
+                compute.start_writing_back(&now, home)?;
             }
         }
+        compute.finish_writing_back()?;
         Ok(norm)
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn frozen_parts(
 ) -> Result<Vec<(Unit, Tensor)>, TrainError> {
     let held = |unit: Unit| {
         let values = part(&unit, group, read)?.to_kind(compute.kind());
-        Ok((unit, values.to_device(compute.of_parameters())))
+        Ok((unit, compute.in_its_place(&values, compute.of_parameters())))
     };
     units.into_iter().map(held).collect()
 }

@@ -194,13 +194,13 @@ impl Sharded {
             self.attention_bytes = usize::MAX;
         }
         for shard in &mut self.shards {
-            shard.values = shard.values.to_device(compute.of_parameters());
+            shard.values = compute.in_its_place(&shard.values, compute.of_parameters());
             for moment in [&mut shard.first_moment, &mut shard.second_moment] {
-                *moment = moment.to_device(compute.of_moments());
+                *moment = compute.in_its_place(moment, compute.of_moments());
             }
         }
         for (_, values) in self.frozen.iter_mut().chain(&mut self.base) {
-            *values = values.to_device(compute.of_parameters()).to_kind(compute.kind());
+            *values = compute.in_its_place(&values.to_kind(compute.kind()), compute.of_parameters());
         }
         self.rope = self.rope.to_device(compute.device);
         self.compute = compute;

@@ -28,7 +28,9 @@ fn facts(dims: ParallelDims, world: u32) -> Facts {
 fn adapter() -> Facts {
     let adapter = AdapterGeometry {
         units: vec![0, 2048, 2048, 2048, 2048],
-        dropped: 0,
+        inputs: 128,
+        outputs: 128,
+        drops: false,
     };
     let geometry = Geometry {
         adapter: Some(adapter),
@@ -83,9 +85,14 @@ fn what_keeping_takes_is_the_largest_micro_batch_beside_whole_units_and_gradient
     // Per token: the values that autograd keeps in four layers, and the temporaries of the last layer's backward pass.
     let (one, two) = (kept(&[2000], 2), kept(&[3000], 2));
     let facts = facts(ParallelDims::DATA_PARALLEL, 2);
-    let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3);
+    // And its angles, which all micro-batches have.
+    let angles = 16;
+    let token = (0..4).map(|layer| facts.saved(layer)).sum::<u64>() + facts.transient(3) + angles;
     assert_eq!(two - one, 1000 * MASTER * token);
-    assert_eq!(kept(&[3000, 3000, 10], 2), kept(&[3000, 10], 2));
+    assert_eq!(
+        kept(&[3000, 3000, 10], 2),
+        kept(&[3000, 10], 2) + 3000 * MASTER * angles
+    );
     // Units and gradients are whole for any number of ranks, but a single rank computes with its own values.
     let whole: u64 = facts.trained.iter().map(|values| MASTER * values).sum();
     assert_eq!((kept(&[3000], 4), kept(&[3000], 2) - kept(&[3000], 1)), (two, whole));
@@ -129,6 +136,52 @@ fn what_is_offloaded_is_not_counted() {
     let stack = BF16 * 64 * 2000;
     assert_eq!(inputs(offload(false, false, false)), Some(5 * stack));
     assert_eq!(inputs(offload(false, false, true)), Some(2 * stack));
+}
+
+/// A unit that comes and one that is rounded; in the optimizer's step, one that comes, one that changes and one that
+/// returns.
+#[test]
+fn offloaded_state_takes_memory_on_its_way() {
+    let of = |offload: Offload| Facts {
+        offload,
+        compute: BF16,
+        ..facts(ParallelDims::DATA_PARALLEL, 1)
+    };
+    let [here, aside] = [false, true].map(|aside| {
+        let moments = of(offload(false, aside, false)).streamed(&load(1000)).into_iter();
+        let mut in_block = moments.filter(|at| at.moment == "in the last block");
+        in_block.next().map_or(0, |at| at.gathered)
+    });
+    // A single rank computes with a copy in bf16 in either case.
+    assert_eq!(aside, here + 2 * MASTER * VALUES[0]);
+    let step = |optimizer, parameters| {
+        let at = of(offload(optimizer, parameters, true)).optimizing();
+        at.map(|at| at.gathered)
+    };
+    let units = VALUES[0] + 2 * VALUES[1];
+    assert_eq!(step(false, false), None);
+    assert_eq!(step(true, false), Some(8 * units));
+    assert_eq!(step(true, true), Some(12 * units));
+}
+
+#[test]
+fn attentions_outputs_are_kept_in_layers_that_fit_into_half_of_the_rest() {
+    let facts = facts(ParallelDims::DATA_PARALLEL, 1);
+    let load = load(1000);
+    // Outputs and logarithms of four heads.
+    let each = 2000 * 4 * (16 * MASTER + MASTER);
+    assert_eq!(facts.attended_bytes(&load), each);
+    let step = facts.step_bytes(&load, Schedule::Streamed);
+    for (room, most, layers) in [
+        (None, u64::MAX, 4),
+        (None, 2 * each, 2),
+        (Some(step), u64::MAX, 0),
+        (Some(step + 2 * 3 * each), u64::MAX, 3),
+        (Some(step + 2 * 3 * each), each, 1),
+        (Some(step + 100 * each), u64::MAX, 4),
+    ] {
+        assert_eq!(facts.attended_layers(&load, room, most), layers, "{room:?} {most}");
+    }
 }
 
 #[test]

@@ -47,11 +47,46 @@ fn long_causal_pieces_are_those_of_a_dense_mask_whether_bits_repeat_or_not() {
             (4500, &[700, 90][..]),
             (300, &[4200, 80][..]),
             (4100, &[4200][..]),
+            // All tokens are as many as a padded piece.
+            (300, &[4500, 320][..]),
+            (4500, &[400, 220][..]),
         ];
         for (tokens, rows) in trees {
             holds(&prompt(tokens, rows), 2, 2, 64, 7);
         }
     }
+    device::compute_deterministically(true);
+}
+
+/// Rows that see a long prompt, whose last tokens cuDNN leaves to the flash kernel, or none of them; and a tree whose
+/// branch is a prompt itself, so that queries have several parts.
+#[test]
+#[ignore = "needs a GPU: make test-gpu"]
+fn long_pieces_that_see_a_prompt_are_those_of_a_dense_mask_whether_bits_repeat_or_not() {
+    let piece = |queries: std::ops::Range<usize>, keys: std::ops::Range<usize>| Piece {
+        causal: queries == keys,
+        queries,
+        keys,
+    };
+    let (prompt_end, branch_end, end) = (4200, 8400, 8700);
+    let branches = Tree {
+        pieces: vec![
+            piece(0..prompt_end, 0..prompt_end),
+            piece(prompt_end..branch_end, prompt_end..branch_end),
+            piece(branch_end..end, branch_end..end),
+            piece(prompt_end..end, 0..prompt_end),
+            piece(branch_end..end, prompt_end..branch_end),
+        ],
+        sees: (0..end).map(|i| (0..=i).collect()).collect(),
+    };
+    for deterministic in [true, false] {
+        device::compute_deterministically(deterministic);
+        for (tokens, rows) in [(5000, &[2500, 1700][..]), (4096, &[4096][..]), (4100, &[4500, 3][..])] {
+            holds(&prompt(tokens, rows), 2, 2, 64, 8);
+        }
+        holds(&branches, 2, 2, 64, 9);
+    }
+    device::compute_deterministically(true);
 }
 
 #[test]

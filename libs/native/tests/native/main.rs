@@ -10,6 +10,7 @@ mod dropout;
 mod exchange;
 mod gpu;
 mod linear;
+mod routing;
 
 use grpo_native::device;
 use tch::Device;

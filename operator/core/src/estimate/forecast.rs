@@ -129,7 +129,7 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
         pairs: share(whole.pairs),
         trained: share(whole.trained),
     };
-    // The trainer's own rule (`activation_room`): with several micro-batches, activations may take nine tenths of the
+    // The trainer's own rule (`Sharded::gpu_room`): with several micro-batches, activations may take nine tenths of the
     // memory left by state and logits.
     let tokens = tokens(spec, trainer).max(row.div_ceil(sequence));
     let load = Load {
@@ -138,10 +138,11 @@ pub fn trainer_speed(spec: &GrpoRunSpec, gpu: &Gpu, bytes: Option<u64>) -> Optio
     };
     let state = facts.estimate(&load, Schedule::Kept).state;
     let beside = state + F32 * facts.head_logits + CUDA_AND_NCCL;
-    let kept =
-        bytes.is_some_and(|bytes| facts.step_bytes(&load, Schedule::Kept) <= bytes.saturating_sub(beside) / 10 * 9);
+    let room = bytes.map(|bytes| bytes.saturating_sub(beside) / 10 * 9);
+    let kept = room.is_some_and(|room| facts.step_bytes(&load, Schedule::Kept) <= room);
     let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
-    let time = facts.step_time(&work, schedule, gpu);
+    let attended = room.map_or(0, |room| facts.attended_layers(&load, Some(room), u64::MAX));
+    let time = facts.step_time(&work, schedule, attended, gpu);
     // A step has many rows but one optimizer pass, so the time of a row leaves the optimizer out.
     let seconds = time.total() - time.optimizer;
     Some(TrainerSpeed {

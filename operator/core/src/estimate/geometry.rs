@@ -150,10 +150,9 @@ fn adapter(model: &Published, lora: &Lora) -> AdapterGeometry {
     units[0] = 0;
     AdapterGeometry {
         units,
-        dropped: match lora.dropout > 0.0 {
-            true => targets.iter().map(|[inputs, _]| inputs).sum(),
-            false => 0,
-        },
+        inputs: targets.iter().map(|[inputs, _]| inputs).sum(),
+        outputs: targets.iter().map(|[_, outputs]| outputs).sum(),
+        drops: lora.dropout > 0.0,
     }
 }
 

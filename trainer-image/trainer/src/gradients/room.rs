@@ -35,17 +35,15 @@ impl Sharded {
         self.step_bytes(batches, Schedule::Kept)
     }
 
+    /// Estimated bytes of a step on these micro-batches at its peak, with state and the head's least logits. Outputs of
+    /// attention that are kept, and further logits, are left out: they take memory that is free.
+    pub fn estimated_bytes(&self, batches: &[MicroBatch], kept: bool) -> usize {
+        let schedule = if kept { Schedule::Kept } else { Schedule::Streamed };
+        self.facts().estimate(&load_of(batches), schedule).total() as usize
+    }
+
     fn step_bytes(&self, batches: &[MicroBatch], schedule: Schedule) -> usize {
-        let count = |n: usize| n as u64;
-        let load = Load {
-            tokens: batches.iter().map(|batch| count(batch.tokens())).collect(),
-            trained: batches
-                .iter()
-                .map(|batch| count(batch.trained.len()))
-                .max()
-                .unwrap_or(0),
-        };
-        self.facts().step_bytes(&load, schedule) as usize
+        self.facts().step_bytes(&load_of(batches), schedule) as usize
     }
 
     /// Bytes of a GPU for a step, without the head's least logits. A tenth stays free, because the allocator fragments
@@ -109,22 +107,20 @@ impl Sharded {
 
     /// Number of layers whose attention outputs are kept, and not computed again, for these micro-batches.
     fn attended_in(&self, room: Option<usize>, batches: &[MicroBatch]) -> usize {
-        let (layers, each) = (self.shards.len() - 1, self.attended_bytes(batches));
-        let bytes = room.map_or(self.attention_bytes, |room| {
-            let spare = room.saturating_sub(self.step_bytes(batches, Schedule::Streamed));
-            self.attention_bytes.min(spare / 2)
-        });
-        layers.min(bytes / each.max(1))
+        let (room, most) = (room.map(|room| room as u64), self.attention_bytes as u64);
+        self.facts().attended_layers(&load_of(batches), room, most) as usize
     }
 
-    /// Bytes of attention's outputs and logarithms in one layer. cuDNN pads a long piece to a multiple of 1,024 tokens.
+    /// See [`grpo_memory::Facts::attended_bytes`].
     pub fn attended_bytes(&self, batches: &[MicroBatch]) -> usize {
-        let padded = |batch: &MicroBatch| match self.compute.device {
-            Device::Cuda(_) => batch.tokens().next_multiple_of(1024),
-            _ => batch.tokens(),
-        };
-        let tokens: usize = batches.iter().map(padded).sum();
-        let (heads, d) = (self.config.num_attention_heads, self.config.head_dim());
-        tokens * heads * (d * self.kind().elt_size_in_bytes() + Kind::Float.elt_size_in_bytes())
+        self.facts().attended_bytes(&load_of(batches)) as usize
+    }
+}
+
+fn load_of(batches: &[MicroBatch]) -> Load {
+    let trained = batches.iter().map(|batch| batch.trained.len() as u64);
+    Load {
+        tokens: batches.iter().map(|batch| batch.tokens() as u64).collect(),
+        trained: trained.max().unwrap_or(0),
     }
 }

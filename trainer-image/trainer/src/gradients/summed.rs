@@ -7,7 +7,7 @@ use super::vjp::summing;
 /// A gathered unit, and its gradient so far.
 pub(super) struct Summed {
     pub(super) tensors: Vec<Tensor>,
-    /// The sum for each tensor that has a gradient, in the kind of [`summing`].
+    /// The sum for each tensor that has a gradient: a single one in its own kind, a sum in the kind of [`summing`].
     sums: Vec<Option<Tensor>>,
 }
 
@@ -25,18 +25,22 @@ impl Summed {
                 if !gradient.defined() {
                     continue;
                 }
-                match sum {
-                    Some(sum) => *sum += gradient,
-                    None => *sum = Some(gradient.to_kind(summing(gradient.kind()))),
-                }
+                *sum = Some(match sum.take() {
+                    Some(sum) => {
+                        let mut sum = sum.to_kind(summing(gradient.kind()));
+                        sum += gradient;
+                        sum
+                    }
+                    None => gradient,
+                });
             }
         });
     }
 
     /// Gradients of the tensors after the frozen ones; zeros for a tensor without a gradient (a rank without
-    /// micro-batches, an expert without tokens).
+    /// micro-batches, an expert without tokens). Those of a single micro-batch have the tensors' kind.
     pub(super) fn gradients(self, frozen: usize) -> Vec<Tensor> {
-        let zero = |tensor: &Tensor| Tensor::zeros(tensor.size(), (summing(tensor.kind()), tensor.device()));
+        let zero = |tensor: &Tensor| tensor.zeros_like();
         let each = self.sums.into_iter().zip(&self.tensors).skip(frozen);
         each.map(|(sum, tensor)| sum.unwrap_or_else(|| zero(tensor))).collect()
     }

@@ -39,7 +39,9 @@ fn the_geometry_of_a_model_is_its_units_its_mlps_and_its_adapters() {
         adapted,
         Some(AdapterGeometry {
             units: vec![0, layer, layer, layer, layer],
-            dropped: 64 + 96
+            inputs: 64 + 96,
+            outputs: 64 + 64,
+            drops: true,
         })
     );
 }

@@ -177,6 +177,7 @@ fn steps_on_a_gpu_are_near_the_cpus_and_repeat_their_bits() {
 fn what_stays_in_the_pods_memory_changes_no_bit_of_a_step() {
     let compute = on_gpu(Precision::Bf16);
     let wanted = after_steps(&compute, true);
+    let kept = after_steps(&compute, false);
     let none = Offload::default();
     let aside = [
         Offload {
@@ -191,15 +192,18 @@ fn what_stays_in_the_pods_memory_changes_no_bit_of_a_step() {
             activations: true,
             ..none
         },
+        Offload {
+            optimizer: true,
+            parameters: true,
+            activations: true,
+        },
     ];
     for offload in aside {
-        let got = after_steps(
-            &Compute {
-                offload: offload.clone(),
-                ..compute.clone()
-            },
-            true,
-        );
-        assert!(got.equal(&wanted), "{offload:?}");
+        let compute = Compute {
+            offload: offload.clone(),
+            ..compute.clone()
+        };
+        assert!(after_steps(&compute, true).equal(&wanted), "{offload:?}, streamed");
+        assert!(after_steps(&compute, false).equal(&kept), "{offload:?}, kept");
     }
 }

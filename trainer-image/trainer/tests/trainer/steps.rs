@@ -2,8 +2,9 @@
 
 use crate::common::{algorithm, alone, batch, flat, model, ranks, worlds};
 use grpo_crds::algorithm::{Algorithm, Kl, OldLogprobs};
+use grpo_native::gpu_wait::waits;
 use grpo_trainer::grpo;
-use grpo_trainer::loss_fn::Model;
+use grpo_trainer::loss_fn::{LossGrad, Model};
 use grpo_trainer::micro_batch::MicroBatch;
 use grpo_trainer::packing::{Cost, pack};
 use grpo_trainer::sharded::Sharded;
@@ -66,6 +67,42 @@ fn a_step_in_which_no_group_has_an_advantage_is_a_step_that_computes_nothing() {
             );
             assert!(metrics.trained_tokens > 0);
         }
+    }
+}
+
+/// Each wait empties the GPU's queue.
+#[test]
+fn the_host_waits_for_a_gpu_once_for_each_chunk_of_the_head_and_once_for_the_norm() {
+    let (rows, _) = grpo::prepare(&batch(1), "batch", &algorithm(), 0, None).unwrap();
+    for (budget, kept, chunk) in [
+        (4096, true, 4096),
+        (4096, false, 4096),
+        (64, true, 4096),
+        (64, false, 4096),
+        (4096, true, 7),
+    ] {
+        let mut model = alone();
+        model.head_logits = chunk * model.config.vocab_size;
+        if !kept {
+            model.activation_bytes = 0;
+        }
+        let packing = pack(&rows, budget, 1, &Cost::of(&model.config));
+        let packs = packing.ranks[0].iter();
+        let batches: Vec<MicroBatch> = packs.map(|pack| model.micro_batch(pack, &rows).unwrap()).collect();
+        assert_eq!(batches.len() > 2, budget == 64);
+        let before = waits();
+        let (gradients, _) = model
+            .gradients(&batches, &mut |batch, logprobs, _| {
+                LossGrad::weighted(vec![1e-3; batch.trained.len()], logprobs)
+            })
+            .unwrap();
+        model.update(&gradients, 1e-3, &grpo::optimizer(&algorithm())).unwrap();
+        let chunks: usize = batches.iter().map(|batch| batch.trained.len().div_ceil(chunk)).sum();
+        assert_eq!(
+            waits() - before,
+            chunks as u64 + 1,
+            "{budget} tokens, kept: {kept}, chunks of {chunk}"
+        );
     }
 }
 

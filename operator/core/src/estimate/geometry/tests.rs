@@ -49,21 +49,22 @@ fn an_adapter_is_beside_the_layers_that_are_named_or_all_and_in_a_mixture_beside
     };
     let size = |parameters, active| Size { parameters, active };
     let of = |size, targets: &[&str]| guess(size, Some(&lora(targets))).adapter;
-    let adapter = |layers: usize, values: u64, dropped: u64| {
-        let mut units = vec![values; layers + 1];
+    let adapter = |layers: usize, inputs: u64, outputs: u64| {
+        let mut units = vec![16 * (inputs + outputs); layers + 1];
         units[0] = 0;
-        Some(AdapterGeometry { units, dropped })
+        Some(AdapterGeometry {
+            units,
+            inputs,
+            outputs,
+            drops: true,
+        })
     };
     let (h, q, kv, f) = (4096, 4096, 1024, 12_288);
-    let (attention, mlp) = (2 * (h + q) + 2 * (h + kv), 3 * (h + f));
     assert_eq!(
         of(size(8e9, 8e9), &[]),
-        adapter(36, 16 * (attention + mlp), 3 * h + q + 2 * h + f)
+        adapter(36, 3 * h + q + 2 * h + f, q + 2 * kv + h + 2 * f + h)
     );
-    assert_eq!(of(size(8e9, 8e9), &["q_proj"]), adapter(36, 16 * (h + q), h));
+    assert_eq!(of(size(8e9, 8e9), &["q_proj"]), adapter(36, h, q));
     let (h, q, kv) = (2048, 4096, 512);
-    assert_eq!(
-        of(size(30e9, 3e9), &[]),
-        adapter(48, 16 * (2 * (h + q) + 2 * (h + kv)), 3 * h + q)
-    );
+    assert_eq!(of(size(30e9, 3e9), &[]), adapter(48, 3 * h + q, q + 2 * kv + h));
 }
