@@ -69,7 +69,7 @@ fn what_cannot_fit_is_refused_with_the_sum_and_what_would_help() {
     );
     let message = refusal(&tight, Some(H100)).unwrap();
     for words in [
-        "needs 87.38 GiB and has 79.65 GiB",
+        "needs 87.39 GiB and has 79.65 GiB",
         "vocabulary head 2.00 GiB",
         "32 billion parameters (the name Qwen/Qwen3-32B) over 8 GPUs, 16384 tokens at a time",
         "parameters, moments and tables 44.74 GiB",

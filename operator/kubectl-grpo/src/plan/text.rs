@@ -231,7 +231,7 @@ fn speed(report: &Report) -> String {
             let head = ["OF", "GPUS", "TOKENS A ROW", "TOKENS A SECOND, EACH GPU", "ACTIVATIONS"];
             table(&head, &rows)
                 + &paragraph(
-                    "By arithmetic: near single rows on an H100 and an H200, up to a third too fast for samples of one prompt. What ranks send each other is not counted.",
+                    "By arithmetic: within a tenth of steps on an H200. Too fast for deterministic steps of short samples, and with offloaded state. What ranks send each other is not counted.",
                     "",
                     WIDTH,
                 )
