@@ -1,7 +1,7 @@
 //! Faults of a driver's surroundings cost time only. What only looks like such a fault, and is the policy's doing,
 //! counts against the policy.
 
-use crate::world::{self, Engine, Pace, Silence, World};
+use crate::world::{self, Engine, Silence, World};
 use axum::Json;
 use axum::Router;
 use axum::routing::get;
@@ -389,17 +389,13 @@ async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_on
     world.trainer.publish(1).await;
     *world.trainer.lineage.lock().unwrap() = "a".into();
     *world.trainer.step.lock().unwrap() = 0;
-    let pace = Arc::new(Pace {
-        slots: tokio::sync::Semaphore::new(0),
-        answer: Duration::ZERO,
-        sampled: Default::default(),
-    });
+    let answers = Arc::new(tokio::sync::Semaphore::new(0));
     // After its first answer the last evaluation is held.
-    let (engine, trainer, held) = (world.engine.clone(), world.trainer.clone(), pace.clone());
+    let (engine, trainer, held) = (world.engine.clone(), world.trainer.clone(), answers.clone());
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
         if *engine.serving.lock().unwrap() == "a-v1" && *trainer.lineage.lock().unwrap() == "a" {
             *trainer.lineage.lock().unwrap() = "b".into();
-            *engine.pace.lock().unwrap() = Some(held.clone());
+            *engine.held.lock().unwrap() = Some(held.clone());
         }
         world::half_right(prompt, seed)
     });
@@ -415,11 +411,11 @@ async fn an_evaluation_that_another_lineage_interrupts_is_measured_under_that_on
             let looks = world.engine.looks.load(Ordering::Relaxed);
             if comes() && (allowed == 0 || looks > looked) {
                 (allowed, looked) = (allowed + 1, looks);
-                pace.slots.add_permits(1);
+                answers.add_permits(1);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        pace.slots.add_permits(1000);
+        answers.add_permits(1000);
     };
     let (ended, came) = tokio::join!(
         world.go(settings, 1),

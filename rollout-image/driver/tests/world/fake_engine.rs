@@ -85,6 +85,10 @@ async fn complete(
         let body = engine::ErrorBody::new(engine::ErrorCode::ExpertsNotReported, "it was started without the flag");
         return (StatusCode::BAD_REQUEST, Json(body)).into_response();
     }
+    let held = engine.held.lock().unwrap().clone();
+    if let Some(held) = held {
+        held.acquire().await.unwrap().forget();
+    }
     let pace = engine.pace.lock().unwrap().clone();
     if let Some(pace) = pace {
         let _slot = pace.slots.acquire().await.unwrap();

@@ -132,6 +132,8 @@ pub struct Engine {
     pub experts_asked: Mutex<Vec<Option<usize>>>,
     /// How many answers it samples at a time, and how long each takes.
     pub pace: Mutex<Option<Arc<Pace>>>,
+    /// Holds its answers: each one takes a permit and keeps it.
+    pub held: Mutex<Option<Arc<tokio::sync::Semaphore>>>,
 }
 
 /// An engine with a pace. It records the beginning and end of each answer.
@@ -492,6 +494,7 @@ impl Engine {
             pulled: Mutex::default(),
             prefetched: Mutex::default(),
             looks: AtomicU32::default(),
+            held: Mutex::default(),
             silence: Mutex::default(),
             policy: Mutex::new(Box::new(half_right)),
             tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
