@@ -197,6 +197,11 @@ test-sandbox-resets: ## 1,000 resets of sandboxes under a hostile workload, on t
 	$(ENV)
 	GRPO_RESET_CYCLES=1000 cargo test $(PLAIN) --test e2e -- --ignored --nocapture sandboxes::resets::
 
+test-prefixes: ## how many prompt tokens eight replicas have in their prefix caches, and how evenly they work, on a machine that does nothing else
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo test $(PLAIN) --test driver -- --ignored --nocapture prefixes::
+
 test-trainer-kills: ## a trainer of two ranks, killed 200 times: the same losses, the same weights, no half checkpoint
 	@e2e/setup/setup.sh build
 	$(ENV)
@@ -225,10 +230,10 @@ verify-demo: ## recompute what the demo claims, from its records
 bench-learning: ## learning over several seeds, with controls; a third longer than the demo, whose time is short
 	@demo/learning.sh --iterations 16
 
-bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, from the source alone and passed on; 6 GB of memory, 5 minutes, as root
+bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, whole, passed on and as a delta; 14 GB of memory, 8 minutes, as root
 	@e2e/setup/setup.sh build
 	$(ENV)
-	cargo build $(PLAIN) --bin grpo-engine --bin grpo-engine-agent
+	cargo build $(PLAIN) --bin grpo-engine-agent
 	cargo test $(PLAIN) --test e2e --no-run
 	# In namespaces of its own: links and their limits are not this machine's.
 	unshare --net --mount --propagation private bash -c 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && mount -t sysfs sysfs /sys && "$$@"' bash \
@@ -263,6 +268,13 @@ bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's, and
 	cargo build $(TORCH) --bin grpo-bench-trainer
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,9
 
+bench-delta: ## deltas of published weights between optimizer steps, beside XOR and zstd, and a publication beside cp; 16 GB of memory, 5 minutes
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(TORCH) --bin grpo-bench-trainer
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" delta
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" publish
+
 bench-hub: ## downloads from a hub beside huggingface_hub and curl: faults, kills, 8 GB over loopback; 16 GB of disk, 15 minutes
 	@e2e/setup/setup.sh build
 	e2e/setup/hub-client.sh
@@ -284,6 +296,13 @@ bench-loop: ## the bash loop beside mini-swe-agent, and the memory of 2,000 live
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-driver --bin grpo-bench-driver
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-driver" loop --python "$$GRPO_CACHE/venv-agent-peers/bin/python" --model "$$GRPO_CACHE/qwen3-tokenizer"
+
+bench-long: ## a run of 2,000 iterations and 100,000 episodes, and the restart of its driver; 8 GB of memory, 15 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/agent-peers.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-driver --bin grpo-bench-driver
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-driver" long --python "$$GRPO_CACHE/venv-agent-peers/bin/python" --model "$$GRPO_CACHE/qwen3-tokenizer"
 
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8

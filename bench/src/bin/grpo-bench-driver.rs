@@ -1,9 +1,9 @@
-//! `grpo-bench-driver`: measures the costs of the driver's recording endpoint and of its bash loop. Writes
-//! bench/results/endpoint.json and bench/results/loop.json.
+//! `grpo-bench-driver`: measures the costs of the driver's recording endpoint, of its bash loop and of a long run.
+//! Writes bench/results/endpoint.json, bench/results/loop.json and bench/results/long.json.
 
 use clap::{Args, Parser, Subcommand};
 use grpo_bench::driver_bench::{LITELLM, MINI_SWE_AGENT, Place, Scale, TOKENIZER};
-use grpo_bench::driver_bench::{endpoint, memory, serve_passthrough, turns};
+use grpo_bench::driver_bench::{endpoint, long, memory, serve_passthrough, turns};
 use grpo_bench_report::{Bench, Row};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,14 @@ enum What {
         /// Of turns and memory, only this.
         #[arg(long)]
         only: Option<String>,
+    },
+    /// A long run and the restart of its driver: bench/results/long.json.
+    Long {
+        #[command(flatten)]
+        flags: Flags,
+        /// Of 50 episodes each.
+        #[arg(long, default_value_t = 2000)]
+        iterations: usize,
     },
     /// Pass requests on to an engine: a peer of the endpoint, as a process of its own.
     #[command(hide = true)]
@@ -110,6 +118,11 @@ async fn bench(what: What) -> Result<bool, Box<dyn std::error::Error>> {
                 &[MINI_SWE_AGENT, LITELLM, TOKENIZER],
                 &flags.out.join("loop.json"),
             )?)
+        }
+        What::Long { flags, iterations } => {
+            eprintln!("a run of {iterations} iterations, and the restart of its driver");
+            let rows = long::measure(&flags.place(), iterations).await?;
+            Ok(written(&rows, &[TOKENIZER], &flags.out.join("long.json"))?)
         }
         What::Passthrough { listen, engine } => {
             serve_passthrough(listen, engine).await?;

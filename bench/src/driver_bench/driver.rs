@@ -1,4 +1,4 @@
-//! The driver's process: an evaluation of many episodes, with a store in memory.
+//! The driver's process: an evaluation or a run of many episodes, with a store in memory.
 
 use super::gateway::PlayedGateway;
 use super::{DriverBenchError, engine::PlayedEngine, folder_in_memory, model::Model};
@@ -8,11 +8,12 @@ use grpo_testing::cluster::cache;
 use grpo_testing::control_plane::{Part, free_port};
 use grpo_testing::{program, repository};
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 
 const PROGRAM: &str = "grpo-driver";
-/// Episodes are tasks times samples: more than any bench needs.
+/// Episodes are tasks times samples. This is more than most benches need.
 const TASKS: usize = 64;
-const SAMPLES: usize = 256;
+pub(super) const SAMPLES: usize = 256;
 const STORE: &str = "ns/run";
 
 /// The settings of the driver's run.
@@ -21,6 +22,44 @@ pub struct RunShape {
     pub agent: Value,
     /// Concurrent episodes.
     pub episodes: usize,
+    /// Of each task.
+    pub samples: usize,
+    /// For a training run; without it, an evaluation.
+    pub training: Option<Training>,
+}
+
+/// A training run of a frozen sampler.
+pub struct Training {
+    pub trainer: SocketAddr,
+    pub iterations: usize,
+    /// Tasks of an iteration.
+    pub prompts: usize,
+}
+
+impl RunShape {
+    /// The parts of `spec` that are of the mode.
+    fn mode(&self, dataset: Value) -> Value {
+        let sampling = json!({"maxTokensPerCall": 4096});
+        match &self.training {
+            None => json!({
+                "mode": "Evaluate",
+                "tasks": {"evaluate": [{"name": "bench", "dataset": dataset, "samples": self.samples}]},
+                "rollout": {"concurrency": self.episodes, "sampling": sampling},
+                "inference": {"poolRef": {"name": "played"}},
+            }),
+            Some(training) => json!({
+                "mode": "Train",
+                "tasks": {"train": {"dataset": dataset}},
+                "rollout": {
+                    "concurrency": self.episodes, "sampling": sampling, "iterations": training.iterations,
+                    "prompts": training.prompts, "samples": self.samples,
+                },
+                "algorithm": {"allowFrozenSampler": true},
+                "trainer": {"nodes": 1},
+                "inference": {"pool": {"engine": {"external": {"url": "http://played:8000", "weights": "Frozen"}}}},
+            }),
+        }
+    }
 }
 
 pub struct DriverProcess {
@@ -44,24 +83,27 @@ impl DriverProcess {
         let issuer = LocalIssuer::new().map_err(|error| DriverBenchError::Wrong(error.to_string()))?;
         let url = format!("http://127.0.0.1:{}", free_port()?);
         let dataset = json!({"image": {"reference": "tasks:1", "path": "tasks.jsonl"}});
-        let config = json!({
+        let trainer = shape
+            .training
+            .as_ref()
+            .map_or_else(|| "127.0.0.1:1".to_owned(), |training| training.trainer.to_string());
+        let mut config = json!({
             "name": "bench", "namespace": "ns", "uid": "uid-1", "storePath": STORE, "modelPath": model.folder,
             "datasets": [{"path": folder.path(), "image": "tasks:1"}],
             "endpoints": {
-                "gateway": format!("http://{}", gateway.address), "trainer": "http://127.0.0.1:1", "driver": url,
+                "gateway": format!("http://{}", gateway.address), "trainer": format!("http://{trainer}"), "driver": url,
                 "enginesHost": engine.address.ip().to_string(), "enginesPort": engine.address.port(),
             },
             "spec": {
-                "mode": "Evaluate",
                 "model": {"image": {"reference": "model:1"}},
-                "tasks": {"evaluate": [{"name": "bench", "dataset": dataset, "samples": SAMPLES}]},
                 "agent": shape.agent,
-                "rollout": {"concurrency": shape.episodes, "sampling": {"maxTokensPerCall": 4096}},
-                "inference": {"poolRef": {"name": "played"}},
                 "sandboxes": {"poolRef": {"name": "played"}},
                 "store": {"persistentVolumeClaim": {"claimName": "memory"}},
             },
         });
+        if let (Value::Object(mode), Some(spec)) = (shape.mode(dataset), config["spec"].as_object_mut()) {
+            spec.extend(mode);
+        }
         for (name, text) in [
             ("tasks.jsonl", rows.join("\n")),
             ("issuer.json", issuer.file()),
@@ -100,8 +142,22 @@ impl DriverProcess {
 
     /// Resident memory, in bytes.
     pub fn memory(&self) -> Result<f64, DriverBenchError> {
-        let memory = self.part.memory("VmRSS:").map(|mib| mib * 1024.0 * 1024.0);
+        self.memory_of("VmRSS:")
+    }
+
+    /// Most memory of this start of the process, in bytes.
+    pub fn peak_memory(&self) -> Result<f64, DriverBenchError> {
+        self.memory_of("VmHWM:")
+    }
+
+    fn memory_of(&self, line: &str) -> Result<f64, DriverBenchError> {
+        let memory = self.part.memory(line).map(|mib| mib * 1024.0 * 1024.0);
         memory.ok_or_else(|| DriverBenchError::Wrong("the driver says nothing of its memory".into()))
+    }
+
+    /// Starts the process again after it was killed.
+    pub fn again(&mut self) -> Result<(), DriverBenchError> {
+        Ok(self.part.again()?)
     }
 
     /// Processor time so far, in seconds.

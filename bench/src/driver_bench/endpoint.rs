@@ -6,7 +6,7 @@
 //! includes those costs.
 
 use super::bodies::{self, TURNS};
-use super::driver::{DriverProcess, RunShape};
+use super::driver::{DriverProcess, RunShape, SAMPLES};
 use super::engine::{Answers, PlayedEngine};
 use super::gateway::{PlayedGateway, Session};
 use super::model::Model;
@@ -52,6 +52,8 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
         }),
         // The next episodes have begun before a client needs them.
         episodes: 2 * CLIENTS,
+        samples: SAMPLES,
+        training: None,
     };
     let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
     let folder = tempfile::tempdir().map_err(DriverBenchError::io("making a folder"))?;

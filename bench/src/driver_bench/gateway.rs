@@ -38,6 +38,8 @@ struct Shared {
     /// While closed, the policy's commands do not end.
     commands: watch::Sender<bool>,
     running: AtomicUsize,
+    /// Leases that were granted so far.
+    leased: AtomicUsize,
 }
 
 /// Serves until it is dropped.
@@ -57,6 +59,7 @@ impl PlayedGateway {
             sessions,
             commands: watch::channel(true).0,
             running: AtomicUsize::new(0),
+            leased: AtomicUsize::new(0),
         });
         let router = Router::new()
             .route("/v1/leases", post(lease))
@@ -90,6 +93,11 @@ impl PlayedGateway {
     pub fn running(&self) -> usize {
         self.shared.running.load(Ordering::Relaxed)
     }
+
+    /// The number of leases that were granted so far.
+    pub fn leased(&self) -> usize {
+        self.shared.leased.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for PlayedGateway {
@@ -98,7 +106,8 @@ impl Drop for PlayedGateway {
     }
 }
 
-async fn lease(Json(request): Json<LeaseRequest>) -> Json<Lease> {
+async fn lease(State(shared): State<Arc<Shared>>, Json(request): Json<LeaseRequest>) -> Json<Lease> {
+    shared.leased.fetch_add(1, Ordering::Relaxed);
     Json(granted(request.id, request.image))
 }
 

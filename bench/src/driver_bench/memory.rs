@@ -6,7 +6,7 @@
 //! and the reserve of the allocator (the C library's own, as in the image). Then the engine answers, and the episodes
 //! wait for a command.
 
-use super::driver::{DriverProcess, RunShape};
+use super::driver::{DriverProcess, RunShape, SAMPLES};
 use super::engine::PlayedEngine;
 use super::gateway::PlayedGateway;
 use super::model::Model;
@@ -32,6 +32,8 @@ pub async fn measure(place: &Place, episodes: usize) -> Result<Vec<Row>, DriverB
     let shape = RunShape {
         agent: bash_loop(TURNS),
         episodes,
+        samples: SAMPLES,
+        training: None,
     };
     let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
     let base = steady(&mut driver).await?;

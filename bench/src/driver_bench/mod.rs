@@ -1,5 +1,5 @@
 //! Costs of recording an agent's conversation, and of the built-in bash loop beside mini-swe-agent: figures of
-//! `make bench-endpoint` and `make bench-loop`.
+//! `make bench-endpoint`, `make bench-loop` and `make bench-long`.
 //!
 //! ```text
 //! conversations ─┬► grpo-driver, its recording endpoint ─┐
@@ -7,22 +7,26 @@
 //!                └► LiteLLM's proxy ─────────────────────┘
 //! gateway ◄─ grpo-driver, its bash loop ─► engine ◄─ mini-swe-agent     turns      (figure 5)
 //! gateway ◄─ grpo-driver, its bash loop ─► engine                       memory     (figure 5)
+//! gateway ◄─ grpo-driver, its bash loop ─► engine, trainer              long
 //! ```
 //!
-//! The driver is the real program in mode Evaluate, with a store in memory (tmpfs). This process simulates [`engine`]
-//! and [`gateway`], which answer at once. The World of the driver's own tests simulates them too, but with real
-//! commands and a real tokenizer, whose time would dominate the figures. Our program and a peer are measured in turn:
-//! the engine or the client pauses the other one meanwhile. Model, template and tokenizer are Qwen3's.
+//! The driver is the real program in mode Evaluate or Train, with a store in memory (tmpfs). This process simulates
+//! [`engine`], [`gateway`] and [`trainer`], which answer at once. The World of the driver's own tests simulates them
+//! too, but with real commands and a real tokenizer, whose time would dominate the figures. Our program and a peer are
+//! measured in turn: the engine or the client pauses the other one meanwhile. Model, template and tokenizer are
+//! Qwen3's.
 
 mod bodies;
 mod driver;
 pub mod endpoint;
 mod engine;
 mod gateway;
+pub mod long;
 pub mod memory;
 mod model;
 mod passthrough;
 mod peers;
+mod trainer;
 pub mod turns;
 
 pub use passthrough::serve as serve_passthrough;

@@ -5,7 +5,7 @@
 //! 16,000 tokens; an ended episode is recorded, and another one follows. The driver calls the engine and the gateway
 //! over HTTP; mini-swe-agent calls the engine over HTTP, and its sandboxes are objects of its own process.
 
-use super::driver::{DriverProcess, RunShape};
+use super::driver::{DriverProcess, RunShape, SAMPLES};
 use super::engine::{Answers, PlayedEngine, Tap};
 use super::gateway::PlayedGateway;
 use super::model::Model;
@@ -62,6 +62,8 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
     let shape = RunShape {
         agent: bash_loop(TURNS),
         episodes: EPISODES,
+        samples: SAMPLES,
+        training: None,
     };
     let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
     let folder = super::folder_in_memory()?;

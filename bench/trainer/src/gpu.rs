@@ -165,7 +165,7 @@ fn values(table: &[f32], name: &str, range: Range<usize>) -> Vec<f32> {
 }
 
 /// Time and memory of a step.
-struct Took {
+pub struct Took {
     seconds: f64,
     work: Work,
     /// Whether activations were kept.
@@ -177,7 +177,7 @@ struct Took {
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// One step, from packed rows to changed parameters. Reading the norm on the host waits for the end of the step.
-fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Failure> {
+pub fn one(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<Took, Failure> {
     let began = Instant::now();
     let packing = pack(rows, budget, 1, &Cost::of(&model.config));
     let batches: Vec<MicroBatch> = packing.ranks[0]

@@ -6,10 +6,12 @@
 
 mod cases;
 mod count;
+mod delta;
 mod division;
 mod figures;
 mod gpu;
 mod median;
+mod publish;
 mod published;
 mod ranks;
 mod step;
@@ -46,6 +48,10 @@ enum Command {
         #[arg(long, value_enum)]
         of: Option<published::Model>,
     },
+    /// Measure deltas of published weights between steps, and write the figures.
+    Delta(delta::Flags),
+    /// Measure the publication of a version, and write the figures.
+    Publish(publish::Flags),
     /// Step as one of several ranks, say what it took.
     Rank {
         folder: PathBuf,
@@ -83,6 +89,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Bench(flags) => figures::bench(&flags),
         Command::Gpu(flags) => gpu::bench(&flags),
+        Command::Delta(flags) => delta::bench(&flags),
+        Command::Publish(flags) => publish::bench(&flags),
         Command::Count { tokens, of } => count::show(tokens, of),
         Command::Prepare { folder, case, tiny } => cases::prepare(&folder, case, tiny).map(|line| {
             println!("{line}");

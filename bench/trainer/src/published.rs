@@ -99,7 +99,7 @@ impl Model {
 }
 
 /// A row whose first `prompt` tokens are the same in every row, and whose other tokens, all trained, are its own.
-fn row(at: usize, prompt: usize, completion: usize) -> TrainRow {
+pub fn row(at: usize, prompt: usize, completion: usize) -> TrainRow {
     let token = |seed: usize, i: usize| ((seed + 1) * 7919 + i * 104_729 + i * i % 977) as u32 % 150_000;
     let shared = (0..prompt).map(|i| token(0, i));
     let own = (0..completion).map(|i| token(at + 1, i));

@@ -161,7 +161,7 @@ pub fn step(folder: &Path, how: How, gradients: Option<&Path>) -> Result<Said, F
         seconds: began.elapsed().as_secs_f64(),
         loss,
         norm,
-        peak_bytes: peak_bytes(),
+        peak_bytes: memory("VmHWM:"),
         row_tokens: packing.row_tokens,
         unique_tokens: packing.unique_tokens,
         trained_tokens: packing.ranks[0].iter().map(|pack| pack.entries.len()).sum(),
@@ -180,11 +180,12 @@ pub fn shortened(row: &TrainRow, n: usize) -> TrainRow {
     }
 }
 
-/// Peak memory of this process.
-fn peak_bytes() -> u64 {
+/// Bytes that the kernel reports of this process's memory: `VmRSS:` now, `VmHWM:` at most.
+pub fn memory(line: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = line
+    let kib = status
+        .lines()
+        .find_map(|found| found.strip_prefix(line))
         .and_then(|rest| rest.split_whitespace().next())
         .and_then(|number| number.parse::<u64>().ok());
     kib.unwrap_or_default() * 1024

@@ -84,6 +84,10 @@ pub struct InferencePoolSpec {
     /// and trainer share the volume claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
+    /// Where each replica keeps versions of the weights: the one that serves and the next. Default: a scratch volume
+    /// without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_cache: Option<WeightsCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
     /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,8 +102,8 @@ pub struct InferencePoolSpec {
 }
 
 fn external_runs_elsewhere() -> Rule {
-    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.sharedMemory) && !has(self.resources) && !has(self.routedExperts))")
-        .message("engine.external runs elsewhere: remove lora, modelCache, sharedMemory, resources and routedExperts, they have nothing to apply to")
+    Rule::new("!has(self.engine.external) || (!has(self.lora) && !has(self.modelCache) && !has(self.weightsCache) && !has(self.sharedMemory) && !has(self.resources) && !has(self.routedExperts))")
+        .message("engine.external runs elsewhere: remove lora, modelCache, weightsCache, sharedMemory, resources and routedExperts, they have nothing to apply to")
 }
 
 fn embedded_is_plain() -> Rule {
@@ -155,6 +159,10 @@ pub struct InferencePoolTemplate {
     /// and trainer share the volume claim or folder of the pool described in it. Default: a scratch volume of each pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_cache: Option<ModelCache>,
+    /// Where each replica keeps versions of the weights: the one that serves and the next. Default: a scratch volume
+    /// without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_cache: Option<WeightsCache>,
     /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
     /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -200,6 +208,7 @@ impl InferencePoolTemplate {
             resources: self.resources.clone(),
             shared_memory: self.shared_memory.clone(),
             model_cache: self.model_cache.clone(),
+            weights_cache: self.weights_cache.clone(),
             startup_timeout: self.startup_timeout,
             env: self.env.clone(),
             pod_template: self.pod_template.clone(),
@@ -294,6 +303,30 @@ pub struct ModelCache {
     /// A scratch volume of each pod, not larger than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_limit: Option<Quantity>,
+}
+
+/// A scratch volume of each replica for versions of the weights.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WeightsCache {
+    /// Largest size. While the next version comes, two versions and their deltas are on it: `kubectl grpo plan` adds
+    /// them up. The kubelet evicts a replica that has more on its disk; a full volume in memory delays the version, and
+    /// the replica keeps serving.
+    pub size_limit: Quantity,
+    /// Memory: a file system in the node's memory, from which engines load faster than from most disks. The agent's
+    /// container requests the memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<CacheMedium>,
+}
+
+/// What a scratch volume is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum CacheMedium {
+    /// The node's disk.
+    #[default]
+    Disk,
+    /// The node's memory.
+    Memory,
 }
 
 /// How the pool is.

@@ -291,7 +291,13 @@ impl Range {
             .map_err(|error| format!("{error}; {taken:?}"))?;
         let graded = self
             .grader
-            .grade(&self.task, sandbox.id(), EpisodeEnd::Submitted, Some(&patch))
+            .grade(
+                &self.task,
+                sandbox.id(),
+                EpisodeEnd::Submitted,
+                Some(&patch),
+                async |graded| Ok(graded),
+            )
             .await?;
         let found = graded.record.as_ref().map_or("none", |record| record.status.as_str());
         let mut wrong = Vec::new();

@@ -8,6 +8,18 @@ use std::path::{Path, PathBuf};
 /// Suffix of an incomplete file.
 pub const PARTIAL: &str = ".partial";
 
+/// Written last into a version's folder: with it, the version is complete.
+pub const MANIFEST: &str = "manifest.json";
+
+/// A file beside `whole` while that is not complete: the copy that grows from its beginning (`kind` is empty), or one
+/// of another kind, such as ".chunks".
+pub fn partial(whole: &Path, kind: &str) -> PathBuf {
+    let mut name = whole.as_os_str().to_owned();
+    name.push(kind);
+    name.push(PARTIAL);
+    name.into()
+}
+
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,

@@ -7,7 +7,7 @@
 //! The [`Shelf`] is what this agent has to pass on: files that are complete in its cache, and of those that are being
 //! pulled the chunks that are on disk. A request for a chunk that is on its way waits for it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 use tokio::sync::watch;
 use tokio_util::io::ReaderStream;
 
-use crate::cache::{BadName, Cache, PARTIAL, checked_name};
+use crate::cache::{BadName, Cache, checked_name, partial};
 
 /// How long a request for a chunk waits for it.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -43,10 +43,7 @@ pub fn length_of(chunk: u64, bytes: u64) -> u64 {
 /// The copy of a file that grows by chunks, in any order. A copy that grows from its beginning has another name
 /// ([`crate::pull`]), since its length is what is there.
 pub(crate) fn growing(whole: &Path) -> PathBuf {
-    let mut name = whole.as_os_str().to_owned();
-    name.push(".chunks");
-    name.push(PARTIAL);
-    name.into()
+    partial(whole, ".chunks")
 }
 
 /// Why this agent cannot pass a chunk on.
@@ -60,7 +57,7 @@ pub enum NoChunk {
     Beyond { version: String, file: String, chunk: u64 },
     #[error("chunk {chunk} of {version}/{file} is not here yet; ask again")]
     NotYet { version: String, file: String, chunk: u64 },
-    #[error("chunk {chunk} of {version}/{file} is another member's here too; ask the source")]
+    #[error("this replica does not fetch chunk {chunk} of {version}/{file}; ask the source")]
     NotOwn { version: String, file: String, chunk: u64 },
     #[error("reading {version}/{file}: {cause}")]
     Disk {
@@ -109,8 +106,9 @@ pub struct Shelf {
 /// What is on the shelf; files by the paths of their complete copies.
 #[derive(Debug, Default)]
 struct Content {
-    /// The version that is pulled now: its files come one after the other.
-    pulled: Option<String>,
+    /// The version that is pulled now, and those of its files that this agent fetches, one after the other. It makes
+    /// others from deltas, or needs no deltas: other agents must not wait for these.
+    pulled: Option<(String, HashSet<PathBuf>)>,
     growing: HashMap<PathBuf, Copy>,
     /// Checksums of complete files that this process has verified.
     complete: HashMap<PathBuf, String>,
@@ -128,8 +126,10 @@ struct Copy {
 enum State {
     /// It is here and verified.
     Complete,
-    /// Its version is being pulled.
+    /// It is being pulled.
     Comes,
+    /// Its version is being pulled, without this file.
+    Elsewhere,
     Unknown,
 }
 
@@ -172,6 +172,7 @@ impl Shelf {
             match self.state_of(&whole, &version, sha256) {
                 State::Complete => open = open_if_there(&whole).await.transpose(),
                 State::Comes => return Err(NoChunk::NotYet { version, file, chunk }),
+                State::Elsewhere => return Err(NoChunk::NotOwn { version, file, chunk }),
                 State::Unknown => {}
             }
         }
@@ -196,17 +197,22 @@ impl Shelf {
     fn state_of(&self, whole: &Path, version: &str, sha256: &str) -> State {
         let content = self.content();
         let is_complete = content.complete.get(whole).is_some_and(|found| found == sha256);
-        match content.pulled.as_deref() {
+        match &content.pulled {
             _ if is_complete => State::Complete,
-            Some(pulled) if pulled == version => State::Comes,
+            Some((pulled, fetched)) if pulled == version => match fetched.contains(whole) {
+                true => State::Comes,
+                false => State::Elsewhere,
+            },
             _ => State::Unknown,
         }
     }
 
-    /// Announces the pull of a version: agents that ask for one of its files are told to ask again.
-    pub(crate) fn pulls(&self, version: &str) -> Pulling {
+    /// Announces the pull of these files of a version: agents that ask for one of them are told to ask again, and the
+    /// source for others. An agent with the version before fetches a delta, one without it the whole file: each waited
+    /// for chunks that the other never has.
+    pub(crate) fn pulls(&self, version: &str, fetched: HashSet<PathBuf>) -> Pulling {
         let mut content = self.content();
-        content.pulled = Some(version.to_owned());
+        content.pulled = Some((version.to_owned(), fetched));
         // Files of versions that were removed from the disk.
         content.complete.retain(|whole, _| whole.exists());
         Pulling(self.clone())
@@ -229,6 +235,17 @@ impl Shelf {
         }
     }
 
+    /// Whether this process has verified that a complete file has this checksum. A file of 16 GB takes ten seconds to
+    /// verify, and a prefetched version is verified again before its load, while episodes wait.
+    pub(crate) fn knows(&self, whole: &Path, sha256: &str) -> bool {
+        self.content().complete.get(whole).is_some_and(|found| found == sha256)
+    }
+
+    /// A file is missing, or other than the process knew it.
+    pub(crate) fn lacks(&self, whole: &Path) {
+        self.content().complete.remove(whole);
+    }
+
     /// A complete file has this checksum.
     pub(crate) fn has(&self, whole: &Path, sha256: &str) {
         self.content().complete.insert(whole.to_owned(), sha256.to_owned());
@@ -242,6 +259,15 @@ impl Shelf {
 /// The pull of a version, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Pulling(Shelf);
+
+impl Pulling {
+    /// One more file of the version is fetched.
+    pub(crate) fn fetches(&self, whole: &Path) {
+        if let Some((_, fetched)) = &mut self.0.content().pulled {
+            fetched.insert(whole.to_owned());
+        }
+    }
+}
 
 impl Drop for Pulling {
     fn drop(&mut self) {

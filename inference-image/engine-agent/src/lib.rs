@@ -10,6 +10,7 @@
 
 pub mod cache;
 pub mod chunks;
+mod delta;
 pub mod engine;
 pub mod fetch_model;
 pub mod http;

@@ -12,13 +12,16 @@ pub struct Metrics {
     pub pulled: Pulled,
 }
 
-/// Bytes of weights that were pulled.
+/// Bytes of weights that were pulled, and the use of deltas.
 #[derive(Clone, Debug, Default)]
 pub struct Pulled {
     /// From drivers.
     pub source: Counter,
     /// From other agents.
     pub agents: Counter,
+    /// Files that were made from a delta, and those that had to be fetched whole after all.
+    pub made: Counter,
+    pub not_made: Counter,
 }
 
 impl Metrics {
@@ -61,6 +64,16 @@ impl Metrics {
             "pulled_agents_bytes",
             "Bytes of weights that other replicas passed on",
             self.pulled.agents.clone(),
+        );
+        registry.register(
+            "made_files",
+            "Files of weights made from an earlier version and a delta",
+            self.pulled.made.clone(),
+        );
+        registry.register(
+            "unmade_files",
+            "Files of weights with a delta that could not be used",
+            self.pulled.not_made.clone(),
         );
         registry.register("serves", "1 if the engine serves some version", serves);
         registry.register("behind", "1 if it serves another version than was ordered", behind);

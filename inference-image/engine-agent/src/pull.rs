@@ -2,12 +2,14 @@
 //!
 //! A file grows under a `.partial` name and is renamed when its length and checksum are right, so every file without
 //! this suffix is complete. After an interruption or a restart of the agent, the pull resumes where the partial file
-//! ends (HTTP ranges). Files that are already on disk are checked and not fetched again.
+//! ends (HTTP ranges). Files that are already on disk are not fetched again; each process checks them once.
 //!
-//! A large file of an order with several agents comes by chunks, most of them from those agents
-//! ([`crate::relay`]).
+//! A large file of an order with several agents comes by chunks, most of them from those agents ([`crate::relay`]). A
+//! file with a delta from one on disk is made from both ([`crate::delta`]); then the delta is what is fetched.
 
-use crate::cache::{BadName, Cache, PARTIAL, checked_name};
+use crate::cache::{BadName, Cache, MANIFEST, checked_name, partial};
+use crate::chunks::Pulling;
+use crate::delta::{self, Fitting};
 use crate::relay::{self, Relayed};
 use crate::source::{PullClient, PullError, disk, unreachable};
 use bytes::Bytes;
@@ -23,7 +25,8 @@ use std::sync::atomic::AtomicBool;
 use tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const MANIFEST: &str = "manifest.json";
+/// How often the transfer of a version's delta may be cut before its file is fetched whole.
+const MOST_CUTS: u32 = 3;
 
 /// Largest manifest: it names only a few files.
 const MAX_MANIFEST_BYTES: usize = 4 << 20;
@@ -41,26 +44,72 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
     fs::create_dir_all(&folder).await.map_err(disk(&folder))?;
     let source = order.source.trim_end_matches('/');
     let (bytes, manifest) = manifest(client, &folder, source, order).await?;
-    let _announced = client.shelf.pulls(&order.version);
-    let members = order.relay.as_ref().map_or(0, |relay| relay.members.len());
-    let gone: Vec<AtomicBool> = (0..members).map(|_| AtomicBool::new(false)).collect();
-    for (index, file) in manifest.files.iter().enumerate() {
-        let name = checked_name(&file.name)?;
-        if name == MANIFEST {
-            return Err(BadName(name.to_owned()).into());
+    let mut files = Vec::new();
+    for file in &manifest.files {
+        if checked_name(&file.name)? == MANIFEST {
+            return Err(BadName(file.name.clone()).into());
         }
-        let (url, whole) = (format!("{source}/{name}"), folder.join(name));
+        let fitting = match client.gave_up_delta(&order.version) {
+            true => None,
+            false => delta::fitting(cache, &manifest, file).await,
+        };
+        files.push((file, fitting));
+    }
+    let fetched = files.iter().map(|(file, fitting)| {
+        let fetched = fitting.as_ref().map_or(*file, |fitting| &fitting.delta.file);
+        folder.join(&fetched.name)
+    });
+    let announced = client.shelf.pulls(&order.version, fetched.collect());
+    let members = order.relay.as_ref().map_or(0, |relay| relay.members.len());
+    let version = Version {
+        client,
+        order,
+        folder: &folder,
+        source,
+        announced,
+        gone: (0..members).map(|_| AtomicBool::new(false)).collect(),
+    };
+    for (index, (file, fitting)) in files.iter().enumerate() {
+        let made = match fitting {
+            Some(fitting) => version.make(fitting, file).await?,
+            None => false,
+        };
+        if !made {
+            version.get(index, file).await?;
+        }
+    }
+    drop(version);
+    // Last, as in the store: a folder with a manifest is complete.
+    let path = folder.join(MANIFEST);
+    fs::write(&path, &bytes).await.map_err(disk(&path))?;
+    Ok(Pulled { folder, manifest })
+}
+
+/// A version that is being pulled.
+struct Version<'a> {
+    client: &'a PullClient,
+    order: &'a WeightsOrder,
+    folder: &'a Path,
+    source: &'a str,
+    announced: Pulling,
+    /// For each agent of the order, whether it failed to answer.
+    gone: Vec<AtomicBool>,
+}
+
+impl Version<'_> {
+    /// Fetches one file: from the source, or by chunks from several agents. `index` is its position among the files of
+    /// the version. Its name is a checked one.
+    async fn get(&self, index: usize, file: &WeightsFile) -> Result<(), PullError> {
+        let Self { client, order, .. } = self;
+        let (url, whole) = (format!("{}/{}", self.source, file.name), self.folder.join(&file.name));
         let shared = order.relay.as_ref().filter(|_| relay::is_worth_it(file));
         match shared.filter(|_| !client.distrusts(&order.version)) {
             None => {
                 relay::forget(&whole).await?;
-                fetch(client, &folder, &url, file).await?;
+                fetch(client, self.folder, &url, file).await?;
                 client.shelf.has(&whole, &file.sha256);
             }
-            Some(_) if is_whole(&whole, file).await.map_err(disk(&whole))? => {
-                relay::forget(&whole).await?;
-                client.shelf.has(&whole, &file.sha256);
-            }
+            Some(_) if is_whole(client, &whole, file).await? => relay::forget(&whole).await?,
             Some(members) => {
                 let relayed = Relayed {
                     relay: members,
@@ -69,7 +118,7 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
                     file,
                     url: &url,
                     whole: &whole,
-                    gone: &gone,
+                    gone: &self.gone,
                 };
                 let fetched = relay::fetch(client, &relayed).await;
                 // Which agent sent the wrong chunk is unknown: the next attempt asks the source alone.
@@ -79,11 +128,47 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
                 fetched?;
             }
         }
+        Ok(())
     }
-    // Last, as in the store: a folder with a manifest is complete.
-    let path = folder.join(MANIFEST);
-    fs::write(&path, &bytes).await.map_err(disk(&path))?;
-    Ok(Pulled { folder, manifest })
+
+    /// Makes a file from one on disk and its delta, which is fetched; false if it must be fetched whole.
+    ///
+    /// # Errors
+    ///
+    /// If the transfer was cut: the next attempt continues, at most [`MOST_CUTS`] times.
+    async fn make(&self, fitting: &Fitting<'_>, file: &WeightsFile) -> Result<bool, PullError> {
+        let whole = self.folder.join(&file.name);
+        if is_whole(self.client, &whole, file).await? {
+            return Ok(true);
+        }
+        let name = &fitting.delta.file.name;
+        let why = match self.get(fitting.index, &fitting.delta.file).await {
+            Ok(()) => match delta::make(fitting, &self.folder.join(name), file, &whole).await {
+                Ok(()) => {
+                    // What an earlier pull fetched of it.
+                    relay::forget(&whole).await?;
+                    relay::remove(&partial(&whole, "")).await?;
+                    self.client.shelf.has(&whole, &file.sha256);
+                    self.client.pulled.made.inc();
+                    return Ok(true);
+                }
+                Err(why) => why.to_string(),
+            },
+            Err(cut @ (PullError::Unreachable { .. } | PullError::Short { .. }))
+                if self.client.delta_was_cut(&self.order.version) <= MOST_CUTS =>
+            {
+                return Err(cut);
+            }
+            Err(why) => why.to_string(),
+        };
+        tracing::warn!("no file was made from {name}: {why}; {} is fetched whole", file.name);
+        self.client.pulled.not_made.inc();
+        self.client.give_up_delta(&self.order.version);
+        // Its bytes may be what the whole file lacks.
+        relay::remove(&self.folder.join(name)).await?;
+        self.announced.fetches(&whole);
+        Ok(false)
+    }
 }
 
 /// The ordered manifest: from disk if it is there, otherwise from the source.
@@ -128,10 +213,10 @@ async fn manifest(
 async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile) -> Result<(), PullError> {
     let expected = file.sha256.to_ascii_lowercase();
     let whole = folder.join(&file.name);
-    if is_whole(&whole, file).await.map_err(disk(&whole))? {
+    if is_whole(client, &whole, file).await? {
         return Ok(());
     }
-    let partial = folder.join(format!("{}{PARTIAL}", file.name));
+    let partial = partial(&whole, "");
     let (mut have, mut digest) = digest_of(&partial).await.map_err(disk(&partial))?.unwrap_or_default();
     if have > file.bytes {
         fs::remove_file(&partial).await.map_err(disk(&partial))?;
@@ -185,12 +270,20 @@ async fn fetch(client: &PullClient, folder: &Path, url: &str, file: &WeightsFile
     fs::rename(&partial, &whole).await.map_err(disk(&whole))
 }
 
-/// Whether a file is on disk with the right length and checksum.
-async fn is_whole(path: &Path, file: &WeightsFile) -> io::Result<bool> {
-    let found = digest_of(path).await?;
-    Ok(found.is_some_and(|(bytes, digest)| {
+/// Whether a file is on disk with the right length and checksum; then it is on the shelf.
+async fn is_whole(client: &PullClient, path: &Path, file: &WeightsFile) -> Result<bool, PullError> {
+    if client.shelf.knows(path, &file.sha256) && fs::metadata(path).await.is_ok_and(|found| found.len() == file.bytes) {
+        return Ok(true);
+    }
+    let found = digest_of(path).await.map_err(disk(path))?;
+    let is_whole = found.is_some_and(|(bytes, digest)| {
         bytes == file.bytes && hex::encode(digest.finalize()).eq_ignore_ascii_case(&file.sha256)
-    }))
+    });
+    match is_whole {
+        true => client.shelf.has(path, &file.sha256),
+        false => client.shelf.lacks(path),
+    }
+    Ok(is_whole)
 }
 
 /// Appends the stream to the file, at most `room` bytes.

@@ -24,7 +24,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::cache::PARTIAL;
+use crate::cache::partial;
 use crate::chunks::{Growing, Present, chunks_of, growing, length_of};
 use crate::source::{PullClient, PullError, disk, unreachable};
 
@@ -146,7 +146,7 @@ impl Copy {
         let own = (0..chunks as u64).map(|chunk| relayed.is_own(chunk)).collect();
         let mut append = OpenOptions::new();
         // A pull that began before there were other agents.
-        remove(&plain_of(relayed.whole)).await?;
+        remove(&partial(relayed.whole, "")).await?;
         let listed = append
             .create(true)
             .append(true)
@@ -185,20 +185,10 @@ impl Copy {
 
 /// The list of a copy's chunks: their numbers, 8 bytes each.
 fn list_of(whole: &Path) -> PathBuf {
-    let mut name = whole.as_os_str().to_owned();
-    name.push(".list");
-    name.push(PARTIAL);
-    name.into()
+    partial(whole, ".list")
 }
 
-/// The copy of a pull without other agents.
-fn plain_of(whole: &Path) -> PathBuf {
-    let mut name = whole.as_os_str().to_owned();
-    name.push(PARTIAL);
-    name.into()
-}
-
-async fn remove(path: &Path) -> Result<(), PullError> {
+pub(crate) async fn remove(path: &Path) -> Result<(), PullError> {
     match fs::remove_file(path).await {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(disk(path)(error)),
         _ => Ok(()),

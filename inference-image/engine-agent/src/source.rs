@@ -75,6 +75,8 @@ pub struct PullClient {
     pub(crate) pulled: Pulled,
     /// The version of which chunks of other agents were wrong.
     distrusted: Arc<Mutex<Option<String>>>,
+    /// The last version whose delta was cut, how often, and whether it is fetched without its delta from now on.
+    cut: Arc<Mutex<(String, u32, bool)>>,
 }
 
 impl PullClient {
@@ -91,6 +93,7 @@ impl PullClient {
             shelf,
             pulled,
             distrusted: Arc::default(),
+            cut: Arc::default(),
         })
     }
 
@@ -107,6 +110,31 @@ impl PullClient {
     /// From now on all of a version comes from its source.
     pub(crate) fn distrust(&self, version: &str) {
         *self.distrusted.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.to_owned());
+    }
+
+    /// The transfer of a version's delta was cut; how often so far.
+    pub(crate) fn delta_was_cut(&self, version: &str) -> u32 {
+        self.with_cuts(version, |(_, times, _)| {
+            *times += 1;
+            *times
+        })
+    }
+
+    /// From now on a version is fetched without its delta.
+    pub(crate) fn give_up_delta(&self, version: &str) {
+        self.with_cuts(version, |(.., gave_up)| *gave_up = true);
+    }
+
+    pub(crate) fn gave_up_delta(&self, version: &str) -> bool {
+        self.with_cuts(version, |(.., gave_up)| *gave_up)
+    }
+
+    fn with_cuts<T>(&self, version: &str, of: impl FnOnce(&mut (String, u32, bool)) -> T) -> T {
+        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        if cut.0 != version {
+            *cut = (version.to_owned(), 0, false);
+        }
+        of(&mut cut)
     }
 
     pub(crate) fn distrusts(&self, version: &str) -> bool {

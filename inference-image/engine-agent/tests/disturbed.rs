@@ -2,8 +2,9 @@
 //! sample it, and no replica stays behind.
 //!
 //! Agents are processes, engines are real ones. Each version has a random model, which the engines load, and a large
-//! file, which comes in chunks from several agents. Meanwhile every replica is asked for samples, and each answer is
-//! compared with that of a separate engine of the version it names. `GRPO_SYNCS`: how many syncs; `make test-syncs`.
+//! file with a delta from the version before; whole or as the delta, it comes in chunks from several agents. Meanwhile
+//! every replica is asked for samples, and each answer is compared with that of a separate engine of the version it
+//! names. `GRPO_SYNCS`: how many syncs; `make test-syncs`.
 
 use crate::support::engine::{self, Random, Running};
 use crate::support::{Source, bearing, driver, engines, model_of};
@@ -24,8 +25,10 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 const REPLICAS: usize = 3;
-/// Three chunks.
-const LARGE: usize = 2 * Relay::CHUNK as usize + 77;
+/// Five chunks. A part of it is new in each version: the delta has two.
+const LARGE: usize = 4 * Relay::CHUNK as usize + 77;
+const NEW: usize = LARGE / 3;
+const DELTA: &str = "large.bin.delta";
 /// A sync that takes longer is stuck.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -33,8 +36,14 @@ const LIMIT: Duration = Duration::from_secs(180);
 #[derive(Clone, Copy, Debug)]
 enum Disturbance {
     Nothing,
-    /// The source ends a transfer of the large file early.
+    /// The source ends a transfer early: that of the delta, or of the whole file of a version without one.
+    CutDelta(usize),
     Cut(usize),
+    /// A replica's copy of the version before has another byte.
+    WrongBase(usize),
+    /// The delta at the source has another byte, or is not there.
+    SpoiltDelta,
+    NoDelta,
     /// An agent is killed, and starts again.
     Killed(usize),
     /// Another replica takes the place of one: its disk is empty.
@@ -52,14 +61,18 @@ enum Disturbance {
 impl Disturbance {
     fn any(random: &mut Random) -> Self {
         let replica = random.below(REPLICAS as u64) as usize;
-        match random.below(8) {
+        match random.below(12) {
             0 => Self::Nothing,
-            1 => Self::Cut(random.below(LARGE as u64) as usize),
+            1 => Self::CutDelta(random.below(NEW as u64) as usize),
             2 => Self::Killed(replica),
             3 => Self::Joins(replica),
             4 => Self::EngineStarts(replica),
             5 => Self::WrongOrder(replica),
             6 => Self::OtherMembers,
+            7 => Self::WrongBase(replica),
+            8 => Self::SpoiltDelta,
+            9 => Self::NoDelta,
+            10 => Self::Cut(random.below(LARGE as u64) as usize),
             _ => Self::Superseded,
         }
     }
@@ -181,15 +194,15 @@ impl Pool {
         format!("http://127.0.0.1:{}", self.replicas[replica].port)
     }
 
-    /// Publishes a version with a model and a large file of its own.
-    async fn publish(&self, version: &str, seed: u64) -> WeightsOrder {
+    /// Publishes a version with a model of its own, and a large file with a delta from that of `base`.
+    async fn publish(&self, version: &str, seed: u64, base: Option<&str>) -> WeightsOrder {
         let model = model_of(seed);
         let read = |name: &str| std::fs::read(model.path().join(name)).unwrap();
         let mut random = Random(seed);
-        let large = std::iter::repeat_with(|| random.next().to_le_bytes())
-            .flatten()
-            .take(LARGE)
-            .collect();
+        let mut large = base.map_or_else(|| vec![0; LARGE], |base| self.source.file(&format!("{base}/large.bin")));
+        for word in large[..NEW].chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes());
+        }
         let tensors = grpo_engine::model::Model::load(model.path(), version, None)
             .unwrap()
             .sha256;
@@ -200,7 +213,19 @@ impl Pool {
         ];
         let samples = sampled(model.path()).await;
         self.expected.lock().unwrap().insert(version.to_owned(), samples);
-        self.source.publish_files(version, files, &tensors, |_| {})
+        let order = self.source.publish_files(version, files, &tensors, |_| {});
+        match base {
+            Some(base) => self.source.add_delta(&order, base, "large.bin"),
+            None => order,
+        }
+    }
+
+    /// Changes a byte of a replica's copy of a version.
+    fn spoil(&self, replica: usize, version: &str) {
+        let copy = self.replicas[replica].cache.path().join(version).join("large.bin");
+        let mut bytes = std::fs::read(&copy).unwrap();
+        bytes[LARGE - 1] ^= 1;
+        std::fs::write(&copy, bytes).unwrap();
     }
 
     /// The order for a replica, with these members.
@@ -320,10 +345,21 @@ async fn disturbed_syncs_end_with_every_replica_at_the_version_and_no_answer_of_
     for step in 1..=syncs {
         let version = format!("a-v{step}");
         let disturbance = Disturbance::any(&mut random);
-        let order = pool.publish(&version, 100 + step).await;
+        let base = (step > 1 && !matches!(disturbance, Disturbance::Cut(_))).then(|| format!("a-v{}", step - 1));
+        let order = pool.publish(&version, 100 + step, base.as_deref()).await;
         pool.source.keep_only(&version);
         match disturbance {
             Disturbance::Cut(bytes) => pool.source.break_after(&format!("{version}/large.bin"), bytes),
+            Disturbance::CutDelta(bytes) if base.is_some() => {
+                pool.source.break_after(&format!("{version}/{DELTA}"), bytes);
+            }
+            Disturbance::WrongBase(replica) => {
+                if let Some(base) = &base {
+                    pool.spoil(replica, base);
+                }
+            }
+            Disturbance::SpoiltDelta if base.is_some() => pool.source.corrupt(&format!("{version}/{DELTA}")),
+            Disturbance::NoDelta if base.is_some() => pool.source.remove(&format!("{version}/{DELTA}")),
             Disturbance::WrongOrder(replica) => {
                 let wrong = WeightsOrder {
                     manifest_sha256: "0".repeat(64),
@@ -332,7 +368,7 @@ async fn disturbed_syncs_end_with_every_replica_at_the_version_and_no_answer_of_
                 pool.tell(replica, &wrong, pool.members()).await;
             }
             Disturbance::Superseded => {
-                let other = pool.publish(&format!("b-v{step}"), 10_000 + step).await;
+                let other = pool.publish(&format!("b-v{step}"), 10_000 + step, None).await;
                 for replica in 1..REPLICAS {
                     pool.tell(replica, &other, pool.members()).await;
                 }

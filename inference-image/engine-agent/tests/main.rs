@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod delta;
 mod disturbed;
 mod engines;
 mod fetch_model;

@@ -4,14 +4,15 @@
 //! It implements vLLM's completion API, so the driver sees no difference. Unlike vLLM, it guarantees that an answer is
 //! a function of the request, its seed and the weights, bit for bit. Concurrent requests do not change it.
 //!
-//! Requests: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop; [`prefix`]
-//! reuse, [`sampling`]) → answer. [`chat`] turns a conversation in text into such a request. New weights: `/admin/load`
-//! → [`model`] (read and checked beside the running loop) → inbox → loop.
+//! Requests: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop, within its
+//! [`memory`]; [`prefix`] reuse, [`sampling`]) → answer. [`chat`] turns a conversation in text into such a request. New
+//! weights: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
 
 pub mod chat;
 pub mod http;
 pub mod inbox;
 pub mod job;
+mod memory;
 pub mod metrics;
 pub mod model;
 pub mod prefix;
@@ -48,6 +49,8 @@ pub struct Options {
     pub threads: usize,
     /// Memory for keys and values of shared prefixes.
     pub prefix_cache_bytes: usize,
+    /// Memory for keys and values of running rows; unless given, by the memory of the container ([`memory`]).
+    pub kv_bytes: Option<usize>,
 }
 
 /// Why an engine could not start or stopped.
@@ -93,7 +96,14 @@ pub async fn serve(
         max_rows: options.max_rows,
         threads: options.threads,
         prefix_bytes: options.prefix_cache_bytes,
+        kv_bytes: options
+            .kv_bytes
+            .unwrap_or_else(|| memory::kv_bytes_here(options.prefix_cache_bytes)),
     };
+    tracing::info!(
+        mib = limits.kv_bytes >> 20,
+        "memory for keys and values of running rows"
+    );
     let scheduler = Scheduler::new(inbox.clone(), report.clone(), metrics.clone(), Arc::new(model), limits);
     // Dropped when the loop ends, also by a panic.
     let (alive, ended) = oneshot::channel::<()>();

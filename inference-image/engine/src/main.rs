@@ -36,6 +36,10 @@ struct Flags {
     /// Memory for keys and values of shared beginnings.
     #[arg(long, default_value_t = 256)]
     prefix_cache_mib: usize,
+    /// Memory for keys and values of running rows; others wait. By default what the container's memory leaves beside
+    /// two models.
+    #[arg(long)]
+    kv_mib: Option<usize>,
 }
 
 #[tokio::main]
@@ -68,6 +72,7 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         max_waiting: flags.max_waiting,
         threads: flags.threads,
         prefix_cache_bytes: flags.prefix_cache_mib << 20,
+        kv_bytes: flags.kv_mib.map(|mib| mib << 20),
     };
     let shutdown = async move {
         tokio::select! {

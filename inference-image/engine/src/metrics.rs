@@ -8,6 +8,7 @@ use prometheus_client::registry::Registry;
 pub struct Metrics {
     pub running: Gauge,
     pub waiting: Gauge,
+    pub kv_bytes: Gauge,
     pub requests: Counter,
     pub refused: Counter,
     pub prompt_tokens: Counter,
@@ -22,6 +23,11 @@ impl Metrics {
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("grpo_engine");
         registry.register("rows_running", "Rows in the current pass", self.running.clone());
+        registry.register(
+            "kv_bytes",
+            "Bytes of keys and values that running rows may come to need",
+            self.kv_bytes.clone(),
+        );
         registry.register("requests_waiting", "Requests not yet taken in", self.waiting.clone());
         registry.register("requests", "Completion requests taken", self.requests.clone());
         registry.register("requests_refused", "Completion requests refused", self.refused.clone());

@@ -37,6 +37,7 @@ pub struct Scheduler {
     metrics: Arc<Metrics>,
     max_rows: usize,
     prefix_bytes: usize,
+    kv_bytes: usize,
     model: Arc<Model>,
     prefixes: PrefixCache,
     jobs: HashMap<JobNumber, OpenJob>,
@@ -68,6 +69,8 @@ struct Row {
     logits: Vec<f32>,
     /// Tokens to read in this pass.
     reading: usize,
+    /// Bytes of its keys and values when it is as long as it may become.
+    kv_bytes: usize,
 }
 
 impl Row {
@@ -92,6 +95,7 @@ impl Scheduler {
             metrics,
             max_rows: limits.max_rows.max(1),
             prefix_bytes: limits.prefix_bytes,
+            kv_bytes: limits.kv_bytes,
             model,
             prefixes,
             jobs: HashMap::new(),
@@ -147,6 +151,10 @@ impl Scheduler {
             .prompts
             .iter()
             .flat_map(|prompt| std::iter::repeat_n(prompt, job.samples as usize));
+        let kv_bytes = |prompt: &Vec<u32>| {
+            let longest = (prompt.len() + job.max_tokens).min(self.model.max_context);
+            longest.div_ceil(BLOCK_LEN) * self.model.decoder.block_bytes()
+        };
         let rows = prompts.enumerate().map(|(index, prompt)| Row {
             job: number,
             index: index as u32,
@@ -158,6 +166,7 @@ impl Scheduler {
             logprobs: Vec::new(),
             logits: Vec::new(),
             reading: 0,
+            kv_bytes: kv_bytes(prompt),
         });
         let before = self.waiting.len();
         self.waiting.extend(rows);
@@ -179,9 +188,18 @@ impl Scheduler {
         self.running.retain(|row| self.jobs.contains_key(&row.job));
     }
 
+    /// Rows enter in their order while there are places, and memory for the longest that all of them may become: a row
+    /// that runs never has to leave. One that is larger than the memory runs alone.
     fn admit(&mut self) {
-        let places = self.max_rows.saturating_sub(self.running.len()).min(self.waiting.len());
-        self.running.extend(self.waiting.drain(..places));
+        let mut taken: usize = self.running.iter().map(|row| row.kv_bytes).sum();
+        while self.running.len() < self.max_rows
+            && let Some(row) = self.waiting.front()
+            && (self.running.is_empty() || taken.saturating_add(row.kv_bytes) <= self.kv_bytes)
+        {
+            taken = taken.saturating_add(row.kv_bytes);
+            self.running.extend(self.waiting.pop_front());
+        }
+        self.metrics.kv_bytes.set(taken as i64);
     }
 
     /// Decides how many tokens each row reads: one if it samples, a share of the budget if it reads its prompt.
@@ -338,6 +356,8 @@ pub struct SchedulerLimits {
     pub max_rows: usize,
     pub threads: usize,
     pub prefix_bytes: usize,
+    /// For keys and values of running rows.
+    pub kv_bytes: usize,
 }
 
 /// Lets a row reuse the cached blocks of its prompt. At least one token is left to read, for its logits.

@@ -5,6 +5,7 @@
 mod chat;
 mod support;
 
+use grpo_engine::Options;
 use grpo_engine_protocol::{
     CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, FinishReason, LoadResponse, ModelList, Prompt,
 };
@@ -251,6 +252,50 @@ async fn more_requests_than_may_wait_are_refused_and_the_others_are_answered() {
         }
     }
     assert!((1..20).contains(&refused), "{refused} of 20 were refused");
+}
+
+/// Forward passes so far.
+async fn passes(engine: &Running) -> u64 {
+    let metrics = engine
+        .client
+        .get(format!("{}/metrics", engine.url))
+        .send()
+        .await
+        .unwrap();
+    let metrics = metrics.text().await.unwrap();
+    let line = metrics
+        .lines()
+        .find(|line| line.starts_with("grpo_engine_passes_total"))
+        .unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_wait_until_there_is_memory_for_their_keys_and_values_and_one_always_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    write_model(dir.path(), 1);
+    let request = CompletionRequest {
+        n: 8,
+        ignore_eos: true,
+        ..CompletionRequest::of_tokens("policy", vec![5, 6, 7], 40, 3)
+    };
+    let model = grpo_engine::model::Model::load(dir.path(), "base", None).unwrap();
+    let row = 43_usize.div_ceil(grpo_model::decode::BLOCK_LEN) * model.decoder.block_bytes();
+    let mut answers = Vec::new();
+    for (kv_bytes, at_a_time) in [(None, 8), (Some(4 * row), 4), (Some(2 * row - 1), 1), (Some(0), 1)] {
+        let engine = start(Options {
+            kv_bytes,
+            ..options(dir.path())
+        })
+        .await;
+        answers.push(bits(&engine.complete(&request).await.unwrap()));
+        let (found, least) = (passes(&engine).await, 40 * 8 / at_a_time);
+        assert!(
+            (least..least + 12).contains(&found),
+            "{kv_bytes:?}: {found} passes, not about {least}"
+        );
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

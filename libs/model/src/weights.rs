@@ -155,23 +155,37 @@ const HASHED: usize = 1 << 14;
 #[derive(Clone, Debug, Default)]
 pub struct TensorsDigest {
     by_name: BTreeMap<String, [u8; 32]>,
+    /// A tensor of which values are missing: its name, the digest so far, how many are missing.
+    open: Option<(String, Sha256, usize)>,
 }
 
 impl TensorsDigest {
+    /// Adds the next values of a tensor: all of them, or a part that the next calls complete.
     pub fn add(&mut self, name: &str, shape: &[usize], values: &[f32]) {
-        let mut sha = Sha256::new();
-        sha.update(name.as_bytes());
-        sha.update([0]);
-        for dimension in shape {
-            sha.update((*dimension as u64).to_le_bytes());
-        }
+        let (mut sha, missing) = match self.open.take().filter(|(open, ..)| open == name) {
+            Some((_, sha, missing)) => (sha, missing),
+            None => {
+                let mut sha = Sha256::new();
+                sha.update(name.as_bytes());
+                sha.update([0]);
+                for dimension in shape {
+                    sha.update((*dimension as u64).to_le_bytes());
+                }
+                (sha, shape.iter().product())
+            }
+        };
         let mut buffer = Vec::with_capacity(4 * HASHED.min(values.len()));
         for piece in values.chunks(HASHED) {
             buffer.clear();
             buffer.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
             sha.update(&buffer);
         }
-        self.by_name.insert(name.to_owned(), sha.finalize().into());
+        match missing.saturating_sub(values.len()) {
+            0 => {
+                self.by_name.insert(name.to_owned(), sha.finalize().into());
+            }
+            missing => self.open = Some((name.to_owned(), sha, missing)),
+        }
     }
 
     pub fn finish(&self) -> String {

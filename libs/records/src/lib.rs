@@ -43,6 +43,7 @@ pub mod supervised;
 pub mod trainer;
 pub mod turn;
 pub mod validation;
+pub mod verdict;
 pub mod weights;
 
 pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows, Supervised};
@@ -62,4 +63,5 @@ pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
-pub use weights::{WeightsFile, WeightsManifest};
+pub use verdict::VerdictRecord;
+pub use weights::{WeightsDelta, WeightsFile, WeightsManifest};

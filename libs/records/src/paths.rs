@@ -165,6 +165,11 @@ pub fn reward(episode: &str) -> String {
     format!("{episode}/reward.json")
 }
 
+/// The verdict on an episode whose record is not written yet.
+pub fn verdict(episode: &str) -> String {
+    format!("{episode}/verdict.json")
+}
+
 pub fn meta(episode: &str) -> String {
     format!("{episode}/meta.json")
 }

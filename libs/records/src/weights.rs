@@ -13,6 +13,27 @@ pub struct WeightsFile {
     pub sha256: String,
 }
 
+/// A delta (crate `grpo-weights-delta`) that makes a file of this version from the file of that name of an earlier one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WeightsDelta {
+    /// The name of the file in both versions; one of this version's [`WeightsManifest::files`].
+    pub of: String,
+    /// The earlier version.
+    pub base: String,
+    /// Checksum of the earlier version's file.
+    pub base_sha256: String,
+    /// The delta, in this version's folder.
+    pub file: WeightsFile,
+}
+
+impl WeightsDelta {
+    /// The name of the delta of a file. Engines load files that end in `.safetensors`, and so not this one.
+    pub fn name_of(file: &str) -> String {
+        format!("{file}.delta")
+    }
+}
+
 /// The contents and the origin of a version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -24,7 +45,11 @@ pub struct WeightsManifest {
     /// The version this one was trained from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// What engines load. Every file is whole, so each version can be fetched without an earlier one.
     pub files: Vec<WeightsFile>,
+    /// Ways to get some of the files with fewer bytes. A store that was copied may lack them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deltas: Vec<WeightsDelta>,
     /// Checksum of names, shapes and values, independent of their layout in files. An engine reports it after loading.
     pub tensors_sha256: String,
 }

@@ -11,6 +11,7 @@ mod once;
 pub mod plan;
 mod records;
 mod rewarding;
+mod verdict;
 pub mod work;
 
 use self::abort::Abort;
@@ -38,7 +39,7 @@ use grpo_chat_template::ChatTemplate;
 use grpo_crds::grpo_run::OnSync;
 use grpo_records::reward::Ended;
 use grpo_records::store::sha256_hex;
-use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RewardAnswer, RunStore, VoidReason, Writer, paths};
+use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -447,46 +448,10 @@ impl Episodes {
             log: None,
             message: Some(cause.message),
             took: Duration::ZERO,
-            of_this_task: true,
+            task: Some(self.grader.graded(&plan.task)),
         };
         self.write_meta(plan, dir, attempt, trajectory, None, graded, Worth::default())
             .await
-    }
-
-    async fn graded(
-        &self,
-        plan: &EpisodePlan,
-        dir: &str,
-        end: EpisodeEnd,
-        patch: Option<&Bytes>,
-    ) -> Result<Graded, DriverError> {
-        if self.rewards.is_some()
-            && let Some(known) = self.store.read_if_there::<RewardAnswer>(&paths::reward(dir)).await?
-        {
-            // The outcome in the question to the reward service stands: a second grading of a flaky test could differ.
-            return Ok(Graded {
-                outcome: known.outcome,
-                record: known.grade,
-                log: None,
-                message: None,
-                took: Duration::ZERO,
-                of_this_task: false,
-            });
-        }
-        if let Some(patch) = patch {
-            let log = paths::grade_log(dir);
-            if self.store.exists(&log).await? {
-                let log = self.store.bytes(&log).await?;
-                let again = self
-                    .grader
-                    .judge_again(&plan.task, patch, &String::from_utf8_lossy(&log))
-                    .await?;
-                if let Some(graded) = again {
-                    return Ok(graded);
-                }
-            }
-        }
-        self.grader.grade(&plan.task, dir, end, patch).await
     }
 
     /// The id differs by attempt, weights and driver: two drivers that live at once begin no episode in the same

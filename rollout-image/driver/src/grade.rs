@@ -8,9 +8,12 @@
 //! not if their names are.
 
 mod control;
+mod graded;
 mod known;
 mod packages;
 mod trial;
+
+pub use self::graded::Graded;
 
 use self::control::NoControl;
 use self::known::{Known, Shared, entry};
@@ -36,19 +39,6 @@ use tokio::sync::{Mutex, OnceCell};
 const MAX_LOG: u64 = 16 << 20;
 /// How long applying a patch may take, in seconds.
 const APPLY_TIMEOUT: u64 = 120;
-
-/// An outcome with the record and the log of its grading.
-#[derive(Clone, Debug)]
-pub struct Graded {
-    pub outcome: Outcome,
-    pub record: Option<GradeRecord>,
-    /// The log behind the verdict.
-    pub log: Option<String>,
-    pub message: Option<String>,
-    pub took: Duration,
-    /// Graded now, with the task's current image and time limit. An earlier driver may have graded with others.
-    pub of_this_task: bool,
-}
 
 /// Grades the patches of one run.
 pub struct Grader {
@@ -117,13 +107,21 @@ impl Grader {
         let (Some(task), Some(patch), Some(record)) = (&meta.graded, &meta.patch_sha256, &meta.grade) else {
             return;
         };
-        if meta.patch_bytes == 0 || record.reused_from.is_some() || !meta.outcome.is_verdict() {
+        if meta.patch_bytes > 0 {
+            self.reuse(task, patch, &meta.key.dir(meta.attempt), &meta.outcome, record)
+                .await;
+        }
+    }
+
+    /// Makes the verdict on a patch, which the episode in `folder` has, available for reuse.
+    pub async fn reuse(&self, task: &GradedTask, patch: &str, folder: &str, outcome: &Outcome, record: &GradeRecord) {
+        if record.reused_from.is_some() || !outcome.is_verdict() {
             return;
         }
         let slot = entry(&self.verdicts, known::key(task, patch)).await;
         slot.lock().await.get_or_insert_with(|| Known {
-            folder: meta.key.dir(meta.attempt),
-            outcome: meta.outcome.clone(),
+            folder: folder.to_owned(),
+            outcome: outcome.clone(),
             record: record.clone(),
         });
     }
@@ -133,42 +131,53 @@ impl Grader {
         task.graded(self.timeout)
     }
 
-    /// The verdict on an episode. `patch` is `None` if none could be taken.
-    pub async fn grade(
+    /// The verdict on an episode. `patch` is `None` if none could be taken. A verdict with a grader, or one that is
+    /// taken over, goes through `keep`, which makes it durable and returns the one that counts: identical patches take
+    /// it over after that only.
+    pub async fn grade<K: Future<Output = Result<Graded, DriverError>>>(
         &self,
         task: &Task,
         folder: &str,
         end: EpisodeEnd,
         patch: Option<&Bytes>,
+        keep: impl FnOnce(Graded) -> K,
     ) -> Result<Graded, DriverError> {
         let began = std::time::Instant::now();
+        let graded_task = self.graded(task);
         if let Some(outcome) = outcome::without_grader(end, patch.map(|p| p.as_ref())) {
             let status = if patch.is_some_and(Bytes::is_empty) {
                 "EmptyPatch"
             } else {
                 "NoPatch"
             };
-            return Ok(without_grader(outcome, status, Vec::new()));
+            return Ok(Graded::without_grader(outcome, status, Vec::new(), graded_task));
         }
         let patch = patch.cloned().unwrap_or_default();
-        let slot = entry(&self.verdicts, known::key(&self.graded(task), &sha256_hex(&patch))).await;
+        let slot = entry(&self.verdicts, known::key(&graded_task, &sha256_hex(&patch))).await;
         // Identical patches wait here for the first one and reuse its verdict.
         let mut known = slot.lock().await;
-        if let Some(known) = known.as_ref() {
-            return Ok(known.taken_over(began.elapsed()));
+        if let Some(found) = known.as_ref() {
+            let taken = found.taken_over(began.elapsed(), graded_task);
+            drop(known);
+            return keep(taken).await;
         }
-        let graded = self.decide(task, folder, &patch).await?;
-        if let (true, Some(record)) = (graded.outcome.is_verdict(), &graded.record) {
+        let decided = self.decide(task, folder, &patch).await?;
+        let graded = Graded {
+            took: began.elapsed(),
+            ..decided
+        };
+        if !graded.outcome.is_verdict() {
+            return Ok(graded);
+        }
+        let graded = keep(graded).await?;
+        if let Some(record) = graded.record.as_ref().filter(|record| record.reused_from.is_none()) {
             *known = Some(Known {
                 folder: folder.to_owned(),
                 outcome: graded.outcome.clone(),
                 record: record.clone(),
             });
         }
-        Ok(Graded {
-            took: began.elapsed(),
-            ..graded
-        })
+        Ok(graded)
     }
 
     /// Judges a log that an earlier driver stored before it died; `None` if the log shows no result.
@@ -183,7 +192,7 @@ impl Grader {
             log: None,
             message: None,
             took: Duration::ZERO,
-            of_this_task: false,
+            task: None,
         }))
     }
 
@@ -192,7 +201,12 @@ impl Grader {
         let mut notes: Vec<String> = applied.note().into_iter().collect();
         let patch = &applied.patch;
         if patch.is_empty() {
-            return Ok(without_grader(Outcome::Unresolved, "EmptyPatch", notes));
+            return Ok(Graded::without_grader(
+                Outcome::Unresolved,
+                "EmptyPatch",
+                notes,
+                self.graded(task),
+            ));
         }
         let mut attempts = Vec::new();
         let mut control = None;
@@ -228,7 +242,7 @@ impl Grader {
                     log: tried.log,
                     message,
                     took: Duration::ZERO,
-                    of_this_task: true,
+                    task: Some(self.graded(task)),
                 });
             }
         }
@@ -438,21 +452,6 @@ fn without_log(attempt: Attempt, error: &SandboxError) -> Tried {
         report: None,
         log: None,
         note: Some(error.to_string()),
-    }
-}
-
-fn without_grader(outcome: Outcome, status: &str, notes: Vec<String>) -> Graded {
-    Graded {
-        outcome,
-        record: Some(GradeRecord {
-            status: status.to_owned(),
-            notes,
-            ..GradeRecord::default()
-        }),
-        log: None,
-        message: None,
-        took: Duration::ZERO,
-        of_this_task: true,
     }
 }
 

@@ -1,7 +1,8 @@
 //! The official grader as a worker process, and grading with it.
 
 use crate::world::{self, World};
-use grpo_driver::grade::Grader;
+use grpo_driver::fault::DriverError;
+use grpo_driver::grade::{Graded, Grader};
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
 use grpo_driver::retry::Budget;
 use grpo_driver::sandbox::Gateway;
@@ -203,7 +204,7 @@ async fn a_patch_that_hangs_its_evaluation_is_unresolved_and_never_a_void() {
     let (grader, task) = grader(&world, Duration::from_secs(3)).await;
     let patch = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()), kept)
         .await
         .unwrap();
     assert_eq!(graded.outcome, Outcome::Unresolved);
@@ -226,7 +227,7 @@ async fn a_task_whose_empty_patch_cannot_be_judged_is_the_graders_failure() {
     let patch =
         "diff --git a/x b/x\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+a\n";
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()), kept)
         .await
         .unwrap();
     assert_eq!(graded.outcome, Outcome::void(VoidReason::GraderFailed));
@@ -239,13 +240,18 @@ async fn a_patch_that_does_not_apply_is_unresolved() {
     let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let patch = "diff --git a/none b/none\n--- a/none\n+++ b/none\n@@ -1,2 +1,2 @@\n-was\n+is\n context\n";
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()), kept)
         .await
         .unwrap();
     assert_eq!(
         (graded.outcome, graded.record.unwrap().status.as_str()),
         (Outcome::Unresolved, "PatchRefused")
     );
+}
+
+/// In place of a store.
+async fn kept(graded: Graded) -> Result<Graded, DriverError> {
+    Ok(graded)
 }
 
 const HANG: &str = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
@@ -277,7 +283,7 @@ async fn a_control_whose_graders_were_lost_is_asked_again_and_not_remembered_as_
     let lost = lose(&world, false, SandboxCause::NodeLost);
     let grade = async || {
         let graded = grader
-            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()), kept)
             .await;
         graded.unwrap().outcome
     };
@@ -292,7 +298,7 @@ async fn a_patch_that_silences_its_graders_is_unresolved_and_never_a_void() {
     let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let _lost = lose(&world, true, SandboxCause::Unknown);
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()), kept)
         .await;
     let graded = graded.unwrap();
     assert_eq!(graded.outcome, Outcome::Unresolved);
@@ -310,7 +316,7 @@ async fn graded_without_packages(script_begins: &str, no_packages_for: u32) -> (
     world.gateway.state.lock().unwrap().no_packages_for = no_packages_for;
     let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&HANG.into()), kept)
         .await
         .unwrap();
     let state = world.gateway.state.lock().unwrap();
@@ -346,7 +352,9 @@ async fn a_changed_task_takes_over_no_verdict_script_or_control_of_the_old_one()
     let world = World::new(1).await;
     let (grader, task) = grader(&world, Duration::from_secs(20)).await;
     let reused = async |task: &Task, dir: &str| {
-        let graded = grader.grade(task, dir, EpisodeEnd::Submitted, Some(&HANG.into())).await;
+        let graded = grader
+            .grade(task, dir, EpisodeEnd::Submitted, Some(&HANG.into()), kept)
+            .await;
         graded.unwrap().record.unwrap().reused_from
     };
     assert_eq!(reused(&task, "first").await, None);
@@ -392,7 +400,7 @@ async fn a_policys_conftest_does_not_change_its_grading_and_the_record_names_it(
     let (world, grader, task) = with_setup("").await;
     let grade = async |patch: String| {
         let graded = grader
-            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()))
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()), kept)
             .await;
         let graded = graded.unwrap();
         (graded.outcome, graded.record.unwrap())
@@ -409,7 +417,7 @@ async fn a_policys_conftest_does_not_change_its_grading_and_the_record_names_it(
 async fn a_conftest_that_the_fix_of_the_task_changes_is_the_policys_to_change() {
     let (_world, grader, task) = with_setup("--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+a\n").await;
     let graded = grader
-        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FLIPS.into()))
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FLIPS.into()), kept)
         .await;
     assert_eq!(graded.unwrap().outcome, Outcome::Resolved);
 }

@@ -24,6 +24,7 @@ mod kodcode;
 mod listing;
 mod model;
 mod overlap;
+mod prefixes;
 mod process;
 mod restarts;
 mod reward_service;

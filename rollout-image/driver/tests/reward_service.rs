@@ -21,6 +21,8 @@ struct Service {
     asked: Mutex<Vec<(Value, Option<String>)>>,
     /// One permit for each further answer.
     answers: tokio::sync::Semaphore,
+    /// While true, questions about verdicts that no other episode had first wait.
+    holds_own: tokio::sync::watch::Sender<bool>,
 }
 
 async fn answer(State(service): State<Arc<Service>>, headers: HeaderMap, Json(question): Json<Value>) -> Response {
@@ -30,6 +32,9 @@ async fn answer(State(service): State<Arc<Service>>, headers: HeaderMap, Json(qu
         asked.push((question.clone(), token.map(str::to_owned)));
         asked.len()
     };
+    if question["grade"]["reusedFrom"].is_null() {
+        service.holds_own.subscribe().wait_for(|holds| !holds).await.unwrap();
+    }
     service.answers.acquire().await.unwrap().forget();
     let (status, said) = (service.says)(&question, number);
     (status, Json(said)).into_response()
@@ -43,6 +48,7 @@ async fn service(
         says: Box::new(says),
         asked: Mutex::default(),
         answers: tokio::sync::Semaphore::new(1000),
+        holds_own: tokio::sync::watch::Sender::new(false),
     });
     let address = serve(Router::new().route("/reward", post(answer)).with_state(service.clone())).await;
     let token = world.mount.path().join("reward-token");
@@ -213,4 +219,49 @@ async fn a_driver_that_comes_back_does_not_ask_again_for_what_was_answered() {
             .count();
         assert_eq!(times, 1, "{episode}");
     }
+}
+
+/// The record of the episode that was graded is written after the crash, those of others that took its verdict over
+/// were written before.
+#[tokio::test]
+async fn a_verdict_that_was_taken_over_before_a_crash_is_that_of_its_source_after_it() {
+    let world = World::new(1).await;
+    let (service, mut settings) = service(&world, |_, _| (StatusCode::OK, json!({"reward": 0.5}))).await;
+    settings.concurrency = Some(16);
+    let asks = settings.reward.service.as_mut().unwrap();
+    asks.concurrency = 16;
+    (asks.budget.request, asks.budget.total) = (Duration::from_secs(300), Duration::from_secs(300));
+    service.holds_own.send_replace(true);
+    let run = world.start(settings.clone(), 1).await.unwrap();
+    let taken_over = || async {
+        let metas = world.metas().await;
+        metas
+            .iter()
+            .any(|meta| meta.grade.as_ref().is_some_and(|grade| grade.reused_from.is_some()))
+    };
+    let cut = tokio::time::timeout(Duration::from_secs(300), async {
+        tokio::select! {
+            done = run.go() => panic!("{done:?}"),
+            () = async {
+                while !taken_over().await {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            } => {}
+        }
+    });
+    cut.await.unwrap();
+    drop(run);
+    assert!(
+        world
+            .metas()
+            .await
+            .iter()
+            .all(|meta| meta.grade.as_ref().unwrap().reused_from.is_some())
+    );
+    service.holds_own.send_replace(false);
+    world.go(settings, 2).await.unwrap();
+    world.verified().await;
+    // The episodes' records have the verdicts now.
+    let files = world.store().files_below(paths::ROLLOUTS).await.unwrap();
+    assert!(!files.iter().any(|file| file.ends_with("/verdict.json")), "{files:?}");
 }

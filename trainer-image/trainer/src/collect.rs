@@ -7,6 +7,9 @@ use tch::Tensor;
 use crate::error::TrainError;
 use crate::sharded::Sharded;
 
+/// Values that are given at a time: copies of them, rounded and encoded, stand beside the unit that they are of.
+pub(crate) const PIECE: usize = 1 << 20;
+
 impl Sharded {
     /// A whole unit of the model, with names and shapes; an adapter is merged into its weights. Every rank must call
     /// it.
@@ -64,13 +67,15 @@ impl Sharded {
         }
     }
 
-    /// Gives the published tensors, in the order of [`Sharded::published_tensors`], to `take` on rank 0. All ranks hold
-    /// one unit at a time. Every rank must call it.
+    /// Gives the values of the published tensors to `take` on rank 0: name and shape of a tensor, and its next values,
+    /// at most [`PIECE`]. Tensors come in the order of [`Sharded::published_tensors`]. All ranks hold one unit at a
+    /// time. Every rank must call it.
     pub fn each_published(
         &self,
         adapter: bool,
         mut take: impl FnMut(&str, &[usize], &[f32]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
+        let mut values = Vec::new();
         for index in 0..self.shards.len() {
             let (unit, tensors) = match adapter {
                 true => self.adapter(index)?,
@@ -80,7 +85,13 @@ impl Sharded {
                 continue;
             }
             for ((name, shape), tensor) in unit.tensors.iter().zip(tensors) {
-                take(name, shape, &Vec::<f32>::try_from(tensor.reshape([-1]))?)?;
+                let (tensor, whole) = (tensor.reshape([-1]), tensor.numel());
+                for at in (0..whole).step_by(PIECE) {
+                    values.resize(PIECE.min(whole - at), 0.0);
+                    let piece = tensor.f_narrow(0, at as i64, values.len() as i64)?;
+                    piece.f_copy_data(&mut values, piece.numel())?;
+                    take(name, shape, &values)?;
+                }
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 //! that still runs can name no more files, and ends.
 
 mod checkpoints;
+mod delta;
 mod store;
 mod versions;
 

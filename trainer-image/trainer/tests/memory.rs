@@ -14,7 +14,7 @@ use grpo_native::{Group, Rendezvous};
 use grpo_trainer::compute::{Compute, Precision};
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{TrainerStore, Written};
+use grpo_trainer::state::{Form, TrainerStore, Written};
 
 /// Counts only this test's tensors.
 fn counted() -> MutexGuard<'static, ()> {
@@ -112,4 +112,45 @@ fn a_checkpoint_is_loaded_with_one_file_and_no_second_copy_of_the_state_in_memor
     let (most, loaded) = resident_peak(|| store.load(&mut model, &checkpoint));
     loaded.unwrap();
     assert!(most < state + state / 2, "{most} beside a file of {state} bytes");
+}
+
+/// A unit has 128 MiB. One copy of it, rounded, encoded or digested, would be too much.
+#[test]
+fn a_version_is_published_with_pieces_of_a_unit_in_memory() {
+    let _guard = counted();
+    let json = serde_json::json!({
+        "model_type": "qwen3", "vocab_size": 65_536, "hidden_size": 512, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-6, "rope_theta": 1e4,
+        "max_position_embeddings": 64, "tie_word_embeddings": true
+    });
+    let config = Config::parse(json.to_string().as_bytes(), "config.json").unwrap();
+    let values = weights::units(&config).into_iter().flat_map(|unit| unit.tensors);
+    let values = values.map(|(name, shape)| {
+        let values = vec![0.5; shape.iter().product()];
+        (name, weights::Array { shape, values })
+    });
+    let model = Sharded::new(config, alone(), &values.collect())
+        .unwrap()
+        .compute_as(Compute {
+            precision: Precision::Bf16,
+            ..Compute::default()
+        });
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let (tensors, precision) = (model.published_tensors(false), model.published_precision(false));
+    for step in 1..=2 {
+        let parent = (step > 1).then(|| "l1-v1".to_owned());
+        let (most, published) = resident_peak(|| {
+            let form = Form::Model(folder.path());
+            let mut publication = store
+                .begin_version(form, &tensors, precision, "l1", step, parent)
+                .unwrap();
+            model
+                .each_published(false, |name, shape, values| publication.tensor(name, shape, values))
+                .unwrap();
+            publication.finish().unwrap().0
+        });
+        assert_eq!(published.deltas.len(), step as usize - 1);
+        assert!(most < 96 << 20, "{most}");
+    }
 }

@@ -64,12 +64,20 @@ async fn only_chunks_that_this_agent_fetches_from_the_source_are_waited_for() {
 }
 
 #[tokio::test]
-async fn the_files_of_a_pull_that_come_later_are_asked_for_again() {
-    let (_dir, shelf, _whole) = shelf();
-    let pulling = shelf.pulls("a-v1");
-    let error = shelf.chunk("a-v1", "later.safetensors", SHA, 0).await.unwrap_err();
+async fn files_of_a_pull_that_come_later_are_asked_for_again_and_others_at_the_source() {
+    let (dir, shelf, _whole) = shelf();
+    let later = |name: &str| dir.path().join("a-v1").join(name);
+    let ask = async |name: &str| shelf.chunk("a-v1", name, SHA, 0).await.unwrap_err();
+    let pulling = shelf.pulls("a-v1", HashSet::from([later("later.safetensors")]));
+    let error = ask("later.safetensors").await;
+    assert!(matches!(error, NoChunk::NotYet { .. }), "{error}");
+    // This agent makes it from a delta, until that fails.
+    let error = ask("made.safetensors").await;
+    assert!(matches!(error, NoChunk::NotOwn { .. }), "{error}");
+    pulling.fetches(&later("made.safetensors"));
+    let error = ask("made.safetensors").await;
     assert!(matches!(error, NoChunk::NotYet { .. }), "{error}");
     drop(pulling);
-    let error = shelf.chunk("a-v1", "later.safetensors", SHA, 0).await.unwrap_err();
+    let error = ask("later.safetensors").await;
     assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");
 }

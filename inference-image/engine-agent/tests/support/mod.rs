@@ -22,7 +22,8 @@ use grpo_engine_protocol::{
     AgentStatus, ChatRequest, ChatResponse, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER,
     WeightsOrder,
 };
-use grpo_records::weights::{WeightsFile, WeightsManifest};
+use grpo_records::weights::{WeightsDelta, WeightsFile, WeightsManifest};
+use grpo_weights_delta::Encoder;
 use reqwest::Client;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -98,9 +99,14 @@ impl Agent {
 
     /// Agents of one pool, before the same engine: they accept each other's tokens.
     pub async fn of_one_pool(engine: &str, count: usize) -> Vec<Self> {
+        Self::of_one_pool_before(&vec![engine; count]).await
+    }
+
+    /// Agents of one pool, each before an engine.
+    pub async fn of_one_pool_before(engines: &[&str]) -> Vec<Self> {
         let issuer = Arc::new(LocalIssuer::new().unwrap());
         let mut agents = Vec::new();
-        for _ in 0..count {
+        for engine in engines {
             let patience = Duration::from_secs(60);
             agents.push(Self::of_issuer(&issuer, Kind::Embedded, engine, None, 16, patience).await);
         }
@@ -327,6 +333,7 @@ impl Source {
             step: 1,
             parent: None,
             files: files.collect(),
+            deltas: Vec::new(),
             tensors_sha256: tensors.to_owned(),
         };
         change(&mut manifest);
@@ -339,6 +346,98 @@ impl Source {
             manifest_sha256,
             relay: None,
         }
+    }
+
+    /// Publishes a version whose tensors differ from those of `base` in a few values, with a delta; returns the order
+    /// and the checksum of its tensors.
+    pub fn publish_step(&self, version: &str, base: &str) -> (WeightsOrder, String) {
+        let of = |name: &str| self.file(&format!("{base}/{name}"));
+        let (config, mut model) = (of("config.json"), of("model.safetensors"));
+        let values = 8 + u64::from_le_bytes(model[..8].try_into().unwrap()) as usize;
+        for low in model[values..].iter_mut().step_by(400) {
+            *low ^= 3;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), &config).unwrap();
+        std::fs::write(dir.path().join("model.safetensors"), &model).unwrap();
+        let tensors = Model::load(dir.path(), version, None).unwrap().sha256;
+        let files = vec![("config.json", config), ("model.safetensors", model)];
+        let order = self.publish_files(version, files, &tensors, |_| {});
+        (self.add_delta(&order, base, "model.safetensors"), tensors)
+    }
+
+    /// Publishes two versions with a model and a large file, a third of which is new in the second one, with its delta;
+    /// returns their orders and that file.
+    pub fn publish_large_steps(&self, bytes: usize) -> (WeightsOrder, WeightsOrder, Vec<u8>) {
+        let old: Vec<u8> = (0..bytes as u64)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
+        let mut new = old.clone();
+        new[..bytes / 3].reverse();
+        let publish = |version: &str, seed: u64, large: Vec<u8>| {
+            let dir = model_of(seed);
+            let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+            let tensors = Model::load(dir.path(), version, None).unwrap().sha256;
+            let files = vec![
+                ("config.json", read("config.json")),
+                ("model.safetensors", read("model.safetensors")),
+                ("large.bin", large),
+            ];
+            self.publish_files(version, files, &tensors, |_| {})
+        };
+        let first = publish("a-v1", 2, old);
+        let next = publish("a-v2", 3, new.clone());
+        (first, self.add_delta(&next, "a-v1", "large.bin"), new)
+    }
+
+    /// Adds the delta of a file from that of `base` to a version; returns its order.
+    pub fn add_delta(&self, order: &WeightsOrder, base: &str, name: &str) -> WeightsOrder {
+        let (old, new) = (
+            self.file(&format!("{base}/{name}")),
+            self.file(&format!("{}/{name}", order.version)),
+        );
+        let (mut encoder, mut delta) = (Encoder::new().unwrap(), Vec::new());
+        encoder.begin(&mut delta);
+        encoder.add(&old, &new, &mut delta).unwrap();
+        encoder.end(&mut delta);
+        let file = WeightsFile {
+            name: WeightsDelta::name_of(name),
+            bytes: delta.len() as u64,
+            sha256: sha256(&delta),
+        };
+        let path = format!("{}/{}", order.version, file.name);
+        self.content.lock().unwrap().files.insert(path, delta);
+        self.change_manifest(order, |manifest| {
+            manifest.deltas.push(WeightsDelta {
+                of: name.to_owned(),
+                base: base.to_owned(),
+                base_sha256: sha256(&old),
+                file,
+            });
+        })
+    }
+
+    /// Publishes a version again with another manifest; returns its order.
+    pub fn change_manifest(&self, order: &WeightsOrder, change: impl FnOnce(&mut WeightsManifest)) -> WeightsOrder {
+        let path = format!("{}/manifest.json", order.version);
+        let mut manifest: WeightsManifest = serde_json::from_slice(&self.file(&path)).unwrap();
+        change(&mut manifest);
+        let bytes = serde_json::to_vec(&manifest).unwrap();
+        let manifest_sha256 = sha256(&bytes);
+        self.content.lock().unwrap().files.insert(path, bytes);
+        WeightsOrder {
+            manifest_sha256,
+            ..order.clone()
+        }
+    }
+
+    /// The bytes of a file.
+    pub fn file(&self, path: &str) -> Vec<u8> {
+        self.content.lock().unwrap().files[path].clone()
+    }
+
+    pub fn remove(&self, path: &str) {
+        self.content.lock().unwrap().files.remove(path).unwrap();
     }
 
     /// Serves the folder of a version that a trainer published, with its manifest.

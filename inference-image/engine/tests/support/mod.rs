@@ -103,6 +103,7 @@ pub fn options(model_dir: &Path) -> Options {
         max_waiting: 256,
         threads: 1,
         prefix_cache_bytes: 16 << 20,
+        kv_bytes: None,
     }
 }
 

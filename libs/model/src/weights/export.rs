@@ -29,7 +29,8 @@ pub enum Precision {
 }
 
 impl Precision {
-    fn bytes(self) -> u64 {
+    /// Bytes of a value.
+    pub fn bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
             Self::Bf16 => 2,

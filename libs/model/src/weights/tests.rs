@@ -111,6 +111,19 @@ fn the_checksum_of_tensors_that_come_in_another_order_is_the_same() {
 }
 
 #[test]
+fn the_checksum_of_tensors_that_come_in_parts_is_the_same() {
+    for part in 1..4 {
+        let mut digest = TensorsDigest::default();
+        for (name, array) in weights() {
+            for values in array.values.chunks(part) {
+                digest.add(&name, &array.shape, values);
+            }
+        }
+        assert_eq!(digest.finish(), checksum(&weights()));
+    }
+}
+
+#[test]
 fn what_a_reader_gets_of_a_precision_is_what_is_rounded_to_it() {
     let values = [1.0, -1.003_906_3, 1e-40, 3.200_000_3];
     for precision in [Precision::F32, Precision::Bf16] {

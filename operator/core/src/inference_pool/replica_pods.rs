@@ -14,7 +14,8 @@
 //! and the replica is created again.
 
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access::Service};
-use grpo_crds::inference_pool::{Device, ExternalEngine, ExternalWeights};
+use grpo_crds::InferencePoolSpec;
+use grpo_crds::inference_pool::{CacheMedium, Device, ExternalEngine, ExternalWeights};
 use grpo_crds::sources::joined;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -34,6 +35,7 @@ use crate::{
         add_pull_secrets, allow, api_server_access, container_security, environment, lay_over, model, mount,
         pod_security, resources, scratch_volume, tokens,
     },
+    quantity::thousandths,
     settings::Settings,
 };
 
@@ -229,6 +231,11 @@ fn agent(
         args.extend(["--allow".to_owned(), operator.clone()]);
     }
     let (tokens, access) = agent_access();
+    let mut resources = resources(None, 0);
+    if let Some(bytes) = in_memory(&seen.pool.spec) {
+        // The kubelet charges files in memory to the container that writes them.
+        resources["requests"]["memory"] = json!(format!("{}Mi", 64 + bytes.div_ceil(1 << 20)));
+    }
     json!({
         "name": "agent",
         "image": settings.agent_image,
@@ -240,7 +247,7 @@ fn agent(
             "httpGet": {"path": "/readyz", "port": RunConfig::AGENT_PORT},
             "periodSeconds": 1,
         },
-        "resources": resources(None, 0),
+        "resources": resources,
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [mount("cache", CACHE, false), mount("tmp", "/tmp", false), tokens.1, access.1],
@@ -290,9 +297,28 @@ fn is_service(url: &str) -> bool {
     host.ends_with(".svc") || host.ends_with(".svc.cluster.local")
 }
 
+/// Bytes of the weights cache, if it is in the node's memory.
+fn in_memory(spec: &InferencePoolSpec) -> Option<u64> {
+    let cache = spec.weights_cache.as_ref()?;
+    let bytes = thousandths(&cache.size_limit)? / 1000;
+    (cache.medium == Some(CacheMedium::Memory)).then_some(u64::try_from(bytes).ok()?)
+}
+
+/// The volume to which the agent pulls versions of the weights.
+fn weights_volume(spec: &InferencePoolSpec) -> Value {
+    let Some(cache) = &spec.weights_cache else {
+        return scratch_volume("cache");
+    };
+    let mut volume = json!({"name": "cache", "emptyDir": {"sizeLimit": cache.size_limit.0}});
+    if cache.medium == Some(CacheMedium::Memory) {
+        volume["emptyDir"]["medium"] = json!("Memory");
+    }
+    volume
+}
+
 fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt: u32) -> (Value, Vec<Value>) {
     let spec = &seen.pool.spec;
-    let mut volumes = vec![scratch_volume("cache"), scratch_volume("tmp")];
+    let mut volumes = vec![weights_volume(spec), scratch_volume("tmp")];
     let mut mounts = vec![mount("cache", CACHE, true), mount("tmp", "/tmp", false)];
     if let Some((volume, at)) = model(&spec.model, settings) {
         volumes.push(volume);
@@ -326,7 +352,7 @@ fn served_engine(
     let spec = &seen.pool.spec;
     let shared_memory = spec.shared_memory.as_ref().map_or("16Gi", |size| size.0.as_str());
     let mut volumes = vec![
-        scratch_volume("cache"),
+        weights_volume(spec),
         scratch_volume("tmp"),
         json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared_memory}}),
         cache_volume(spec.model_cache.as_ref()),

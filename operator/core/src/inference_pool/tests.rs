@@ -93,6 +93,43 @@ fn condition<'a>(decision: &'a Decision, type_: &str) -> (&'a str, &'a str) {
 }
 
 #[test]
+fn versions_of_the_weights_are_kept_on_a_volume_of_the_size_and_kind_that_the_pool_names() {
+    let volume = |engine: &str, cache: Value| {
+        let mut seen = with_engine(engine, 1);
+        seen.pool.spec.weights_cache = serde_json::from_value(cache).unwrap();
+        let pod = decided(&seen).create[0].0.object.clone();
+        let volumes = pod["spec"]["volumes"].as_array().unwrap();
+        volumes.iter().find(|volume| volume["name"] == "cache").unwrap()["emptyDir"].clone()
+    };
+    for engine in ["{embedded: {}}", "{vllm: {}}", "{sglang: {}}"] {
+        assert_eq!(volume(engine, Value::Null), json!({}), "{engine}");
+        let disk = volume(engine, json!({"sizeLimit": "40Gi"}));
+        assert_eq!(disk, json!({"sizeLimit": "40Gi"}), "{engine}");
+        let memory = volume(engine, json!({"sizeLimit": "40Gi", "medium": "Memory"}));
+        assert_eq!(memory, json!({"sizeLimit": "40Gi", "medium": "Memory"}), "{engine}");
+    }
+}
+
+#[test]
+fn the_agent_requests_the_memory_of_a_weights_cache_in_memory() {
+    let requested = |medium: &str| {
+        let mut seen = seen(1);
+        seen.pool.spec.weights_cache = serde_json::from_value(json!({"sizeLimit": "40Gi", "medium": medium})).unwrap();
+        let pod = decided(&seen).create[0].0.object.clone();
+        let containers = pod["spec"]["containers"].as_array().unwrap();
+        let agent = containers
+            .iter()
+            .find(|container| container["name"] == "agent")
+            .unwrap();
+        agent["resources"]["requests"]["memory"].clone()
+    };
+    assert_eq!(
+        (requested("Disk"), requested("Memory")),
+        (json!("64Mi"), json!("41024Mi"))
+    );
+}
+
+#[test]
 fn a_new_pool_is_given_its_pods_and_a_service_that_names_them_all() {
     let decision = decided(&seen(2));
     assert_eq!(made(&decision), ["demo-engine-0-1-0", "demo-engine-1-1-0"]);

@@ -3,6 +3,7 @@
 
 use super::made::Made;
 use super::report::{DiskRow, DownloadRow, MemoryRow, Report, SpeedRow, WeightsRow};
+use grpo_crds::inference_pool::CacheMedium;
 use grpo_crds::{GrpoRun, InferencePool};
 use grpo_memory::{Gpu, in_words};
 use grpo_operator_core::estimate::forecast;
@@ -21,6 +22,16 @@ pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&
         report.downloads.extend(download_of_run(run));
         report.disk.extend(store(run));
         report.weights.extend(weights(run, &made.inference));
+        // Several runs of one pool share its volumes.
+        let cache = weights_cache(run, &made.inference);
+        let is_new = |row: &DiskRow| {
+            report
+                .disk
+                .iter()
+                .all(|other| (&other.of, &other.place) != (&row.of, &row.place))
+        };
+        let cache = cache.filter(is_new);
+        report.disk.extend(cache);
     }
     for pool in &made.inference {
         let row = engine(pool, gpu);
@@ -36,10 +47,13 @@ pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&
     report.warnings.extend(report.disk.iter().filter_map(too_small));
 }
 
+/// One in how many bytes of a version its delta has, on the safe side: 2 % were measured (`make bench-delta`).
+const DELTA: u64 = 20;
+
 fn too_small(row: &DiskRow) -> Option<String> {
     let has = row.has_bytes.filter(|has| *has < row.bytes)?;
     Some(format!(
-        "{}: {} has {}, and {} are written to it besides episodes; ask for more",
+        "{}: {} has {}, and at least {} are written to it; ask for more",
         row.of,
         row.place,
         in_words(has),
@@ -285,23 +299,49 @@ fn bytes(quantity: &Quantity) -> Option<u64> {
     u64::try_from(thousandths(quantity)? / 1000).ok()
 }
 
-/// Each iteration publishes one version, which the trainer writes and each replica pulls.
-fn weights(run: &GrpoRun, pools: &[InferencePool]) -> Option<WeightsRow> {
-    let inference = &run.spec.inference;
-    let named = inference
+/// The pool that a run samples from, if its replicas pull the run's weights.
+fn updated_pool<'a>(run: &GrpoRun, pools: &'a [InferencePool]) -> Option<&'a InferencePool> {
+    let named = run
+        .spec
+        .inference
         .pool_ref
         .as_ref()
         .map_or_else(|| run.name_any(), |pool| pool.name.clone());
     let pool = pools.iter().find(|pool| pool.name_any() == named)?;
+    forecast::updates_engines(run.spec.mode, &pool.spec.engine).then_some(pool)
+}
+
+/// Each iteration publishes one version, which the trainer writes and each replica pulls.
+fn weights(run: &GrpoRun, pools: &[InferencePool]) -> Option<WeightsRow> {
     let version = forecast::store(&run.spec)?.version;
-    let pulls = match forecast::updates_engines(run.spec.mode, &pool.spec.engine) {
-        true => pool.spec.replicas,
-        false => return None,
-    };
+    let pulls = updated_pool(run, pools)?.spec.replicas;
     Some(WeightsRow {
         of: name(run),
         version_bytes: version,
         pulls,
         iteration_bytes: version * u64::from(pulls + 1),
+    })
+}
+
+/// The scratch volume of each replica for the serving version and the next.
+fn weights_cache(run: &GrpoRun, pools: &[InferencePool]) -> Option<DiskRow> {
+    // The agent of an external engine keeps no versions.
+    let pool = updated_pool(run, pools).filter(|pool| pool.spec.engine.external.is_none())?;
+    let version = forecast::store(&run.spec)?.version;
+    let cache = pool.spec.weights_cache.as_ref();
+    let parts = vec![
+        ("two versions of the weights".to_owned(), 2 * version),
+        ("their deltas, about".to_owned(), 2 * version / DELTA),
+    ];
+    Some(DiskRow {
+        of: pool_name(pool),
+        place: match cache.and_then(|cache| cache.medium) {
+            Some(CacheMedium::Memory) => "memory of each replica's node",
+            _ => "scratch volume of each replica",
+        }
+        .to_owned(),
+        bytes: parts.iter().map(|(_, bytes)| bytes).sum(),
+        parts,
+        has_bytes: cache.and_then(|cache| bytes(&cache.size_limit)),
     })
 }

@@ -11,8 +11,8 @@ use crate::trajectory::{GrowingRow, Trajectory};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    AbortCause, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile, SCHEMA, TokenRow,
-    TurnRecord, paths, rows,
+    AbortCause, Created, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile, SCHEMA,
+    TokenRow, TurnRecord, paths, rows,
 };
 
 /// The rewards of an episode; empty for a void.
@@ -161,7 +161,7 @@ impl Episodes {
             weights: trajectory.versions(),
             patch_bytes: patch.map_or(0, Bytes::len),
             patch_sha256: patch.map(|p| sha256_hex(p)),
-            graded: graded.of_this_task.then(|| self.grader.graded(&plan.task)),
+            graded: graded.task,
             grade: graded.record,
             message: graded.message,
             agent_millis: trajectory.sample_millis + trajectory.exec_millis,
@@ -169,10 +169,12 @@ impl Episodes {
             waited_millis: trajectory.waited_millis,
             at: now(),
         };
-        match self.store.create(&paths::meta(dir), &meta).await? {
-            grpo_records::Created::Written { .. } => Ok(meta),
+        let meta = match self.store.create(&paths::meta(dir), &meta).await? {
+            Created::Written { .. } => meta,
             // Another driver was first: an attempt has one verdict, and theirs stands.
-            grpo_records::Created::Existed => Ok(self.store.read(&paths::meta(dir)).await?),
-        }
+            Created::Existed => self.store.read(&paths::meta(dir)).await?,
+        };
+        self.store.delete(&paths::verdict(dir)).await?;
+        Ok(meta)
     }
 }

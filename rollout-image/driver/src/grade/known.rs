@@ -19,7 +19,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub fn taken_over(&self, took: Duration) -> Graded {
+    pub fn taken_over(&self, took: Duration, task: GradedTask) -> Graded {
         Graded {
             outcome: self.outcome.clone(),
             record: Some(GradeRecord {
@@ -30,7 +30,7 @@ impl Known {
             log: None,
             message: None,
             took,
-            of_this_task: true,
+            task: Some(task),
         }
     }
 }

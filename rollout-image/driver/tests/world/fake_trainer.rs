@@ -29,6 +29,7 @@ impl Trainer {
             step,
             parent: None,
             files: Vec::new(),
+            deltas: Vec::new(),
             tensors_sha256: sha256_hex(version.as_bytes()),
         };
         self.store

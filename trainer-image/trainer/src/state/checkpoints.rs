@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use super::store::{TrainerStore, json, lineage_number, sha256};
+use crate::collect::PIECE;
 use crate::error::TrainError;
 use crate::shard::padded;
 use crate::sharded::Sharded;
@@ -140,15 +141,19 @@ impl TrainerStore {
         self.write_snapshot(&Snapshot::of(model, lineage, step))
     }
 
-    /// Writes a copied state. Memory holds the bytes of one of its tensors at a time.
+    /// Writes a copied state. Memory holds the bytes of [`PIECE`] of its values at a time.
     pub fn write_snapshot(&self, snapshot: &Snapshot) -> Result<Written, TrainError> {
         if !snapshot.is_written {
             return Ok(Written::default());
         }
         let head = &snapshot.head;
         let path = paths::checkpoint_rank(&head.lineage, head.step, snapshot.rank, head.world);
-        let tensors = snapshot.tensors.iter().map(|(_, tensor)| {
-            let values = Vec::<f32>::try_from(tensor)?;
+        let tensors = snapshot
+            .tensors
+            .iter()
+            .flat_map(|(_, tensor)| tensor.split(PIECE as i64, 0));
+        let tensors = tensors.map(|piece| {
+            let values = Vec::<f32>::try_from(piece)?;
             Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
         });
         let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);

@@ -10,6 +10,7 @@ use grpo_records::paths;
 use grpo_records::store::Uploaded;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
 
+use super::delta::DeltaUpload;
 use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
 
@@ -48,34 +49,58 @@ impl Form<'_> {
     }
 }
 
-/// A version in publication, with one tensor in memory at a time. It counts once it is finished.
+/// A version in publication, with a piece of one tensor in memory at a time. It counts once it is finished.
 pub struct Publication<'a> {
     store: &'a TrainerStore,
     form: Form<'a>,
     precision: Precision,
-    /// Names of the tensors to come, the next one last.
+    /// Names of the tensors to come, the next one last, and how many values of that one are there.
     rest: Vec<String>,
+    given: usize,
     /// The version that has this name already, and the checksum of its manifest.
     known: Option<(WeightsManifest, String)>,
     /// `None` if the version is already published.
-    file: Option<FileUpload<'a>>,
+    files: Option<Files<'a>>,
     digest: TensorsDigest,
     manifest: WeightsManifest,
 }
 
+/// The file with the tensors, and its delta.
+struct Files<'a> {
+    whole: FileUpload<'a>,
+    delta: DeltaUpload<'a>,
+}
+
+impl Files<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), TrainError> {
+        let Self { whole, delta } = self;
+        // The base is read, and compared, while the whole file is written.
+        std::thread::scope(|scope| {
+            scope.spawn(|| delta.add(bytes));
+            whole.write(bytes)
+        })
+    }
+}
+
 impl Publication<'_> {
-    /// Adds the next tensor.
+    /// Adds the next values of the next tensor: all of them, or a part that the next calls complete.
     pub fn tensor(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Result<(), TrainError> {
-        if self.rest.pop().as_deref() != Some(name) {
+        let (given, whole) = (self.given + values.len(), shape.iter().product::<usize>());
+        if self.rest.last().map(String::as_str) != Some(name) || given > whole {
             return Err(self.damaged(format!("tensor {name} came out of order")));
         }
+        self.given = given;
+        if given == whole {
+            self.rest.pop();
+            self.given = 0;
+        }
         let precision = self.precision;
-        let Self { file, digest, .. } = self;
+        let Self { files, digest, .. } = self;
         // Writes the encoded values and digests the values that readers will see, in parallel.
         std::thread::scope(|scope| {
             scope.spawn(|| digest.add(name, shape, &precision.rounded(values)));
-            match file {
-                Some(file) => file.write(&precision.encoded(values)),
+            match files {
+                Some(files) => files.write(&precision.encoded(values)),
                 None => Ok(()),
             }
         })
@@ -88,18 +113,19 @@ impl Publication<'_> {
         }
         self.manifest.tensors_sha256 = self.digest.finish();
         let target = paths::weights(&self.manifest.version);
-        let Some(file) = self.file.take() else {
+        let Some(Files { whole, delta }) = self.files.take() else {
             let same = |known: &(WeightsManifest, String)| known.0.tensors_sha256 == self.manifest.tensors_sha256;
             let known = self.known.take().filter(same);
             return known.ok_or_else(|| self.damaged("other weights were published under this name".to_owned()));
         };
-        let Uploaded { bytes, sha256: digest } = file.finish()?;
+        let Uploaded { bytes, sha256: digest } = whole.finish()?;
         let name = self.form.file().to_owned();
         self.manifest.files.push(WeightsFile {
             name,
             bytes,
             sha256: digest,
         });
+        self.manifest.deltas = delta.finish().into_iter().collect();
         for (name, bytes) in self.form.companions()? {
             self.manifest.files.push(WeightsFile {
                 bytes: bytes.len() as u64,
@@ -153,12 +179,19 @@ impl TrainerStore {
             }
         };
         let header = header(tensors, precision);
-        let file = match &known {
+        let files = match &known {
             Some(_) => None,
             None => {
-                let mut file = self.begin_file(&format!("{target}/{}", form.file()))?;
-                file.write(&header)?;
-                Some(file)
+                let values: usize = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+                let bytes = header.len() as u64 + precision.bytes() * values as u64;
+                // Of fp32 values a step changes nearly all; an adapter is small.
+                let base = parent.as_deref().filter(|_| precision == Precision::Bf16);
+                let mut files = Files {
+                    whole: self.begin_file(&format!("{target}/{}", form.file()))?,
+                    delta: DeltaUpload::begin(self, &version, form.file(), bytes, base),
+                };
+                files.write(&header)?;
+                Some(files)
             }
         };
         Ok(Publication {
@@ -166,8 +199,9 @@ impl TrainerStore {
             form,
             precision,
             rest: tensors.iter().rev().map(|(name, _)| name.clone()).collect(),
+            given: 0,
             known,
-            file,
+            files,
             digest: TensorsDigest::default(),
             manifest: WeightsManifest {
                 version,
@@ -175,6 +209,7 @@ impl TrainerStore {
                 step,
                 parent,
                 files: Vec::new(),
+                deltas: Vec::new(),
                 tensors_sha256: String::new(),
             },
         })

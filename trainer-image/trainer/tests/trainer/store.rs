@@ -13,7 +13,7 @@ use grpo_records::batch::Batch;
 use grpo_records::weights::WeightsManifest;
 use grpo_records::{RunStore, paths};
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, TrainerStore, Written};
+use grpo_trainer::state::{Epoch, Form, TrainerStore, Written, sha256};
 use grpo_trainer::{TrainError, grpo};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -241,6 +241,79 @@ fn a_model_computed_in_bf16_is_published_in_bf16_in_the_order_of_its_layers_and_
             .map(|(_, name)| name)
             .eq(tensors.iter().map(|(name, _)| name))
     );
+}
+
+/// A tensor of these bf16 values in a version of lineage `l1`.
+fn publish_values(
+    store: &TrainerStore,
+    folder: &std::path::Path,
+    values: &[f32],
+    step: u32,
+    parent: Option<&str>,
+) -> WeightsManifest {
+    let tensors = [("a".to_owned(), vec![values.len()])];
+    let (form, parent) = (Form::Model(folder), parent.map(str::to_owned));
+    let mut publication = store
+        .begin_version(form, &tensors, Precision::Bf16, "l1", step, parent)
+        .unwrap();
+    publication.tensor("a", &[values.len()], values).unwrap();
+    publication.finish().unwrap().0
+}
+
+#[test]
+fn a_version_in_bf16_has_a_delta_that_makes_it_from_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let old: Vec<f32> = (0..6 << 20).map(|at| 0.02 + (at % 1000) as f32 * 1e-5).collect();
+    let new: Vec<f32> = old.iter().map(|value| value + 1e-6).collect();
+    let first = publish_values(&store, folder.path(), &old, 1, None);
+    let second = publish_values(&store, folder.path(), &new, 2, Some("l1-v1"));
+    assert_eq!(first.deltas, []);
+    let [delta] = &second.deltas[..] else {
+        panic!("{:?}", second.deltas)
+    };
+    assert_eq!(
+        (delta.of.as_str(), delta.base.as_str(), &delta.base_sha256),
+        ("model.safetensors", "l1-v1", &first.files[0].sha256)
+    );
+    let read =
+        |version: &str, name: &str| std::fs::read(folder.path().join(paths::weights_file(version, name))).unwrap();
+    let bytes = read("l1-v2", &delta.file.name);
+    assert_eq!(
+        (delta.file.bytes, &delta.file.sha256),
+        (bytes.len() as u64, &sha256(&bytes))
+    );
+    assert!(bytes.len() as u64 <= second.files[0].bytes / 30, "{}", bytes.len());
+    let mut made = Vec::new();
+    grpo_weights_delta::apply(&read("l1-v1", &delta.of)[..], &bytes[..], &mut made).unwrap();
+    assert_eq!(sha256(&made), second.files[0].sha256);
+
+    // Published again, it is the same version, delta included.
+    assert_eq!(publish_values(&store, folder.path(), &new, 2, Some("l1-v1")), second);
+}
+
+#[test]
+fn a_version_without_a_base_of_its_form_and_one_that_differs_in_most_values_have_no_delta() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let old = vec![0.5; 2 << 20];
+    let other: Vec<f32> = (0..2 << 20).map(|at| at as f32).collect();
+    publish_values(&store, folder.path(), &old, 1, None);
+    for (step, values, parent) in [
+        (2, &old, "l1-v9"),
+        (3, &old[..2].to_vec(), "l1-v1"),
+        (4, &other, "l1-v1"),
+    ] {
+        let manifest = publish_values(&store, folder.path(), values, step, Some(parent));
+        assert_eq!(manifest.deltas, [], "{parent}");
+        let delta = paths::weights_file(&manifest.version, "model.safetensors.delta");
+        assert!(!folder.path().join(delta).exists());
+    }
+    // The base's file is gone, its manifest is not.
+    std::fs::remove_file(folder.path().join(paths::weights_file("l1-v1", "model.safetensors"))).unwrap();
+    let manifest = publish_values(&store, folder.path(), &old, 5, Some("l1-v1"));
+    assert_eq!(manifest.deltas, []);
+    assert!(manifest.files[0].bytes > 2 * (2 << 20));
 }
 
 #[test]

@@ -13,6 +13,7 @@ fn manifest(lineage: &str, step: u32, files: &[&str]) -> WeightsManifest {
         step,
         parent: None,
         files: files.iter().map(file).collect(),
+        deltas: Vec::new(),
         tensors_sha256: "00".into(),
     }
 }
