@@ -261,9 +261,12 @@ impl Shelf {
 pub(crate) struct Pulling(Shelf);
 
 impl Pulling {
-    /// One more file of the version is fetched.
-    pub(crate) fn fetches(&self, whole: &Path) {
-        if let Some((_, fetched)) = &mut self.0.content().pulled {
+    /// A file is fetched in place of its delta.
+    pub(crate) fn fetches(&self, whole: &Path, in_place_of: &Path) {
+        let mut content = self.0.content();
+        content.complete.remove(in_place_of);
+        if let Some((_, fetched)) = &mut content.pulled {
+            fetched.remove(in_place_of);
             fetched.insert(whole.to_owned());
         }
     }

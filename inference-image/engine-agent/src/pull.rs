@@ -71,11 +71,13 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
     };
     for (index, (file, fitting)) in files.iter().enumerate() {
         let made = match fitting {
-            Some(fitting) => version.make(fitting, file).await?,
-            None => false,
+            Some(fitting) if !client.gave_up_delta(&order.version) => version.make(fitting, file).await?,
+            _ => false,
         };
         if !made {
-            version.get(index, file).await?;
+            // What a making left that was dropped.
+            relay::remove(&partial(&folder.join(&file.name), ".made")).await?;
+            version.get(index, file, Kind::Whole).await?;
         }
     }
     drop(version);
@@ -83,6 +85,13 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
     let path = folder.join(MANIFEST);
     fs::write(&path, &bytes).await.map_err(disk(&path))?;
     Ok(Pulled { folder, manifest })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// What engines load.
+    Whole,
+    Delta,
 }
 
 /// A version that is being pulled.
@@ -99,7 +108,7 @@ struct Version<'a> {
 impl Version<'_> {
     /// Fetches one file: from the source, or by chunks from several agents. `index` is its position among the files of
     /// the version. Its name is a checked one.
-    async fn get(&self, index: usize, file: &WeightsFile) -> Result<(), PullError> {
+    async fn get(&self, index: usize, file: &WeightsFile, kind: Kind) -> Result<(), PullError> {
         let Self { client, order, .. } = self;
         let (url, whole) = (format!("{}/{}", self.source, file.name), self.folder.join(&file.name));
         let shared = order.relay.as_ref().filter(|_| relay::is_worth_it(file));
@@ -121,8 +130,11 @@ impl Version<'_> {
                     gone: &self.gone,
                 };
                 let fetched = relay::fetch(client, &relayed).await;
-                // Which agent sent the wrong chunk is unknown: the next attempt asks the source alone.
-                if let Err(PullError::WrongFile { .. } | PullError::NoRanges { .. }) = fetched {
+                // Which agent sent the wrong chunk is unknown: the next attempt asks the source alone. A wrong delta is
+                // given up, and the agents still pass the whole file on.
+                if let Err(PullError::WrongFile { .. } | PullError::NoRanges { .. }) = fetched
+                    && kind == Kind::Whole
+                {
                     client.distrust(&order.version);
                 }
                 fetched?;
@@ -138,12 +150,15 @@ impl Version<'_> {
     /// If the transfer was cut: the next attempt continues, at most [`MOST_CUTS`] times.
     async fn make(&self, fitting: &Fitting<'_>, file: &WeightsFile) -> Result<bool, PullError> {
         let whole = self.folder.join(&file.name);
+        let name = &fitting.delta.file.name;
+        let delta = self.folder.join(name);
         if is_whole(self.client, &whole, file).await? {
+            // Other agents may want it.
+            is_whole(self.client, &delta, &fitting.delta.file).await?;
             return Ok(true);
         }
-        let name = &fitting.delta.file.name;
-        let why = match self.get(fitting.index, &fitting.delta.file).await {
-            Ok(()) => match delta::make(fitting, &self.folder.join(name), file, &whole).await {
+        let why = match self.get(fitting.index, &fitting.delta.file, Kind::Delta).await {
+            Ok(()) => match delta::make(fitting, &delta, file, &whole).await {
                 Ok(()) => {
                     // What an earlier pull fetched of it.
                     relay::forget(&whole).await?;
@@ -165,8 +180,11 @@ impl Version<'_> {
         self.client.pulled.not_made.inc();
         self.client.give_up_delta(&self.order.version);
         // Its bytes may be what the whole file lacks.
-        relay::remove(&self.folder.join(name)).await?;
-        self.announced.fetches(&whole);
+        for left in [delta.clone(), partial(&delta, "")] {
+            relay::remove(&left).await?;
+        }
+        relay::forget(&delta).await?;
+        self.announced.fetches(&whole, &delta);
         Ok(false)
     }
 }

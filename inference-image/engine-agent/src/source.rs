@@ -126,7 +126,8 @@ impl PullClient {
     }
 
     pub(crate) fn gave_up_delta(&self, version: &str) -> bool {
-        self.with_cuts(version, |(.., gave_up)| *gave_up)
+        let cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        cut.0 == version && cut.2
     }
 
     fn with_cuts<T>(&self, version: &str, of: impl FnOnce(&mut (String, u32, bool)) -> T) -> T {

@@ -84,6 +84,7 @@ async fn a_delta_is_made_into_the_next_version_while_the_old_one_serves() {
         .wait_for(|status| status.pulled.as_deref() == Some("a-v2"))
         .await;
     assert_eq!(status.serving.as_deref(), Some("a-v1"));
+    assert!(step.asked_for(DELTA) && !step.asked_for(WHOLE));
     let fetched = step.source.fetched().len();
     step.end().await;
     assert_eq!(step.source.fetched().len(), fetched);
@@ -164,8 +165,12 @@ async fn a_delta_under_the_name_of_another_file_or_outside_of_its_folder_is_not_
             manifest.deltas[0].file.name = name.to_owned();
         });
         let step = Step { next: other, ..step };
+        let base = std::fs::read(step.agent.file("a-v1", "model.safetensors")).unwrap();
         step.end().await;
         assert!(step.asked_for(WHOLE), "{name}");
+        let after = std::fs::read(step.agent.file("a-v1", "model.safetensors")).unwrap();
+        assert!(after == base, "{name}");
+        assert_eq!(step.counted("grpo_agent_unmade_files_total").await, 0, "{name}");
     }
 }
 

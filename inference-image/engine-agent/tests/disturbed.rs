@@ -382,6 +382,26 @@ async fn disturbed_syncs_end_with_every_replica_at_the_version_and_no_answer_of_
             ended.unwrap();
         }
     }
+    while let Some(ended) = askers.try_join_next() {
+        ended.unwrap();
+    }
+    let mut made = 0;
+    for replica in 0..REPLICAS {
+        let metrics = pool
+            .client
+            .get(format!("{}/metrics", pool.url(replica)))
+            .send()
+            .await
+            .unwrap();
+        let metrics = metrics.text().await.unwrap();
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("grpo_agent_made_files_total"))
+            .unwrap();
+        made += line.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
+    }
+    println!("{made} files were made from deltas since the agents started");
+    assert!(made > 0);
     let answers: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     println!("{syncs} syncs, answers of each replica: {answers:?}");
     assert!(answers.iter().all(|count| *count >= syncs), "{answers:?}");

@@ -3,9 +3,9 @@
 use super::grader::{Grader, GraderError};
 use super::rows::TaskRows;
 use super::{Check, Sources, VerifyError};
-use grpo_records::Outcome;
 use grpo_records::folder::{EpisodeFolder, RunFolder};
 use grpo_records::store::sha256_hex;
+use grpo_records::{EpisodeMeta, Outcome, VerdictRecord, paths};
 use std::collections::HashMap;
 
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) -> Result<Vec<Check>, VerifyError> {
@@ -40,14 +40,16 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder], sources: &Sources) 
         let source = meta.grade.as_ref().and_then(|g| g.reused_from.as_deref());
         match (source, folder.grade_log(path)?) {
             (Some(source), _) => {
-                let twin = by_path.get(source);
-                let same = twin.is_some_and(|t| {
-                    t.meta.key.instance == meta.key.instance
-                        && t.meta.graded == meta.graded
-                        && t.meta.patch_sha256 == meta.patch_sha256
-                        && t.meta.outcome == meta.outcome
-                        && t.meta.grade.as_ref().is_some_and(|g| g.reused_from.is_none())
-                });
+                let same = match by_path.get(source).filter(|twin| twin.meta.outcome.is_verdict()) {
+                    Some(twin) => {
+                        twin.meta.key.instance == meta.key.instance
+                            && twin.meta.graded == meta.graded
+                            && twin.meta.patch_sha256 == meta.patch_sha256
+                            && twin.meta.outcome == meta.outcome
+                            && twin.meta.grade.as_ref().is_some_and(|g| g.reused_from.is_none())
+                    }
+                    None => is_in_a_file(folder, source, meta)?,
+                };
                 reused.expect(same, || {
                     format!("{path} takes its verdict from {source}, which has another patch, task or verdict")
                 });
@@ -80,4 +82,17 @@ fn judge(
         Err(error) => return Ok(Err(error.to_string())),
     };
     grader.judge(instance, row, &String::from_utf8_lossy(patch), log)
+}
+
+/// Whether the verdict of an episode without a record, or with a void's, is in its file. The reward of that episode
+/// failed after its verdict had been taken over, or it was not needed any more.
+fn is_in_a_file(folder: &RunFolder, source: &str, meta: &EpisodeMeta) -> Result<bool, VerifyError> {
+    let kept: Option<VerdictRecord> = folder.json_if_there(&paths::verdict(source))?;
+    let patch = folder.patch(source).map(|patch| sha256_hex(&patch));
+    Ok(kept.is_some_and(|kept| {
+        Some(&kept.graded) == meta.graded.as_ref()
+            && kept.outcome == meta.outcome
+            && kept.grade.reused_from.is_none()
+            && patch == meta.patch_sha256
+    }))
 }

@@ -119,11 +119,14 @@ impl Grader {
             return;
         }
         let slot = entry(&self.verdicts, known::key(task, patch)).await;
-        slot.lock().await.get_or_insert_with(|| Known {
-            folder: folder.to_owned(),
-            outcome: outcome.clone(),
-            record: record.clone(),
-        });
+        // While another episode's patch is being graded, that verdict is the one to reuse.
+        if let Ok(mut known) = slot.try_lock() {
+            known.get_or_insert_with(|| Known {
+                folder: folder.to_owned(),
+                outcome: outcome.clone(),
+                record: record.clone(),
+            });
+        }
     }
 
     /// The identity of this task in verdicts: all that grading reads.
@@ -143,21 +146,21 @@ impl Grader {
         keep: impl FnOnce(Graded) -> K,
     ) -> Result<Graded, DriverError> {
         let began = std::time::Instant::now();
-        let graded_task = self.graded(task);
+        let task_graded = self.graded(task);
         if let Some(outcome) = outcome::without_grader(end, patch.map(|p| p.as_ref())) {
             let status = if patch.is_some_and(Bytes::is_empty) {
                 "EmptyPatch"
             } else {
                 "NoPatch"
             };
-            return Ok(Graded::without_grader(outcome, status, Vec::new(), graded_task));
+            return Ok(Graded::without_grader(outcome, status, Vec::new(), task_graded));
         }
         let patch = patch.cloned().unwrap_or_default();
-        let slot = entry(&self.verdicts, known::key(&graded_task, &sha256_hex(&patch))).await;
+        let slot = entry(&self.verdicts, known::key(&task_graded, &sha256_hex(&patch))).await;
         // Identical patches wait here for the first one and reuse its verdict.
         let mut known = slot.lock().await;
         if let Some(found) = known.as_ref() {
-            let taken = found.taken_over(began.elapsed(), graded_task);
+            let taken = found.taken_over(began.elapsed(), task_graded);
             drop(known);
             return keep(taken).await;
         }
@@ -170,7 +173,13 @@ impl Grader {
             return Ok(graded);
         }
         let graded = keep(graded).await?;
-        if let Some(record) = graded.record.as_ref().filter(|record| record.reused_from.is_none()) {
+        // Another driver's verdict may be of another image or time limit.
+        let is_own = graded.task.as_ref() == Some(&task_graded);
+        if let Some(record) = graded
+            .record
+            .as_ref()
+            .filter(|record| is_own && record.reused_from.is_none())
+        {
             *known = Some(Known {
                 folder: folder.to_owned(),
                 outcome: graded.outcome.clone(),

@@ -21,7 +21,7 @@ struct Service {
     asked: Mutex<Vec<(Value, Option<String>)>>,
     /// One permit for each further answer.
     answers: tokio::sync::Semaphore,
-    /// While true, questions about verdicts that no other episode had first wait.
+    /// While true, questions about patches that solve the task wait, unless another episode's was graded.
     holds_own: tokio::sync::watch::Sender<bool>,
 }
 
@@ -32,7 +32,7 @@ async fn answer(State(service): State<Arc<Service>>, headers: HeaderMap, Json(qu
         asked.push((question.clone(), token.map(str::to_owned)));
         asked.len()
     };
-    if question["grade"]["reusedFrom"].is_null() {
+    if question["outcome"] == "Resolved" && question["grade"]["reusedFrom"].is_null() {
         service.holds_own.subscribe().wait_for(|holds| !holds).await.unwrap();
     }
     service.answers.acquire().await.unwrap().forget();
@@ -221,6 +221,13 @@ async fn a_driver_that_comes_back_does_not_ask_again_for_what_was_answered() {
     }
 }
 
+/// The episodes whose verdicts others took over.
+async fn sources(world: &World) -> BTreeSet<String> {
+    let metas = world.metas().await;
+    let sources = metas.iter().filter_map(|meta| meta.grade.as_ref()?.reused_from.clone());
+    sources.collect()
+}
+
 /// The record of the episode that was graded is written after the crash, those of others that took its verdict over
 /// were written before.
 #[tokio::test]
@@ -233,17 +240,11 @@ async fn a_verdict_that_was_taken_over_before_a_crash_is_that_of_its_source_afte
     (asks.budget.request, asks.budget.total) = (Duration::from_secs(300), Duration::from_secs(300));
     service.holds_own.send_replace(true);
     let run = world.start(settings.clone(), 1).await.unwrap();
-    let taken_over = || async {
-        let metas = world.metas().await;
-        metas
-            .iter()
-            .any(|meta| meta.grade.as_ref().is_some_and(|grade| grade.reused_from.is_some()))
-    };
     let cut = tokio::time::timeout(Duration::from_secs(300), async {
         tokio::select! {
             done = run.go() => panic!("{done:?}"),
             () = async {
-                while !taken_over().await {
+                while sources(&world).await.is_empty() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             } => {}
@@ -251,17 +252,32 @@ async fn a_verdict_that_was_taken_over_before_a_crash_is_that_of_its_source_afte
     });
     cut.await.unwrap();
     drop(run);
-    assert!(
-        world
-            .metas()
-            .await
-            .iter()
-            .all(|meta| meta.grade.as_ref().unwrap().reused_from.is_some())
-    );
+    let sources = sources(&world).await;
+    let written = world.metas().await.into_iter().map(|meta| meta.key.dir(meta.attempt));
+    assert!(sources.is_disjoint(&written.collect()), "{sources:?}");
     service.holds_own.send_replace(false);
     world.go(settings, 2).await.unwrap();
     world.verified().await;
     // The episodes' records have the verdicts now.
     let files = world.store().files_below(paths::ROLLOUTS).await.unwrap();
     assert!(!files.iter().any(|file| file.ends_with("/verdict.json")), "{files:?}");
+}
+
+/// The attempt that was graded became a void, because the service did not answer in time. Others took its verdict over.
+#[tokio::test]
+async fn a_verdict_stands_for_those_who_took_it_over_although_its_own_episode_became_a_void() {
+    let world = World::new(1).await;
+    let (service, mut settings) = service(&world, |_, _| (StatusCode::OK, json!({"reward": 0.5}))).await;
+    settings.concurrency = Some(16);
+    let asks = settings.reward.service.as_mut().unwrap();
+    asks.concurrency = 16;
+    asks.budget.request = Duration::from_secs(1);
+    service.holds_own.send_replace(true);
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    let metas = world.metas().await;
+    let voids = metas.iter().filter(|meta| !meta.outcome.is_verdict());
+    let voids: BTreeSet<String> = voids.map(|meta| meta.key.dir(meta.attempt)).collect();
+    let sources = sources(&world).await;
+    assert!(!voids.is_empty() && sources == voids, "{sources:?} of {voids:?}");
 }

@@ -74,9 +74,11 @@ async fn files_of_a_pull_that_come_later_are_asked_for_again_and_others_at_the_s
     // This agent makes it from a delta, until that fails.
     let error = ask("made.safetensors").await;
     assert!(matches!(error, NoChunk::NotOwn { .. }), "{error}");
-    pulling.fetches(&later("made.safetensors"));
+    pulling.fetches(&later("made.safetensors"), &later("later.safetensors"));
     let error = ask("made.safetensors").await;
     assert!(matches!(error, NoChunk::NotYet { .. }), "{error}");
+    let error = ask("later.safetensors").await;
+    assert!(matches!(error, NoChunk::NotOwn { .. }), "{error}");
     drop(pulling);
     let error = ask("later.safetensors").await;
     assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");

@@ -174,7 +174,12 @@ impl Episodes {
             // Another driver was first: an attempt has one verdict, and theirs stands.
             Created::Existed => self.store.read(&paths::meta(dir)).await?,
         };
-        self.store.delete(&paths::verdict(dir)).await?;
+        // A void has no verdict in its record, and another episode may have taken it over.
+        if meta.outcome.is_verdict()
+            && let Err(error) = self.store.delete(&paths::verdict(dir)).await
+        {
+            tracing::warn!("{dir} keeps its verdict beside its record: {error}");
+        }
         Ok(meta)
     }
 }

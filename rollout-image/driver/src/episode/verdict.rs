@@ -1,12 +1,12 @@
-//! The verdict on an episode: from the store, if an earlier driver left it there, or from a grader. It is durable
-//! before anything follows from it.
+//! The verdict on an episode: from the store, if an earlier driver left it or its log there, or from a grader. A new
+//! one is durable before anything follows from it.
 
 use super::{EpisodePlan, Episodes, now};
 use crate::fault::DriverError;
 use crate::grade::Graded;
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
-use grpo_records::{Created, EpisodeEnd, RewardAnswer, SCHEMA, VerdictRecord, paths};
+use grpo_records::{Created, EpisodeEnd, EpisodeMeta, RewardAnswer, SCHEMA, VerdictRecord, paths};
 use std::time::Duration;
 
 impl Episodes {
@@ -38,9 +38,9 @@ impl Episodes {
             });
         }
         if let Some(patch) = patch {
-            let log = paths::grade_log(dir);
-            if self.store.exists(&log).await? {
-                let log = self.store.bytes(&log).await?;
+            let file = paths::grade_log(dir);
+            if self.store.exists(&file).await? {
+                let log = self.store.bytes(&file).await?;
                 let again = self
                     .grader
                     .judge_again(&plan.task, patch, &String::from_utf8_lossy(&log))
@@ -48,6 +48,8 @@ impl Episodes {
                 if let Some(graded) = again {
                     return Ok(graded);
                 }
+                // It shows no result; the next one may.
+                self.store.delete(&file).await?;
             }
         }
         let keep = |graded| self.keep_verdict(dir, graded);
@@ -72,7 +74,21 @@ impl Episodes {
             at: now(),
         };
         match self.store.create(&file, &kept).await? {
-            Created::Written { .. } => Ok(Graded { log: None, ..graded }),
+            Created::Written { .. } => match self.store.read_if_there::<EpisodeMeta>(&paths::meta(dir)).await? {
+                None => Ok(Graded { log: None, ..graded }),
+                // Another driver has written the record already, and removed its verdict's file.
+                Some(meta) => {
+                    self.store.delete(&file).await?;
+                    Ok(Graded {
+                        outcome: meta.outcome,
+                        record: meta.grade,
+                        log: None,
+                        message: meta.message,
+                        took: Duration::ZERO,
+                        task: meta.graded,
+                    })
+                }
+            },
             // Another driver was first.
             Created::Existed => Ok(self.store.read::<VerdictRecord>(&file).await?.into()),
         }
