@@ -236,7 +236,7 @@ bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, whole,
 	cargo build $(PLAIN) --bin grpo-engine-agent
 	cargo test $(PLAIN) --test e2e --no-run
 	# In namespaces of its own: links and their limits are not this machine's.
-	unshare --net --mount --propagation private bash -c 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && mount -t sysfs sysfs /sys && "$$@"' bash \
+	unshare --net --mount --propagation private bash -c 'mkdir -p /run/netns && mount -t tmpfs tmpfs /run/netns && mount -t sysfs sysfs /sys && mount -t tmpfs -o size=14g tmpfs /dev/shm && "$$@"' bash \
 	  cargo test $(PLAIN) --test e2e -- --ignored --nocapture weights_sync::
 
 bench-engines: ## six iterations of the demo on a real vLLM, with adapters and with full weights, beside the embedded engine; over an hour
