@@ -1,4 +1,4 @@
-//! Makes a file of a version from the same file of an earlier version on disk and a delta, which has about a hundredth
+//! Makes a file of a version from the same file of an earlier version on disk and a delta, which has about a fiftieth
 //! of the bytes (crate `grpo-weights-delta`).
 //!
 //! The trainer makes deltas from the version before; an agent that serves an older one, or joins, fetches files whole.

@@ -6,8 +6,9 @@ use crate::outcome::Outcome;
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 
-/// `…/verdict.json`: exists until `meta.json` does. It is durable before anything follows from the verdict: another
-/// episode with the same patch takes it over, a reward service is asked. A second grading after a crash could differ.
+/// `…/verdict.json`: exists until `meta.json` has the verdict, and stays beside that of a void. It is durable before
+/// anything follows from the verdict: another episode with the same patch takes it over, a reward service is asked. A
+/// second grading after a crash could differ.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerdictRecord {
