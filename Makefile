@@ -304,6 +304,13 @@ bench-long: ## a run of 2,000 iterations and 100,000 episodes, and the restart o
 	cargo build $(PLAIN) --bin grpo-driver --bin grpo-bench-driver
 	"$$CARGO_TARGET_DIR/debug/grpo-bench-driver" long --python "$$GRPO_CACHE/venv-agent-peers/bin/python" --model "$$GRPO_CACHE/qwen3-tokenizer"
 
+bench-viewer: ## the viewer of a run with 2,000 iterations and 100,000 episodes; 5 GB of disk, 10 minutes
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin kubectl-grpo --bin grpo-bench-viewer
+	work=$$(mktemp -d -p "$$GRPO_CACHE")
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-viewer" measure --viewer "$$CARGO_TARGET_DIR/debug/kubectl-grpo" --work "$$work"
+
 choose-rate: ## the learning rate with the largest gain on the validation split
 	@demo/learning.sh --rates 1e-4,2e-4,4e-4 --iterations 8
 
@@ -320,6 +327,21 @@ agent-images: cluster ## images of qwen-code and mini-swe-agent from registry pa
 check-agents: ## qwen-code and mini-swe-agent by the presets' command lines, in a root without a C library (200 MB to download); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/agents/check.sh
+
+check-viewer: ## every view of the viewer in a headless Chromium, from the server and as a bundle, and the page built anew (400 MB to install); not part of make test
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin kubectl-grpo --bin grpo-bench-viewer
+	e2e/viewer/check.sh "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$$CARGO_TARGET_DIR/debug/grpo-bench-viewer"
+
+viewer: ## build the viewer's page (operator/viewer/dist) from its sources, with npm
+	cd operator/viewer && npm ci --no-audit --no-fund --ignore-scripts && npm run --silent check && npm run --silent build
+
+viewer-pictures: ## pictures of the viewer for the book: docs/src/images/viewer (400 MB to install)
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin kubectl-grpo --bin grpo-bench-viewer
+	e2e/viewer/check.sh "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$$CARGO_TARGET_DIR/debug/grpo-bench-viewer" docs/src/images/viewer
 
 check-histories: ## 100,000 random histories of an agent through the recording endpoint's rows; not part of make test
 	@e2e/setup/setup.sh build

@@ -23,6 +23,9 @@ pub fn repository() -> PathBuf {
         .to_owned()
 }
 
+/// Build outputs and installed packages.
+const NOT_OURS: [&str; 4] = ["target", "out", "docs/book", "operator/viewer/node_modules"];
+
 /// Every file with one of these extensions, except hidden folders, build outputs and the built book.
 pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
     let root = repository();
@@ -33,8 +36,7 @@ pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             let relative = path.strip_prefix(&root).unwrap().display().to_string();
-            if path.is_symlink() || name.starts_with('.') || ["target", "out", "docs/book"].contains(&relative.as_str())
-            {
+            if path.is_symlink() || name.starts_with('.') || NOT_OURS.contains(&relative.as_str()) {
                 continue;
             }
             if path.is_dir() {

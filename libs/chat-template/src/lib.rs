@@ -22,6 +22,7 @@ pub use self::message::{ChatMessage, PromptShape, Role, ToolCall};
 pub use self::turnover::Turnover;
 
 use self::literal::{ANSWER, Literals};
+use self::memo::PromptIds;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
 use std::path::Path;
@@ -33,6 +34,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     literals: Literals,
     stops: Vec<(u32, String)>,
+    /// Ids of whole prompts.
+    prompts: PromptIds,
     /// Tools as the template sees them, by their text.
     tools: Memo<Value>,
     /// Tools that the template was checked to show, with thinking and without.
@@ -59,6 +62,7 @@ impl ChatTemplate {
             environment: python::environment(template, globals.into())?,
             literals: Literals::new(tokenizer).map_err(|error| unusable(&error))?,
             stops,
+            prompts: PromptIds::default(),
             tools: Memo::new(),
             shown: Default::default(),
             turnovers: Default::default(),
@@ -77,7 +81,8 @@ impl ChatTemplate {
         let tools = self.tools(shape)?;
         self.shown[usize::from(shape.thinking)].get(&shape.tools, || self.check_tools(&tools, shape.thinking))?;
         let shown = self.shown(messages)?;
-        self.literals.encode(&self.render(&tools, shape.thinking, shown)?)
+        let rendered = self.render(&tools, shape.thinking, shown)?;
+        self.prompts.get(&rendered, || self.literals.encode(&rendered))
     }
 
     /// The ids between an answer and the next one: the rest of the answer's turn, the `new` messages, the opening of

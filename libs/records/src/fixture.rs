@@ -9,9 +9,9 @@ use crate::reward::{Cost, Shaping};
 use crate::store::sha256_hex;
 use crate::{
     Batch, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, ExecSummary,
-    GradeRecord, JournalEntry, JudgedTurn, Message, Outcome, ProcessRule, ProcessScores, RewardAnswer, RewardRule,
-    RowsFile, RunAgent, SCHEMA, StoredRow, StoredRows, TokenRow, TurnAction, TurnRecord, TurnScore, VoidReason, Vote,
-    WeightsSpan, Writer, paths, rows,
+    GradeRecord, IterationRecord, JournalEntry, JudgedTurn, Message, Outcome, ProcessRule, ProcessScores, RewardAnswer,
+    RewardRule, RowsFile, RunAgent, SCHEMA, StepMetrics, StoredRow, StoredRows, TokenRow, TurnAction, TurnRecord,
+    TurnScore, VoidReason, Vote, WeightsSpan, Writer, paths, rows,
 };
 use std::path::Path;
 
@@ -266,6 +266,107 @@ pub fn write_rewards(dir: &Path) {
     meta.reward = Some(process.reward(0.5));
     meta.process = Some(process);
     write(dir, &paths::meta(RESOLVED), &meta);
+}
+
+/// Writes the journal and the metrics of the run of [`write_store`]: two drivers, an evaluation, an iteration with its
+/// step, and the run's end.
+pub fn write_journal(dir: &Path) {
+    let iteration = EpisodeScope::Iteration { iteration: 1 };
+    let heldout = EpisodeScope::Evaluation {
+        set: "heldout".into(),
+        weights: "a-v0".into(),
+    };
+    let folder =
+        |scope: &EpisodeScope, sample: u32| paths::episode(scope, &format!("psf__requests-1__g0__i{sample}"), 1);
+    let verdict = |scope: &EpisodeScope, sample, outcome, reward| Event::Verdict {
+        episode: folder(scope, sample),
+        outcome,
+        reward,
+    };
+    let promoted = |weights: &str, step| Event::Promoted {
+        weights: weights.into(),
+        manifest_sha256: "0".repeat(64),
+        step,
+    };
+    let events = [
+        Event::RunStarted {
+            run: "uid".into(),
+            namespace: "team".into(),
+            name: "demo".into(),
+            seed: 1,
+            tasks_sha256: String::new(),
+            tasks: 1,
+            agent: RunAgent::default(),
+            rows_per_turn: false,
+            process: None,
+            reward: None,
+        },
+        Event::DriverStarted { epoch: 1 },
+        promoted("a-v0", 0),
+        verdict(&heldout, 0, Outcome::Resolved, 1.0),
+        Event::EvaluationDone {
+            set: "heldout".into(),
+            weights: "a-v0".into(),
+            resolved: 1,
+            episodes: 1,
+            voids: 0,
+        },
+        Event::IterationStarted {
+            iteration: 1,
+            weights: "a-v0".into(),
+            tasks: vec![0],
+            dynamic: None,
+        },
+        verdict(&iteration, 0, Outcome::Resolved, 1.0),
+        Event::DriverStarted { epoch: 2 },
+        verdict(&iteration, 1, Outcome::Unresolved, 0.0),
+        Event::EpisodeVoided {
+            episode: folder(&iteration, 2),
+            reason: VoidReason::SandboxLost,
+            turns: 2,
+            tokens: 100,
+            message: "node n1 is gone".into(),
+        },
+        Event::BatchWritten {
+            iteration: 1,
+            step: 1,
+            sha256: "0".repeat(64),
+            rows: 2,
+        },
+        Event::StepDone {
+            step: 1,
+            weights: "a-v1".into(),
+            manifest_sha256: "1".repeat(64),
+        },
+        promoted("a-v1", 1),
+        Event::RunFinished {
+            succeeded: true,
+            reason: None,
+            message: None,
+        },
+    ];
+    for (sequence, event) in (1..).zip(events) {
+        let entry = JournalEntry {
+            schema: SCHEMA,
+            writer: Writer::driver(1),
+            sequence,
+            at: 1000 + sequence as i64,
+            event,
+        };
+        write(dir, &paths::journal_entry(sequence), &entry);
+    }
+    let metas = [Outcome::Resolved, Outcome::Unresolved].map(|outcome| episode("psf__requests-1", 0, outcome).meta);
+    let record = IterationRecord::of(Writer::driver(1), 1, "a-v0".into(), &metas);
+    write(dir, &paths::driver_metrics(1), &record);
+    let step = StepMetrics {
+        step: 1,
+        weights: "a-v1".into(),
+        loss: 0.25,
+        advantages: vec![vec![0.5, -0.5]],
+        staleness_max: 0,
+        ..StepMetrics::default()
+    };
+    write(dir, &paths::trainer_metrics(1), &step);
 }
 
 /// The episode that consists of these turns.

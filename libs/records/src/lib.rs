@@ -9,6 +9,7 @@
 //! * [`judged`]: the votes of a judge of turns; [`reward`]: how a verdict becomes a reward;
 //! * [`batch::Batch`]: the input of one training step; [`supervised`]: how conversations become its rows;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
+//! * [`iteration`]: what an iteration was, in numbers;
 //! * [`settings`]: the settings that may change during a run; [`validation`]: which tasks are fit;
 //! * [`weights`], [`trainer`]: what the trainer publishes and answers.
 //!
@@ -24,6 +25,7 @@ pub mod event;
 pub mod fixture;
 pub mod folder;
 pub mod graded;
+pub mod iteration;
 pub mod journal;
 pub mod judged;
 pub mod look;
@@ -51,6 +53,7 @@ pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
 pub use graded::GradedTask;
+pub use iteration::IterationRecord;
 pub use journal::{Journal, JournalError};
 pub use judged::{JudgedTurn, ProcessRule, ProcessScores, TurnScore, Vote, VoteEnd};
 pub use outcome::{Outcome, VoidReason};

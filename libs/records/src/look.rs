@@ -3,8 +3,10 @@
 //!
 //! The caller names a scope or an episode by its path, and the place to continue from. It receives records, without
 //! token ids if these are not needed. Everything is bounded: episodes and turns per page, and the size of a file that
-//! is read. A path that [`paths`] would not write is refused before any file is read. [`files`] returns whole files.
+//! is read. A path that [`paths`] would not write is refused before any file is read. [`files`] returns whole files,
+//! [`entries`] the journal and the metrics.
 
+pub mod entries;
 pub mod files;
 pub mod worth;
 
@@ -13,7 +15,8 @@ use crate::record::Record;
 use crate::reward::Ended;
 use crate::store::{RunStore, StoreError, wait};
 use crate::{
-    EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, Message, TurnRecord, ended, paths,
+    AgentProcess, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, Message, TurnRecord,
+    ended, paths,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -25,6 +28,8 @@ pub mod routes {
     pub const EPISODES: &str = "/v1/records/episodes";
     pub const EPISODE: &str = "/v1/records/episode";
     pub const TURNS: &str = "/v1/records/turns";
+    pub const ENTRIES: &str = "/v1/records/journal";
+    pub const METRICS: &str = "/v1/records/metrics";
     pub const FILES: &str = "/v1/records/files";
     pub const FILE: &str = "/v1/records/file";
 }
@@ -129,11 +134,15 @@ pub struct Told {
     pub temperature: f32,
     pub prompt_length: usize,
     pub tokens: usize,
+    /// The command-line agent's process, if it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<AgentProcess>,
 }
 
 impl From<EpisodeRecord> for Told {
     fn from(record: EpisodeRecord) -> Self {
         Self {
+            process: record.process,
             image: record.image,
             end: record.end,
             messages: ended::messages(&record.turns),

@@ -29,6 +29,10 @@ pub const RESUMED: &str = "resumed.json";
 pub const TENSORBOARD: &str = "tensorboard";
 /// Metrics of driver and trainer, a file for each iteration or step.
 pub const METRICS: &str = "metrics";
+/// The driver's part of [`METRICS`], a file for each iteration.
+pub const DRIVER_METRICS: &str = "metrics/driver";
+/// The trainer's part of [`METRICS`], a file for each step.
+pub const TRAINER_METRICS: &str = "metrics/trainer";
 /// The manifest's name in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 
@@ -198,11 +202,11 @@ pub fn batch(step: u32) -> String {
 }
 
 pub fn driver_metrics(iteration: u32) -> String {
-    format!("{METRICS}/driver/{iteration:06}.json")
+    format!("{DRIVER_METRICS}/{iteration:06}.json")
 }
 
 pub fn trainer_metrics(step: u32) -> String {
-    format!("{METRICS}/trainer/{step:06}.json")
+    format!("{TRAINER_METRICS}/{step:06}.json")
 }
 
 /// `<lineage>-v<step>`: the name of a weights version everywhere.

@@ -201,7 +201,8 @@ impl StepMetrics {
     }
 }
 
-fn shown(field: &str) -> String {
+/// A field's name in Prometheus and TensorBoard.
+pub(crate) fn shown(field: &str) -> String {
     if field == "seconds" {
         return "step_seconds".to_owned();
     }

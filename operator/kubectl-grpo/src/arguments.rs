@@ -3,12 +3,14 @@
 mod names;
 pub mod plan;
 pub mod tools;
+pub mod ui;
 
 pub use self::names::run_name;
 
 use self::names::set_name;
 use self::plan::{Complete, Completion, PlanOptions, Wait};
 use self::tools::{Copy, Prepull, Tasks, Validated};
+use self::ui::Ui;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use grpo_records::Outcome;
 use jiff::SignedDuration;
@@ -46,6 +48,8 @@ pub enum What {
     Episodes(Episodes),
     /// One episode turn by turn: prompt, the policy's words, what came back, verdict, patch.
     Show(Show),
+    /// A viewer in the browser: curves, iterations, groups, episodes token by token. Or a folder with all of it.
+    Ui(Ui),
     /// Logs of all parts of a run, interleaved by time.
     Logs(Logs),
     /// What would become of manifests: whether they are accepted, pods with GPUs, memory, downloads, disk, and nodes

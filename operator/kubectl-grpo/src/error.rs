@@ -39,6 +39,14 @@ pub enum Error {
     },
     #[error(transparent)]
     Records(#[from] Refusal),
+    #[error(
+        "pod {pod} does not know {route}: its driver is older than this plugin; give --reader-image IMAGE (the operator's driver image of this version), or `kubectl grpo copy` the store and give --from"
+    )]
+    OlderDriver { pod: String, route: String },
+    #[error("the viewer has ended")]
+    Closed,
+    #[error("the viewer: {0}")]
+    Viewer(String),
     #[error("the files of episode {episode} cannot be read: {why}; `kubectl grpo copy` the store and check them")]
     EpisodeFile { episode: String, why: String },
     #[error("{dir} is no copy of a run's store: it has no folder journal/")]

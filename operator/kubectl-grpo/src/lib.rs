@@ -7,9 +7,9 @@
 //! them; [`logs`] interleaves the logs of all parts. [`tasks`] lists the tasks of a run or of a [`manifest`], with
 //! images as its [`sandbox_pool`] names them, [`validated`] the tasks that were found fit. [`plan`] shows the
 //! operator's decisions for manifests; [`prepull`] makes nodes pull images; [`copy`] copies a store; [`export`] writes
-//! episodes in the formats of other projects. [`pods`] creates short-lived pods and connects to pods. [`cluster`]
-//! selects cluster and namespace, [`error`] names the next step after an error, [`output`] writes files, [`text`]
-//! formats bars, tables and durations.
+//! episodes in the formats of other projects; [`ui`] shows runs in the browser. [`pods`] creates short-lived pods and
+//! connects to pods. [`cluster`] selects cluster and namespace, [`error`] names the next step after an error,
+//! [`output`] writes files, [`text`] formats bars, tables and durations.
 
 pub mod arguments;
 pub mod cluster;
@@ -31,5 +31,6 @@ pub mod sandbox_pool;
 pub mod status;
 pub mod tasks;
 pub mod text;
+pub mod ui;
 pub mod validated;
 pub mod wait;

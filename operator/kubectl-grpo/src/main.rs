@@ -11,8 +11,8 @@ use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest};
 use kubectl_grpo::records::{self, Opened, Source};
 use kubectl_grpo::{
-    compare, completion, copy, episodes, explain, export, logs, output, plan, sandbox_pool, status, tasks, validated,
-    wait,
+    compare, completion, copy, episodes, explain, export, logs, output, plan, sandbox_pool, status, tasks, ui,
+    validated, wait,
 };
 use std::io::Write;
 use std::path::Path;
@@ -70,6 +70,7 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
             let opened = open(&arguments.cluster, run.as_deref(), &wanted.records).await?;
             with(opened, async |source| tell(source, wanted, &words).await).await
         }
+        What::Ui(wanted) => ui::ui(&arguments.cluster, wanted).await,
         What::Export(wanted) => {
             let (run, dest) = wanted.checked().map_err(Error::Usage)?;
             let opened = match run {

@@ -16,6 +16,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_records::RunStore;
+use grpo_records::look::entries::{EntriesOf, MetricsOf};
 use grpo_records::look::files::{FileAt, FilesOf};
 use grpo_records::look::{EpisodeAt, EpisodesOf, Records, Refusal, RefusalCause, RefusalCode, TurnsOf, routes};
 use serde::Serialize;
@@ -30,6 +31,8 @@ pub fn router(records: Records) -> Router {
         .route(routes::EPISODES, get(episodes))
         .route(routes::EPISODE, get(episode))
         .route(routes::TURNS, get(turns))
+        .route(routes::ENTRIES, get(entries))
+        .route(routes::METRICS, get(metrics))
         .route(routes::FILES, get(files))
         .route(routes::FILE, get(file))
         .with_state(records)
@@ -108,6 +111,20 @@ async fn episode(State(records): State<Records>, wanted: Result<Query<EpisodeAt>
 async fn turns(State(records): State<Records>, wanted: Result<Query<TurnsOf>, QueryRejection>) -> Response {
     match wanted {
         Ok(Query(wanted)) => answer(records, move |records| records.turns(&wanted)).await,
+        Err(rejection) => bad_query(&rejection),
+    }
+}
+
+async fn entries(State(records): State<Records>, wanted: Result<Query<EntriesOf>, QueryRejection>) -> Response {
+    match wanted {
+        Ok(Query(wanted)) => answer(records, move |records| records.entries(&wanted)).await,
+        Err(rejection) => bad_query(&rejection),
+    }
+}
+
+async fn metrics(State(records): State<Records>, wanted: Result<Query<MetricsOf>, QueryRejection>) -> Response {
+    match wanted {
+        Ok(Query(wanted)) => answer(records, move |records| records.metrics(&wanted)).await,
         Err(rejection) => bad_query(&rejection),
     }
 }

@@ -4,8 +4,7 @@ use crate::world::World;
 use grpo_crds::grpo_run::TaskOrder;
 use grpo_driver::config::Settings;
 use grpo_driver::dynamic::Dynamic;
-use grpo_driver::metrics::IterationRecord;
-use grpo_records::{Batch, DropReason, EpisodeScope, paths};
+use grpo_records::{Batch, DropReason, EpisodeScope, IterationRecord, paths};
 
 const PLAIN: Dynamic = Dynamic {
     over_sample: 1.0,

@@ -1,3 +1,4 @@
+use super::entries::{EntriesOf, EntryPage, MetricsOf};
 use super::*;
 use crate::{Outcome, fixture};
 use proptest::prelude::*;
@@ -222,4 +223,43 @@ proptest! {
             prop_assert_eq!(paths::parse_scope(&paths::scope(&scope)), Some(scope));
         }
     }
+}
+
+#[test]
+fn a_journal_is_read_page_by_page_from_the_last_number_that_the_reader_has() {
+    let (dir, records) = store();
+    assert_eq!(records.entries(&EntriesOf::default()).unwrap(), EntryPage::default());
+    fixture::write_journal(dir.path());
+    let whole = records.entries(&EntriesOf::default()).unwrap();
+    assert_eq!((whole.entries.len(), whole.after, whole.more), (14, 14, false));
+    let rest = records.entries(&EntriesOf { after: 12 }).unwrap();
+    assert_eq!(rest.entries, whole.entries[12..]);
+    let none = records.entries(&EntriesOf { after: 14 }).unwrap();
+    assert_eq!((none.entries.len(), none.after), (0, 14));
+}
+
+#[test]
+fn a_truncated_entry_is_left_out_and_the_page_continues_after_it() {
+    let (dir, records) = store();
+    fixture::write_journal(dir.path());
+    std::fs::write(dir.path().join(paths::journal_entry(3)), "{\"schema\":3,").unwrap();
+    let whole = records.entries(&EntriesOf::default()).unwrap();
+    let numbers: Vec<u64> = whole.entries.iter().map(|entry| entry.sequence).collect();
+    assert_eq!((numbers.len(), numbers[2], whole.after), (13, 4, 14));
+}
+
+#[test]
+fn metrics_after_a_number_are_read_also_if_the_first_is_not_number_one() {
+    let (dir, records) = store();
+    fixture::write_journal(dir.path());
+    let metrics = dir.path().join(paths::trainer_metrics(1));
+    std::fs::rename(&metrics, metrics.with_file_name("000051.json")).unwrap();
+    let page = records.metrics(&MetricsOf::default()).unwrap();
+    assert_eq!((page.iterations.len(), page.steps.len(), page.more), (1, 1, false));
+    let wanted = MetricsOf {
+        iterations_after: 1,
+        steps_after: 50,
+    };
+    let page = records.metrics(&wanted).unwrap();
+    assert_eq!((page.iterations.len(), page.steps.len()), (0, 1));
 }

@@ -152,6 +152,10 @@ impl PodConnection {
     fn refusal(&self, route: &str, status: StatusCode, body: &[u8]) -> Error {
         match serde_json::from_slice::<Refusal>(body) {
             Ok(refusal) => refusal.into(),
+            Err(_) if status == StatusCode::NOT_FOUND => Error::OlderDriver {
+                pod: self.pod.clone(),
+                route: route.to_owned(),
+            },
             Err(_) => self.error(format!("it answered {status} about {route}")),
         }
     }

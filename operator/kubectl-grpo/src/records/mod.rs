@@ -17,6 +17,7 @@ use futures::stream::BoxStream;
 use grpo_contracts::RunConfig;
 use grpo_contracts::names::{ATTEMPT, ROLE, RUN, role};
 use grpo_crds::GrpoRun;
+use grpo_records::look::entries::{EntriesOf, EntryPage, MetricsOf, MetricsPage};
 use grpo_records::look::files::{FileAt, FilesOf, StoredFile};
 use grpo_records::look::{
     Contents, EpisodeAt, EpisodePage, EpisodeView, EpisodesOf, Records, Refusal, RefusalCode, TurnsOf, routes,
@@ -100,6 +101,22 @@ impl Source {
             from = page.next;
         }
         Ok((turns, judged))
+    }
+
+    /// A page of the journal.
+    pub async fn entries(&mut self, wanted: &EntriesOf) -> Result<EntryPage, Error> {
+        match self {
+            Self::Folder(records) => Ok(records.entries(wanted)?),
+            Self::Pod(connection) => connection.ask(routes::ENTRIES, wanted).await,
+        }
+    }
+
+    /// A page of the metrics of iterations and steps.
+    pub async fn metrics(&mut self, wanted: &MetricsOf) -> Result<MetricsPage, Error> {
+        match self {
+            Self::Folder(records) => Ok(records.metrics(wanted)?),
+            Self::Pod(connection) => connection.ask(routes::METRICS, wanted).await,
+        }
     }
 
     /// All files below a folder, page by page.

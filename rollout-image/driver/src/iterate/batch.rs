@@ -4,11 +4,10 @@ use super::Run;
 use crate::batches::{self, Heading};
 use crate::dynamic::Chosen;
 use crate::fault::{DriverError, TerminalFault};
-use crate::metrics::IterationRecord;
 use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use grpo_records::trainer::StepRequest;
-use grpo_records::{Created, DropReason, EpisodeMeta, Event, Outcome, paths};
+use grpo_records::{Created, DropReason, EpisodeMeta, Event, IterationRecord, Outcome, paths};
 
 impl Run {
     /// The heading of the batch of iteration `k`.

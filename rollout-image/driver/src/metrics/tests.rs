@@ -1,5 +1,5 @@
 use super::*;
-use grpo_records::{Vote, fixture};
+use grpo_records::{Outcome, SCHEMA, Vote, Writer, fixture};
 use std::collections::BTreeSet;
 
 /// At least one value of every metric: a family without members is not served.

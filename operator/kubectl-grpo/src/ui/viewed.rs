@@ -1,0 +1,496 @@
+//! One run in a viewer: its records, what was read of them, and the answers to the page.
+//!
+//! [`Viewed::follow`] reads the journal and the metrics while the run works; [`Viewed::answer`] makes a view when the
+//! page asks for it. Both read through the same [`Source`] as the other commands.
+
+use super::index::{Index, instance_of};
+use super::shown::visible;
+use super::tokens::{self, Vocabulary};
+use super::views;
+use super::wire::{Found, LogView, Problem, SearchView};
+use super::words::Words;
+use crate::arguments::RecordsOptions;
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::records::{self, Opened};
+use grpo_records::look::entries::{EntriesOf, MetricsOf};
+use grpo_records::look::files::FileAt;
+use grpo_records::look::{EPISODES_A_PAGE, Episode, EpisodesOf};
+use grpo_records::{EpisodeScope, Event, JournalEntry, TurnRecord, paths};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, OnceCell, watch};
+
+/// How often new entries are looked for: the page shows them within a second.
+const LOOK: Duration = Duration::from_millis(500);
+/// Pauses after errors, such as a driver that restarts: the first one, and the longest. Each is twice the one before.
+const AFTER_AN_ERROR: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// A reader pod ends after this time, also if this program could not delete it. A viewer that still runs makes another.
+const DEADLINE: Duration = Duration::from_secs(3600);
+/// At most so many episodes of one scope.
+const MOST_OF_SCOPE: usize = 20_000;
+/// At most so many results of a search.
+const MOST_FOUND: usize = 200;
+/// A part of a log, in bytes.
+const LOG_PART: u64 = 256 << 10;
+
+/// The open source, locked for one question.
+macro_rules! source {
+    ($viewed:expr) => {
+        tokio::sync::MutexGuard::try_map($viewed.opened.lock().await, |opened| {
+            opened.as_mut().map(|opened| &mut opened.source)
+        })
+        .map_err(|_| Error::Closed)?
+    };
+}
+
+/// Where the records of a run are.
+#[derive(Clone)]
+pub enum Place {
+    Folder(PathBuf),
+    Run {
+        cluster: Cluster,
+        name: String,
+        reader_image: Option<String>,
+    },
+}
+
+impl Place {
+    async fn open(&self) -> Result<Opened, Error> {
+        match self {
+            Self::Folder(dir) => records::folder(dir),
+            Self::Run {
+                cluster,
+                name,
+                reader_image,
+            } => {
+                let options = RecordsOptions {
+                    from: None,
+                    reader_image: reader_image.clone(),
+                };
+                records::of_run_until(cluster, &cluster.run(name).await?, &options, DEADLINE).await
+            }
+        }
+    }
+
+    fn is_folder(&self) -> bool {
+        matches!(self, Self::Folder(_))
+    }
+}
+
+/// A run that is shown.
+pub struct Viewed {
+    place: Place,
+    /// `None` once the viewer has ended.
+    opened: Mutex<Option<Opened>>,
+    index: RwLock<Index>,
+    words: RwLock<Words>,
+    vocabulary: OnceCell<Arc<Vocabulary>>,
+    /// Counts the changes of what the page shows.
+    changes: watch::Sender<u64>,
+    /// Why the records cannot be read now.
+    problem: RwLock<Option<String>>,
+    /// Metrics may be in the store that are not in the index.
+    metrics_due: AtomicBool,
+}
+
+/// One view of a run, by its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Run,
+    Scope(EpisodeScope),
+    Group(EpisodeScope, u32),
+    Episode(String),
+    Tokens(String),
+    Task(String),
+}
+
+impl Wanted {
+    /// The view of a path, such as `scope/rollouts/iter-000003`. Only paths of a store are accepted.
+    pub fn parse(path: &str) -> Option<Self> {
+        let (kind, rest) = path.split_once('/').unwrap_or((path, ""));
+        let episode = || paths::parse_episode(rest).map(|_| rest.to_owned());
+        match kind {
+            "run" if rest.is_empty() => Some(Self::Run),
+            "scope" => paths::parse_scope(rest).map(Self::Scope),
+            "group" => {
+                let (scope, group) = rest.rsplit_once('/')?;
+                Some(Self::Group(paths::parse_scope(scope)?, group.parse().ok()?))
+            }
+            "episode" => episode().map(Self::Episode),
+            "tokens" => episode().map(Self::Tokens),
+            "task" => paths::is_plain_name(rest).then(|| Self::Task(rest.to_owned())),
+            _ => None,
+        }
+    }
+
+    /// The path of the view.
+    pub fn path(&self) -> String {
+        match self {
+            Self::Run => "run".to_owned(),
+            Self::Scope(scope) => format!("scope/{}", paths::scope(scope)),
+            Self::Group(scope, group) => format!("group/{}/{group}", paths::scope(scope)),
+            Self::Episode(path) => format!("episode/{path}"),
+            Self::Tokens(path) => format!("tokens/{path}"),
+            Self::Task(instance) => format!("task/{instance}"),
+        }
+    }
+}
+
+impl Viewed {
+    /// Opens the records.
+    pub async fn open(place: Place) -> Result<Self, Error> {
+        Ok(Self {
+            opened: Mutex::new(Some(place.open().await?)),
+            place,
+            index: RwLock::default(),
+            words: RwLock::default(),
+            vocabulary: OnceCell::new(),
+            changes: watch::channel(0).0,
+            problem: RwLock::default(),
+            metrics_due: AtomicBool::new(true),
+        })
+    }
+
+    /// Removes the reader pod, if there is one. Later requests are refused.
+    pub async fn close(&self) -> Result<(), Error> {
+        match self.opened.lock().await.take() {
+            Some(opened) => opened.close().await,
+            None => Ok(()),
+        }
+    }
+
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    pub fn name(&self) -> String {
+        match &self.place {
+            Place::Folder(dir) => {
+                let name = read(&self.index).name().to_owned();
+                let folder = dir.file_name().map(|name| name.to_string_lossy().into_owned());
+                match name.is_empty() {
+                    false => name,
+                    true => folder.unwrap_or_default(),
+                }
+            }
+            Place::Run { name, .. } => name.clone(),
+        }
+    }
+
+    /// True if the records may grow.
+    pub fn is_live(&self) -> bool {
+        !self.place.is_folder() && !read(&self.index).has_ended()
+    }
+
+    /// Reads new entries and metrics until none are left.
+    pub async fn catch_up(&self) -> Result<(), Error> {
+        loop {
+            let after = read(&self.index).sequence();
+            let page = source!(self).entries(&EntriesOf { after }).await?;
+            let more = page.more;
+            // Batches and steps have metrics; a run has thousands of verdicts in between.
+            let is_step =
+                |entry: &JournalEntry| !matches!(entry.event, Event::Verdict { .. } | Event::EpisodeVoided { .. });
+            if page.entries.iter().any(is_step) {
+                self.metrics_due.store(true, Ordering::Relaxed);
+            }
+            if write(&self.index).take(page) {
+                self.changed();
+            }
+            if !more {
+                break;
+            }
+        }
+        // They stay due until they were read, also after an error.
+        while self.metrics_due.load(Ordering::Relaxed) {
+            let (iterations_after, steps_after) = read(&self.index).metrics_of;
+            let wanted = MetricsOf {
+                iterations_after,
+                steps_after,
+            };
+            let page = source!(self).metrics(&wanted).await?;
+            let more = page.more;
+            if write(&self.index).measure(page) {
+                self.changed();
+            }
+            self.metrics_due.store(more, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Follows the run until it is dropped.
+    pub async fn follow(&self) {
+        let mut after_an_error = AFTER_AN_ERROR;
+        loop {
+            let pause = match self.catch_up().await {
+                Ok(()) => {
+                    after_an_error = AFTER_AN_ERROR;
+                    self.tell(None);
+                    match self.place.is_folder() && self.read_words().await {
+                        // The journal is looked at in between.
+                        true => Duration::ZERO,
+                        false => LOOK,
+                    }
+                }
+                Err(error) => {
+                    let told = match error {
+                        // The driver has restarted or ended, or the reader pod has reached its deadline.
+                        Error::PodConnection { .. } => self.open_again().await.err().unwrap_or(error),
+                        error => error,
+                    };
+                    self.tell(Some(told.to_string()));
+                    after_an_error = (after_an_error * 2).min(LONGEST_PAUSE);
+                    after_an_error / 2
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn open_again(&self) -> Result<(), Error> {
+        let opened = self.place.open().await?;
+        let before = self.opened.lock().await.replace(opened);
+        match before {
+            Some(before) => before.close().await,
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&self, problem: Option<String>) {
+        let before = std::mem::replace(&mut *write(&self.problem), problem.clone());
+        if before != problem {
+            self.changed();
+        }
+    }
+
+    /// Why the records cannot be read now, if so.
+    pub fn problem(&self) -> Option<Problem> {
+        read(&self.problem).clone().map(|message| Problem { message })
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    /// Adds the texts of some episodes that have ended to the full-text index. True if others are left.
+    async fn read_words(&self) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < LOOK {
+            let next = read(&self.words).read();
+            let Some(path) = read(&self.index).ended_at(next).map(str::to_owned) else {
+                return false;
+            };
+            // An episode whose files are missing or damaged has no words; its view has the error.
+            let turns = match self.turns(&path).await {
+                Ok(turns) => turns,
+                Err(Error::Closed) => return false,
+                Err(_) => Vec::new(),
+            };
+            let texts = turns.iter().flat_map(|turn| {
+                let opening = turn.opening.iter().map(|message| message.content.as_str());
+                opening.chain([turn.text.as_str(), turn.observation_text.as_str()])
+            });
+            write(&self.words).add(u32::try_from(next).unwrap_or(u32::MAX), texts);
+            tokio::task::yield_now().await;
+        }
+        true
+    }
+
+    /// A view as JSON.
+    pub async fn answer(&self, wanted: &Wanted) -> Result<Vec<u8>, Error> {
+        match wanted {
+            Wanted::Run => json(&read(&self.index).run()),
+            Wanted::Scope(scope) => {
+                let (episodes, cut) = self.episodes(scope).await?;
+                json(&views::scope(&read(&self.index), scope, &episodes, cut))
+            }
+            Wanted::Group(scope, group) => self.group(scope, *group).await,
+            Wanted::Episode(path) => self.episode(path).await,
+            Wanted::Tokens(path) => self.tokens(path).await,
+            Wanted::Task(instance) => json(&read(&self.index).task(instance)),
+        }
+    }
+
+    /// The episodes of a scope, and whether there are more.
+    async fn episodes(&self, scope: &EpisodeScope) -> Result<(Vec<Episode>, bool), Error> {
+        let mut wanted = EpisodesOf {
+            scope: paths::scope(scope),
+            limit: Some(EPISODES_A_PAGE),
+            ..EpisodesOf::default()
+        };
+        let mut episodes = Vec::new();
+        loop {
+            let page = source!(self).episodes(&wanted).await?;
+            episodes.extend(page.episodes);
+            match page.next {
+                Some(_) if episodes.len() >= MOST_OF_SCOPE => return Ok((episodes, true)),
+                Some(next) => wanted.after = Some(next),
+                None => return Ok((episodes, false)),
+            }
+        }
+    }
+
+    async fn group(&self, scope: &EpisodeScope, group: u32) -> Result<Vec<u8>, Error> {
+        // The advantages of a batch are those of all its groups, in order.
+        let (episodes, cut) = self.episodes(scope).await?;
+        let view = views::scope(&read(&self.index), scope, &episodes, cut);
+        let Some(found) = view.groups.into_iter().find(|found| found.group == group) else {
+            let message = format!("{} has no group {group}", paths::scope(scope));
+            return Err(Error::NoEpisode(message));
+        };
+        let mut samples = Vec::new();
+        for line in &found.episodes {
+            let turns = self.turns(&line.path).await?;
+            samples.push((line.clone(), turns));
+        }
+        let vocabulary = self.vocabulary().await;
+        json(&views::group(scope, &found, samples, vocabulary.as_deref()))
+    }
+
+    async fn episode(&self, path: &str) -> Result<Vec<u8>, Error> {
+        let view = source!(self).episode(path).await?;
+        let (turns, judged) = source!(self).turns_and_votes(path).await?;
+        let line = self.line(path, &view.episode).await?;
+        json(&views::episode(&view, line, &turns, &judged))
+    }
+
+    /// The line of an episode with what follows from its group: its advantage, and equal patches.
+    async fn line(&self, path: &str, episode: &Episode) -> Result<super::wire::EpisodeLine, Error> {
+        let alone = views::line(episode);
+        let Some((scope, _)) = paths::parse_episode(path) else {
+            return Ok(alone);
+        };
+        // The advantages of a batch are those of all its groups, in order.
+        let (episodes, cut) = self.episodes(&scope).await?;
+        let view = views::scope(&read(&self.index), &scope, &episodes, cut);
+        let mut lines = view.groups.into_iter().flat_map(|group| group.episodes);
+        Ok(lines.find(|line| line.path == path).unwrap_or(alone))
+    }
+
+    async fn turns(&self, path: &str) -> Result<Vec<TurnRecord>, Error> {
+        source!(self).turns(path).await
+    }
+
+    async fn tokens(&self, path: &str) -> Result<Vec<u8>, Error> {
+        let turns = self.turns(path).await?;
+        let vocabulary = self.vocabulary().await;
+        let views: Vec<_> = turns
+            .iter()
+            .map(|turn| views::tokens(turn, vocabulary.as_deref()))
+            .collect();
+        json(&views)
+    }
+
+    /// The tokenizer beside the newest weights that have one. Adapters have none.
+    async fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
+        let found = self.vocabulary.get_or_try_init(|| async {
+            let files = source!(self).files(paths::WEIGHTS).await.map_err(Some)?;
+            let step = |path: &str| paths::step_of_weights(path.split('/').nth(1)?);
+            let tokenizers = files.into_iter().filter(|file| file.path.ends_with("/tokenizer.json"));
+            let newest = tokenizers.max_by_key(|file| step(&file.path)).ok_or(None)?;
+            if newest.bytes > tokens::LARGEST {
+                return Err(None);
+            }
+            let json = source!(self).whole_file(&newest.path).await.map_err(Some)?;
+            json.as_deref().and_then(Vocabulary::of).map(Arc::new).ok_or(None)
+        });
+        // Without one, tokens are shown by their numbers. The next view looks again: the first version may come.
+        let found: Result<_, Option<Error>> = found.await;
+        found.ok().cloned()
+    }
+
+    /// A part of the grader's log, from this byte on. It ends between characters.
+    pub async fn log(&self, episode: &str, from: u64) -> Result<Vec<u8>, Error> {
+        let wanted = FileAt {
+            path: paths::grade_log(episode),
+            from,
+            to: Some(from.saturating_add(LOG_PART + 1)),
+        };
+        let mut bytes = Vec::new();
+        {
+            let source = &mut source!(self);
+            let mut pieces = source.file(&wanted).await?;
+            while let Some(piece) = pieces.next().await? {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        let more = bytes.len() as u64 > LOG_PART;
+        bytes.truncate(LOG_PART as usize);
+        if more
+            && let Err(error) = std::str::from_utf8(&bytes)
+            && error.error_len().is_none()
+        {
+            bytes.truncate(error.valid_up_to());
+        }
+        json(&LogView {
+            from,
+            to: from + bytes.len() as u64,
+            text: visible(&String::from_utf8_lossy(&bytes)),
+            more,
+        })
+    }
+
+    /// Episodes that have all words of a query, in their name, outcome or text, the newest first.
+    pub fn search(&self, query: &str) -> Result<Vec<u8>, Error> {
+        let (index, words) = (read(&self.index), read(&self.words));
+        let lower = query.to_lowercase();
+        let mut fitting: Option<BTreeSet<usize>> = None;
+        for part in lower.split_whitespace() {
+            let in_texts = words.find(part).unwrap_or_default();
+            let mut places: BTreeSet<usize> = in_texts.into_iter().map(|episode| episode as usize).collect();
+            places.extend(index.named(part));
+            fitting = Some(match fitting {
+                Some(before) => before.intersection(&places).copied().collect(),
+                None => places,
+            });
+        }
+        let places = fitting.unwrap_or_default();
+        let shown = places.iter().rev().take(MOST_FOUND);
+        let found: Vec<Found> = shown.filter_map(|place| index.found(*place)).collect();
+        json(&SearchView {
+            found,
+            all: places.len() as u64,
+            read: words.read() as u64,
+            ended: index.ended() as u64,
+        })
+    }
+
+    /// Every view of the run, for a bundle.
+    pub async fn every(&self) -> Result<Vec<Wanted>, Error> {
+        let scopes = source!(self).contents().await?.scopes;
+        let mut all = vec![Wanted::Run];
+        let mut instances = BTreeSet::new();
+        for scope in scopes {
+            let (episodes, _) = self.episodes(&scope).await?;
+            let mut groups = BTreeSet::new();
+            for episode in &episodes {
+                instances.insert(instance_of(episode.name()).to_owned());
+                groups.extend(grpo_records::EpisodeKey::group_of(episode.name()));
+                all.push(Wanted::Episode(episode.path.clone()));
+                all.push(Wanted::Tokens(episode.path.clone()));
+            }
+            all.extend(groups.into_iter().map(|group| Wanted::Group(scope.clone(), group)));
+            all.push(Wanted::Scope(scope));
+        }
+        all.extend(instances.into_iter().map(Wanted::Task));
+        Ok(all)
+    }
+}
+
+fn json(view: &impl Serialize) -> Result<Vec<u8>, Error> {
+    serde_json::to_vec(view).map_err(|error| Error::Viewer(format!("a view cannot be put into JSON: {error}")))
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

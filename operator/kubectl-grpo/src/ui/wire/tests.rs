@@ -1,0 +1,56 @@
+use super::*;
+use std::path::Path;
+use ts_rs::Config;
+
+/// The page's types. `UPDATE_SCREENS=1` writes them.
+#[test]
+fn the_page_has_the_types_of_these_views() {
+    let config = Config::new().with_large_int("number");
+    let mut text = String::from(
+        "// Made from operator/kubectl-grpo/src/ui/wire.rs by a test: UPDATE_SCREENS=1 cargo test -p kubectl-grpo --lib ui::wire\n",
+    );
+    macro_rules! declare {
+        ($($name:ident),* $(,)?) => { $( text += &format!("\nexport {}\n", $name::decl(&config)); )* };
+    }
+    declare!(
+        RunsView,
+        RunView,
+        RunEnd,
+        Count,
+        Curve,
+        IterationLine,
+        EvaluationLine,
+        VersionLine,
+        ScopeView,
+        GroupLine,
+        VoidLine,
+        EpisodeLine,
+        GroupView,
+        SampleView,
+        Divergence,
+        EpisodeDetail,
+        Text,
+        TurnView,
+        MessageView,
+        CallView,
+        VoteView,
+        RowLine,
+        GradeView,
+        RewardPart,
+        Flag,
+        FlagKind,
+        ProcessView,
+        TokensView,
+        TaskView,
+        TaskScope,
+        Found,
+        SearchView,
+        LogView,
+        Problem,
+    );
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../viewer/src/wire.ts");
+    if std::env::var_os("UPDATE_SCREENS").is_some() {
+        std::fs::write(&file, &text).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "{}", file.display());
+}
