@@ -40,7 +40,7 @@ pub enum Error {
     #[error(transparent)]
     Records(#[from] Refusal),
     #[error(
-        "pod {pod} does not know {route}: its driver is older than this plugin; give --reader-image IMAGE (the operator's driver image of this version), or `kubectl grpo copy` the store and give --from"
+        "pod {pod} answered 404 about {route}: its driver is older than this plugin; give --reader-image IMAGE (the operator's driver image of this version), or `kubectl grpo copy` the store and give --from"
     )]
     OlderDriver { pod: String, route: String },
     #[error("the viewer has ended")]

@@ -27,6 +27,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 
 /// Shows runs until Ctrl-C, or writes a bundle.
 pub async fn ui(options: &ClusterOptions, wanted: &Ui) -> Result<(), Error> {
@@ -97,10 +98,12 @@ async fn serve(runs: &[Arc<Viewed>], wanted: &Ui) -> Result<(), Error> {
     });
     output::write(Path::new("-"), &format!("http://{at}/?token={}\n", shown.token))?;
     eprintln!("Open this address in a browser of this machine. Ctrl-C ends the viewer.");
-    let follow = futures::future::join_all(runs.iter().map(|run| run.follow()));
-    let router = server::router(shown);
-    tokio::select! {
-        served = async { axum::serve(listener, router).await } => served.map_err(|error| Error::Viewer(error.to_string())),
-        _ = follow => Ok(()),
+    // On threads of their own: reading a folder of 100,000 files must not keep the browser waiting. Dropping the set
+    // ends them.
+    let mut following = JoinSet::new();
+    for run in runs.iter().cloned() {
+        following.spawn(async move { run.follow().await });
     }
+    let served = axum::serve(listener, server::router(shown)).await;
+    served.map_err(|error| Error::Viewer(error.to_string()))
 }
