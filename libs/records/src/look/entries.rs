@@ -2,7 +2,7 @@
 //!
 //! Both are numbered files, so a reader continues after the last number that it has.
 
-use super::{Records, Refusal, RefusalCode};
+use super::{Records, Refusal};
 use crate::paths;
 use crate::store::{READ_AT_ONCE, StoreError, wait};
 use crate::{IterationRecord, JournalEntry, StepMetrics};

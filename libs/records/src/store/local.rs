@@ -13,6 +13,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+/// How often a folder is emptied again that others write to meanwhile.
+const EMPTIED_AGAIN: usize = 1000;
+
 /// A folder of a mounted volume, or a copy of one.
 #[derive(Debug)]
 pub struct LocalStore {
@@ -111,7 +114,7 @@ impl Store for LocalStore {
 
     /// Also removes the folder itself.
     async fn delete_folder(&self, folder: &str) -> Result<(), StoreError> {
-        let remove = |folder: PathBuf| match fs::remove_dir_all(&folder) {
+        let remove = |folder: PathBuf| match remove_all(&folder) {
             Ok(()) => sync_above(&folder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
@@ -126,6 +129,18 @@ impl Store for LocalStore {
             None => Err(StoreError::Missing { path: path.to_owned() }),
         }
     }
+}
+
+/// A writer whose claim is being withdrawn may put its last files into the folder while it is emptied, so the folder is
+/// emptied again.
+fn remove_all(folder: &Path) -> io::Result<()> {
+    for _ in 0..EMPTIED_AGAIN {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
+            removed => return removed,
+        }
+    }
+    fs::remove_dir_all(folder)
 }
 
 fn sync_above(path: &Path) -> io::Result<()> {

@@ -242,3 +242,22 @@ fn a_thread_without_a_runtime_waits_for_its_answers() {
     wait(store.delete("log")).unwrap();
     assert_eq!(wait(store.length("log")).unwrap(), None);
 }
+
+#[tokio::test]
+async fn a_folder_is_deleted_while_another_thread_writes_to_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RunStore::make(dir.path()).unwrap();
+    for round in 0..50 {
+        let folder = dir.path().join(format!("staged/{round}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        let writes = std::thread::spawn(move || {
+            // Until the folder is gone.
+            (0..)
+                .take_while(|number| std::fs::write(folder.join(number.to_string()), "").is_ok())
+                .count()
+        });
+        store.delete_folder(&format!("staged/{round}")).await.unwrap();
+        writes.join().unwrap();
+        assert!(!store.exists(&format!("staged/{round}")).await.unwrap());
+    }
+}
