@@ -143,6 +143,14 @@ test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapte
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
 
+check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real Prometheus and its operator: every panel and alert, during a run on the real cluster (500 MB to build)
+	@e2e/monitoring/check.sh
+	demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture monitoring::
+	# The chart as the other tests expect it.
+	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --wait --timeout 120s
+
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 

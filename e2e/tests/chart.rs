@@ -64,6 +64,21 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
             "pattern",
         ),
         (json!({"log": ""}), "/log", "minLength"),
+        (
+            json!({"monitoring": {"podMonitors": {"enabled": "yes"}}}),
+            "/monitoring/podMonitors/enabled",
+            "want boolean",
+        ),
+        (
+            json!({"monitoring": {"rules": {"disable": []}}}),
+            "/monitoring/rules",
+            "'disable' not allowed",
+        ),
+        (
+            json!({"monitoring": {"podMonitors": {"interval": "often"}}}),
+            "/monitoring/podMonitors/interval",
+            "pattern",
+        ),
         (json!({"nodeScaleUpSeconds": -1}), "/nodeScaleUpSeconds", "minimum"),
         (
             json!({"nodeScaleUpSeconds": 900, "watchNamespace": "team"}),
@@ -129,6 +144,76 @@ fn good_values_become_what_they_say() -> Result<()> {
         0,
         "rights in one namespace only"
     );
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn monitoring_is_off_by_default_and_has_every_job_alert_and_dashboard_when_it_is_on() -> Result<()> {
+    let kinds = ["PodMonitor", "PrometheusRule", "ConfigMap"];
+    let rendered = chart::render(&json!({}))?;
+    assert!(kinds.iter().all(|kind| of_kind(&rendered, kind).is_empty()));
+
+    let labels = json!({"release": "kube-prometheus-stack"});
+    let rendered = chart::render(&json!({
+        "watchNamespace": "team-a",
+        "monitoring": {
+            "podMonitors": {"enabled": true, "labels": labels, "interval": "30s"},
+            "rules": {"enabled": true, "labels": labels, "disabled": ["GrpoEgressNotProven"], "book": "https://docs.example.com/grpo/"},
+            "dashboards": {"enabled": true, "annotations": {"grafana_folder": "GRPO"}},
+        },
+    }))?;
+    let monitors = of_kind(&rendered, "PodMonitor");
+    let names: Vec<&Value> = monitors.iter().map(|one| &one["metadata"]["name"]).collect();
+    assert_eq!(names, ["grpo-operator", "grpo", "grpo-engines"]);
+    for monitor in &monitors {
+        assert_eq!(monitor["metadata"]["labels"]["release"], "kube-prometheus-stack");
+        assert_eq!(
+            monitor["spec"]["namespaceSelector"],
+            json!({"matchNames": ["grpo-system", "team-a"]})
+        );
+        let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+        assert_eq!(endpoint["interval"], "30s");
+        let relabelings = endpoint["relabelings"].as_array().unwrap();
+        let run = json!({"sourceLabels": ["__meta_kubernetes_pod_label_grpo_dev_run"], "targetLabel": "run"});
+        assert!(relabelings.contains(&run), "{relabelings:?}");
+    }
+    assert_eq!(monitors[2]["spec"]["podMetricsEndpoints"][0]["path"], "/engine/metrics");
+
+    let [rule] = of_kind(&rendered, "PrometheusRule")[..] else {
+        panic!("not one PrometheusRule")
+    };
+    let groups = rule["spec"]["groups"].as_array().unwrap();
+    let rules: Vec<&Value> = groups
+        .iter()
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    let alert = |name: &str| rules.iter().find(|rule| rule["alert"] == name);
+    assert!(alert("GrpoEgressNotProven").is_none(), "it was left out");
+    let stalls = alert("GrpoRunStalls").unwrap();
+    assert_eq!(
+        stalls["annotations"]["runbook_url"],
+        "https://docs.example.com/grpo/operate/alerts.html#grporunstalls"
+    );
+    let summary = stalls["annotations"]["summary"].as_str().unwrap();
+    assert!(
+        summary.contains("{{ $labels.run }}"),
+        "helm leaves Prometheus' templates alone: {summary}"
+    );
+    let file = grpo_monitoring::rules::RuleFile::of_chart()?;
+    assert_eq!(rules.len(), file.rules().count() - 1);
+
+    let dashboards = of_kind(&rendered, "ConfigMap");
+    assert_eq!(dashboards.len(), grpo_monitoring::dashboards::all().len());
+    for dashboard in dashboards {
+        assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+        assert_eq!(dashboard["metadata"]["annotations"]["grafana_folder"], "GRPO");
+        let files = dashboard["data"].as_object().unwrap();
+        let text = files.values().next().unwrap().as_str().unwrap();
+        let read: Value = serde_json::from_str(text)?;
+        assert!(read["panels"].as_array().unwrap().len() > 10);
+        assert!(text.contains("{{"), "legends keep Grafana's templates");
+    }
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Every test that crosses processes, in one binary: linking dominates the build time.
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds` and
-//! `check-stores` name the modules that they run.
+//! `test-agents`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds`,
+//! `check-monitoring` and `check-stores` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -22,6 +22,7 @@ mod isolation;
 mod judges;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
+mod monitoring;
 mod operator;
 mod overlap;
 mod records_server;

@@ -7,5 +7,5 @@ mod ahead;
 mod attacks;
 mod losses;
 mod packages;
-mod pool;
+pub mod pool;
 mod resets;

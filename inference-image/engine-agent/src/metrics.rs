@@ -83,3 +83,6 @@ impl Metrics {
         Ok(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

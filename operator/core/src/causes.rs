@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use crate::pods::{PodFacts, PodState};
 
 /// Kubernetes' words that are counted unchanged.
-const WORDS: [&str; 10] = [
+pub const WORDS: [&str; 10] = [
     "OOMKilled",
     "Evicted",
     "DeadlineExceeded",
@@ -17,6 +17,11 @@ const WORDS: [&str; 10] = [
     "UnexpectedAdmissionError",
     "Error",
 ];
+
+/// The cluster took the pod.
+pub const DISRUPTED: &str = "Disrupted";
+/// Every other word.
+pub const OTHER: &str = "Other";
 
 /// The state of a pod, in one word.
 pub fn state(facts: &PodFacts) -> &'static str {
@@ -36,7 +41,7 @@ pub fn cause(pod: &Pod, facts: &PodFacts) -> Option<&'static str> {
         return None;
     };
     if failure.disrupted {
-        return Some("Disrupted");
+        return Some(DISRUPTED);
     }
     let status = pod.status.as_ref()?;
     let containers = status.container_statuses.iter().flatten();
@@ -48,7 +53,7 @@ pub fn cause(pod: &Pod, facts: &PodFacts) -> Option<&'static str> {
         .as_deref()
         .or(ended.and_then(|ended| ended.reason.as_deref()));
     let known = WORDS.iter().find(|word| said == Some(**word));
-    Some(known.copied().unwrap_or("Other"))
+    Some(known.copied().unwrap_or(OTHER))
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use grpo_driver::progress::{self, Board};
 use grpo_driver::recording::server;
 use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::tasks::listing::{self, Lister};
+use grpo_driver::traces::Traces;
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
 use grpo_records::look::Records;
@@ -31,6 +32,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
@@ -126,11 +130,16 @@ fn records_address() -> SocketAddr {
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let traces = Traces::of_environment();
+    let logs = tracing_subscriber::fmt::layer()
         .with_ansi(false)
-        .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .init();
+        .with_filter(filter);
+    let spans = traces.as_ref().ok().and_then(Option::as_ref).map(Traces::layer);
+    tracing_subscriber::registry().with(logs).with(spans).init();
+    if let Err(error) = &traces {
+        tracing::warn!(%error, "no traces are sent: correct the OTEL_EXPORTER_OTLP variables in driver.env");
+    }
     let arguments = Arguments::parse();
     let work = async {
         match &arguments.instead {
@@ -172,13 +181,17 @@ async fn main() -> ExitCode {
             None => drive(&arguments).await,
         }
     };
-    tokio::select! {
+    let code = tokio::select! {
         code = work => code,
         signal = terminated() => {
             tracing::info!(signal, "stopping; everything finished is in the store");
             ExitCode::from(143)
         }
+    };
+    if let Ok(Some(traces)) = traces {
+        traces.shut_down().await;
     }
+    code
 }
 
 async fn show_records(opened: Result<Records, DriverError>, listen: SocketAddr) -> ExitCode {

@@ -1,6 +1,6 @@
 //! The driver's metrics as Prometheus text. Those of an iteration are a record, [`grpo_records::IterationRecord`].
 
-use grpo_records::{DropReason, EpisodeMeta, JudgedTurn, VoidReason, VoteEnd};
+use grpo_records::{DropReason, EpisodeMeta, JudgedTurn, Outcome, VoidReason, VoteEnd};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -94,11 +94,30 @@ impl Default for Metrics {
             "Engine replicas that serve the promoted weights",
             metrics.replicas_updated.clone(),
         );
+        metrics.begin_at_zero();
         metrics
     }
 }
 
 impl Metrics {
+    /// Makes every counter with a label from a fixed list. Prometheus sees no increase in a counter whose first value is
+    /// 1, so the first void would be in no rate and in no alert.
+    fn begin_at_zero(&self) {
+        let outcomes = [Outcome::Resolved, Outcome::Unresolved].map(|outcome| outcome.to_string());
+        for outcome in outcomes {
+            drop(self.episodes.get_or_create(&OutcomeLabel { outcome }));
+        }
+        for reason in VoidReason::ALL.map(|reason| format!("{reason:?}")) {
+            drop(self.voids.get_or_create(&ReasonLabel { reason }));
+        }
+        for reason in DropReason::ALL.map(|reason| format!("{reason:?}")) {
+            drop(self.groups_dropped.get_or_create(&ReasonLabel { reason }));
+        }
+        for outcome in VoteEnd::ALL.map(|end| format!("{end:?}")) {
+            drop(self.judge_votes.get_or_create(&OutcomeLabel { outcome }));
+        }
+    }
+
     pub fn verdict(&self, meta: &EpisodeMeta) {
         let outcome = OutcomeLabel {
             outcome: meta.outcome.to_string(),

@@ -28,7 +28,13 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::parent::Parent;
+use grpo_contracts::reason::Reason;
+use grpo_operator_core::{causes, names::role};
+
+use crate::parent::{Controlled, Parent};
+
+/// Verbs of which a refusal (403) raises an alert. A quota also refuses to `create`, and that is no fault of rights.
+const VERBS: [&str; 6] = ["get", "list", "watch", "patch", "update", "delete"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
@@ -150,7 +156,27 @@ impl Metrics {
             looks: Arc::default(),
         };
         metrics.registry = Arc::new(metrics.registered());
+        metrics.begin_at_zero();
         metrics
+    }
+
+    /// Makes the counters that alerts look at. Prometheus sees no increase in a counter whose first value is 1, so the
+    /// first fault would raise no alert.
+    fn begin_at_zero(&self) {
+        for kind in Controlled::ALL {
+            let (kind, reason) = (kind.name().to_owned(), Reason::OperatorFault.text().to_owned());
+            drop(self.errors.get_or_create(&KindReason { kind, reason }));
+        }
+        for verb in VERBS {
+            let (verb, code) = (verb.to_owned(), "403".to_owned());
+            drop(self.requests.get_or_create(&VerbCode { verb, code }));
+        }
+        for role in [role::DRIVER, role::TRAINER, role::ENGINE, role::GATEWAY, role::SANDBOX] {
+            for cause in causes::WORDS.into_iter().chain([causes::DISRUPTED, causes::OTHER]) {
+                let (role, cause) = (role.to_owned(), cause.to_owned());
+                drop(self.failures.get_or_create(&RoleCause { role, cause }));
+            }
+        }
     }
 
     fn registered(&self) -> Registry {

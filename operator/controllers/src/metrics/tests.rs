@@ -79,6 +79,18 @@ fn the_book_lists_exactly_what_is_served() {
 }
 
 #[test]
+fn counters_of_alerts_begin_at_zero() {
+    let text = Metrics::new().text();
+    for line in [
+        r#"grpo_operator_reconcile_errors_total{kind="SandboxPool",reason="OperatorFault"} 0"#,
+        r#"grpo_operator_api_requests_total{verb="patch",code="403"} 0"#,
+        r#"grpo_operator_pod_failures_total{role="engine",cause="OOMKilled"} 0"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+}
+
+#[test]
 fn no_label_is_the_name_of_an_object() {
     let text = filled().text();
     assert!(!text.contains("a-name"), "{text}");

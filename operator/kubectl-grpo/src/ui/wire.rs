@@ -1,6 +1,7 @@
 //! What the viewer's page receives: the answers of the server, and the files of a bundle. Both have the same paths.
 //!
-//! `operator/viewer/src/wire.ts` is made from these types by a test of this module, so page and server cannot disagree.
+//! `operator/viewer/src/wire.ts` and `operator/python/schemas/views.json` are made from these types by tests of this
+//! module, so that page, server and the Python client cannot disagree.
 
 mod episode;
 
@@ -9,13 +10,15 @@ pub use self::episode::{
     TokensView, TurnView, VoteView,
 };
 
+#[cfg(test)]
+use schemars::JsonSchema;
 use serde::Serialize;
 #[cfg(test)]
 use ts_rs::TS;
 
 /// `runs`: what this viewer shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunsView {
     /// Names, in the order of their numbers in paths.
@@ -28,7 +31,7 @@ pub struct RunsView {
 
 /// `<run>/run`: the run as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunView {
     pub namespace: String,
@@ -60,7 +63,7 @@ pub struct RunView {
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RunEnd {
     pub succeeded: bool,
@@ -70,7 +73,7 @@ pub struct RunEnd {
 
 /// A number of things of one name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Count {
     pub name: String,
@@ -79,7 +82,7 @@ pub struct Count {
 
 /// One metric over the iterations or steps of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Curve {
     /// As in Prometheus and TensorBoard.
@@ -93,7 +96,7 @@ pub struct Curve {
 
 /// One iteration in a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct IterationLine {
     pub iteration: u32,
@@ -117,7 +120,7 @@ pub struct IterationLine {
 
 /// One evaluation of a set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EvaluationLine {
     pub set: String,
@@ -132,7 +135,7 @@ pub struct EvaluationLine {
 
 /// One version of the weights.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VersionLine {
     pub version: String,
@@ -153,7 +156,7 @@ pub struct VersionLine {
 
 /// `<run>/scope/<folder>`: an iteration or an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ScopeView {
     pub scope: String,
@@ -168,7 +171,7 @@ pub struct ScopeView {
 
 /// The samples of one task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GroupLine {
     pub group: u32,
@@ -183,7 +186,7 @@ pub struct GroupLine {
 
 /// A void attempt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VoidLine {
     pub path: String,
@@ -196,7 +199,7 @@ pub struct VoidLine {
 
 /// One episode in a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeLine {
     pub path: String,
@@ -235,7 +238,7 @@ pub struct EpisodeLine {
 
 /// `<run>/group/<folder>/<group>`: the samples of a task beside each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GroupView {
     pub scope: String,
@@ -248,7 +251,7 @@ pub struct GroupView {
 
 /// One sample in a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SampleView {
     pub episode: EpisodeLine,
@@ -259,7 +262,7 @@ pub struct SampleView {
 
 /// The first sampled token that differs from the sample that the group is compared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Divergence {
     /// The turn, from 0, and the token in its answer, from 0.
@@ -271,7 +274,7 @@ pub struct Divergence {
 
 /// `<run>/task/<instance>`: the episodes of one task over the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TaskView {
     pub instance: String,
@@ -280,7 +283,7 @@ pub struct TaskView {
 
 /// The episodes of one task in an iteration or evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TaskScope {
     pub scope: String,
@@ -291,7 +294,7 @@ pub struct TaskScope {
 
 /// An episode that a search found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
     pub path: String,
@@ -302,7 +305,7 @@ pub struct Found {
 
 /// The answer to a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SearchView {
     pub found: Vec<Found>,
@@ -315,7 +318,7 @@ pub struct SearchView {
 
 /// `<run>/log/<folder>`: a part of the grader's log.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct LogView {
     pub text: String,
@@ -328,7 +331,7 @@ pub struct LogView {
 
 /// An error, in place of any view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     pub message: String,

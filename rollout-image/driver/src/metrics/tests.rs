@@ -1,5 +1,5 @@
 use super::*;
-use grpo_records::{Outcome, SCHEMA, Vote, Writer, fixture};
+use grpo_records::{SCHEMA, Vote, Writer, fixture};
 use std::collections::BTreeSet;
 
 /// At least one value of every metric: a family without members is not served.
@@ -52,6 +52,19 @@ fn the_book_lists_exactly_the_metrics_that_a_driver_serves() {
     let (_, own) = page.split_once("\n## A driver's\n").unwrap();
     let (own, _) = own.split_once("\n## ").unwrap();
     assert_eq!(documented(own), served(&filled().text()));
+}
+
+#[test]
+fn counters_with_known_labels_begin_at_zero() {
+    let text = Metrics::default().text();
+    for reason in VoidReason::ALL {
+        let line = format!("grpo_driver_voids_total{{reason=\"{reason:?}\"}} 0\n");
+        assert!(text.contains(&line), "{line:?} is not in:\n{text}");
+    }
+    assert!(
+        text.contains("grpo_driver_episodes_total{outcome=\"Resolved\"} 0\n"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! The views of one episode.
 
 use super::EpisodeLine;
+#[cfg(test)]
+use schemars::JsonSchema;
 use serde::Serialize;
 #[cfg(test)]
 use ts_rs::TS;
 
 /// `<run>/episode/<folder>`: one episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EpisodeDetail {
     pub episode: EpisodeLine,
@@ -25,7 +27,7 @@ pub struct EpisodeDetail {
 
 /// Text of a sandbox or of the policy: at most so much of it is shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Text {
     pub text: String,
@@ -35,7 +37,7 @@ pub struct Text {
 
 /// One turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TurnView {
     pub turn: u32,
@@ -75,7 +77,7 @@ pub struct TurnView {
 
 /// A message of a prompt.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MessageView {
     pub role: String,
@@ -84,7 +86,7 @@ pub struct MessageView {
 
 /// A tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct CallView {
     pub id: String,
@@ -94,7 +96,7 @@ pub struct CallView {
 
 /// A vote of the judge of turns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VoteView {
     pub vote: Option<i8>,
@@ -105,7 +107,7 @@ pub struct VoteView {
 
 /// A row of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RowLine {
     pub row: u32,
@@ -116,7 +118,7 @@ pub struct RowLine {
 
 /// The verdict.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GradeView {
     pub status: String,
@@ -129,7 +131,7 @@ pub struct GradeView {
 
 /// A summand of a reward.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RewardPart {
     pub name: String,
@@ -138,7 +140,7 @@ pub struct RewardPart {
 
 /// Something in an episode that a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Flag {
     pub kind: FlagKind,
@@ -150,7 +152,7 @@ pub struct Flag {
 
 /// The kinds of flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 pub enum FlagKind {
     /// A command names files of tests.
     TestsRead,
@@ -166,7 +168,7 @@ pub enum FlagKind {
 
 /// The process of a command-line agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessView {
     pub end: String,
@@ -176,7 +178,7 @@ pub struct ProcessView {
 
 /// One of `<run>/tokens/<folder>`: the sampled tokens of a turn.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[cfg_attr(test, derive(TS))]
+#[cfg_attr(test, derive(TS, JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TokensView {
     pub turn: u32,

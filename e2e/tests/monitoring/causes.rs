@@ -1,0 +1,277 @@
+//! Causes of alerts, made on the real cluster one after the other.
+//!
+//! Not here: GrpoOperatorFault needs an error in the operator, GrpoLogprobsDiffer an engine that computes something else,
+//! GrpoEnginesBehind and GrpoWeightsNotLoaded a replica that hangs at a switch. promtool plays their series
+//! (e2e/monitoring/rules.test.yaml).
+
+use super::prometheus::Prometheus;
+use crate::overlap::with_everything;
+use crate::sandboxes::pool::{NAME as POOL, Pool, SANDBOXES, task};
+use crate::support::{Result, SOON, Scene, repository, small_run};
+use grpo_crds::SandboxPool;
+use grpo_sandbox_protocol::{ImageDemand, Priority};
+use grpo_testing::cluster::wait;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use std::error::Error;
+use std::time::Duration;
+
+/// Window of the hurried rules and some scrapes; a run needs a minute until its first episodes.
+const LIMIT: Duration = Duration::from_secs(300);
+const SYSTEM: &str = "grpo-system";
+const OPERATOR: &str = "grpo-operator";
+const ROLE: &str = "grpo-operator:grpo-system";
+const CRD: &str = "sandboxpools.grpo.dev";
+const NOWHERE: &str = "localhost:1/nowhere:1";
+
+/// Makes every cause; returns the alerts that fired.
+pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static str>> {
+    let mut seen = Vec::new();
+    let mut fires = async |alert: &'static str| -> Result<()> {
+        prometheus.until_fires(alert, LIMIT).await?;
+        scene.say(&format!("{alert} fires"));
+        seen.push(alert);
+        Ok(())
+    };
+
+    // On the local cluster no NetworkPolicy is enforced.
+    fires("GrpoEgressNotProven").await?;
+
+    let pool = small_pool("monitoring-pool").await?;
+    let gateway = pool.gateway()?;
+    let image = task()?["image"].as_str().unwrap_or_default().to_owned();
+    let demand = ImageDemand {
+        image: NOWHERE.to_owned(),
+        count: 1,
+    };
+    gateway.demand(vec![demand]).await?;
+    fires("GrpoImagesUnavailable").await?;
+
+    let held = gateway.lease("first", &image, Priority::Agent, SOON).await?;
+    let waiting = {
+        let (gateway, image) = (pool.gateway()?, image.clone());
+        tokio::spawn(async move { gateway.lease("second", &image, Priority::Agent, LIMIT).await.map(drop) })
+    };
+    fires("GrpoLeasesWait").await?;
+    waiting.abort();
+    held.release().await;
+
+    restarts(&pool, 2).await?;
+    fires("GrpoGatewayRestarts").await?;
+
+    let full = small_pool("monitoring-quota").await?;
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}});
+    full.scene.make::<ResourceQuota>(quota).await?;
+    let refused = {
+        let (gateway, image) = (full.gateway()?, image.clone());
+        tokio::spawn(async move { gateway.lease("first", &image, Priority::Agent, LIMIT).await.map(drop) })
+    };
+    fires("GrpoSandboxesRefused").await?;
+    refused.abort();
+    full.scene.clear().await?;
+
+    silent_pod(scene, &image).await?;
+    fires("GrpoTargetDown").await?;
+
+    let hungry = small_run("hungry")?.with("/driver/resources", json!({"limits": {"memory": "8Mi"}}));
+    scene.apply(&hungry).await?;
+    fires("GrpoProcessOutOfMemory").await?;
+    scene.runs().delete("hungry", &DeleteParams::default()).await?;
+
+    // The demo's model as a judge gives no verdict: its votes do not count.
+    let judged = with_everything(scene, small_run("judged")?)
+        .await?
+        .with("/rollout/iterations", json!(50));
+    scene.apply(&judged).await?;
+    fires("GrpoJudgeVotesLost").await?;
+    let lost = lose_sandboxes(scene);
+    tokio::select! {
+        found = fires("GrpoEpisodesVoid") => found?,
+        error = lost => return Err(error),
+    }
+    // Without room for any sandbox the run waits.
+    let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}});
+    scene.make::<ResourceQuota>(quota).await?;
+    let lost = lose_sandboxes(scene);
+    tokio::select! {
+        found = fires("GrpoRunStalls") => found?,
+        error = lost => return Err(error),
+    }
+    scene.runs().delete("judged", &DeleteParams::default()).await?;
+
+    // Refused before anything is made for it.
+    let agent = json!({"cli": {"command": ["a"], "image": "a"}, "limits": {"promptTokens": 9}});
+    scene.apply(&small_run("refused")?.with("/agent", agent)).await?;
+    fires("GrpoRunFailed").await?;
+
+    make_unreadable(scene).await?;
+    let fired = fires("GrpoObjectUnreadable").await;
+    restore_crd(scene).await?;
+    fired?;
+
+    let allowed = forbid_patches(scene).await?;
+    let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &pool.scene.namespace);
+    let change = json!({"spec": {"max": 3}});
+    pools
+        .patch(POOL, &PatchParams::default(), &Patch::Merge(change))
+        .await?;
+    let fired = fires("GrpoPermissionMissing").await;
+    set_rules(scene, &allowed).await?;
+    fired?;
+
+    scale_operator(scene, 0).await?;
+    fires("GrpoOperatorAbsent").await?;
+    scale_operator(scene, 1).await?;
+    pool.scene.clear().await?;
+    Ok(seen)
+}
+
+async fn small_pool(name: &str) -> Result<Pool> {
+    let limits = json!({"limits": {"memory": "256Mi"}});
+    Pool::new(
+        name,
+        json!({"max": 1, "allowUnenforced": true, "warm": {"images": 1}, "resources": limits}),
+    )
+    .await
+}
+
+/// Deletes the gateway's pod, so many times, and waits for the next one.
+async fn restarts(pool: &Pool, times: u32) -> Result<()> {
+    let gateways = format!("grpo.dev/role=gateway,grpo.dev/sandbox-pool={POOL}");
+    for _ in 0..times {
+        let ready = |there: &wait::Objects<Pod>| {
+            let is_ready = |pod: &&Pod| {
+                let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
+                let ready = |one: &_| matches!(one, k8s_openapi::api::core::v1::PodCondition { type_, status, .. } if type_ == "Ready" && status == "True");
+                pod.metadata.deletion_timestamp.is_none() && conditions.unwrap_or_default().iter().any(ready)
+            };
+            there.values().find(is_ready).map(ResourceExt::name_any)
+        };
+        let name = pool
+            .scene
+            .until_pods(&gateways, SOON, "a gateway that serves", ready)
+            .await?;
+        pool.scene
+            .pods()
+            .delete(&name, &DeleteParams::default().grace_period(0))
+            .await?;
+        let other = |there: &wait::Objects<Pod>| ready(there).filter(|found| *found != name);
+        pool.scene
+            .until_pods(&gateways, SOON, "the next gateway", other)
+            .await?;
+    }
+    Ok(())
+}
+
+/// A pod that has the label of a gateway and the port of one, and does not answer.
+async fn silent_pod(scene: &Scene, image: &str) -> Result<()> {
+    let pod = json!({
+        "metadata": {"name": "silent", "labels": {"grpo.dev/role": "gateway"}},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "silent", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "1000"],
+                "ports": [{"name": "http", "containerPort": 8080}],
+            }],
+        },
+    });
+    scene.make::<Pod>(pod).await.map(drop)
+}
+
+/// Deletes every sandbox of the namespace again and again. Returns only if that fails.
+async fn lose_sandboxes(scene: &Scene) -> Box<dyn Error + Send + Sync> {
+    let mut again = tokio::time::interval(Duration::from_secs(1));
+    let (which, now) = (
+        ListParams::default().labels(SANDBOXES),
+        DeleteParams::default().grace_period(0),
+    );
+    loop {
+        again.tick().await;
+        if let Err(error) = scene.pods().delete_collection(&now, &which).await {
+            return error.into();
+        }
+    }
+}
+
+/// A SandboxPool whose `max` is a text. The schema allows it for a moment only.
+async fn make_unreadable(scene: &Scene) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let mut versions = crd_of_chart()?["spec"]["versions"].clone();
+    versions[0]["schema"]["openAPIV3Schema"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let loose = Patch::Merge(json!({"spec": {"versions": versions}}));
+    crds.patch(CRD, &PatchParams::default(), &loose).await?;
+    let resource = kube::core::ApiResource::erase::<SandboxPool>(&());
+    let pools: Api<kube::api::DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
+    let object = json!({
+        "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "odd"}, "spec": {"max": "four"},
+    });
+    let object = serde_json::from_value(object)?;
+    // The API server takes a moment to serve the other schema.
+    let mut again = tokio::time::interval(Duration::from_millis(500));
+    for _ in 0..60 {
+        again.tick().await;
+        if pools.create(&Default::default(), &object).await.is_ok() {
+            return Ok(());
+        }
+    }
+    Err("the API server still refuses a pool whose max is a text".into())
+}
+
+fn crd_of_chart() -> Result<Value> {
+    let path = repository().join("charts/grpo-operator/crds/sandboxpools.yaml");
+    Ok(serde_yaml_ng::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+async fn restore_crd(scene: &Scene) -> Result<()> {
+    let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    pools.delete("odd", &DeleteParams::default()).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
+    let versions = &crd_of_chart()?["spec"]["versions"];
+    let strict = Patch::Merge(json!({"spec": {"versions": versions}}));
+    crds.patch(CRD, &PatchParams::default(), &strict).await?;
+    Ok(())
+}
+
+/// Takes the verb `patch` for Deployments away from the operator; returns its rules as they were.
+async fn forbid_patches(scene: &Scene) -> Result<Value> {
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    let rules = serde_json::to_value(roles.get(ROLE).await?.rules)?;
+    let mut fewer = rules.clone();
+    for rule in fewer.as_array_mut().into_iter().flatten() {
+        let of_deployments = rule["resources"]
+            .as_array()
+            .is_some_and(|all| all.contains(&json!("deployments")));
+        if let Some(verbs) = rule["verbs"].as_array_mut().filter(|_| of_deployments) {
+            verbs.retain(|verb| verb != "patch");
+        }
+    }
+    set_rules(scene, &fewer).await?;
+    Ok(rules)
+}
+
+async fn set_rules(scene: &Scene, rules: &Value) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(scene.client.clone());
+    roles
+        .patch(ROLE, &PatchParams::default(), &Patch::Merge(json!({"rules": rules})))
+        .await?;
+    Ok(())
+}
+
+async fn scale_operator(scene: &Scene, replicas: u32) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(scene.client.clone(), SYSTEM);
+    let change = json!({"spec": {"replicas": replicas}});
+    deployments
+        .patch(OPERATOR, &PatchParams::default(), &Patch::Merge(change))
+        .await?;
+    let scaled = |there: &wait::Objects<Deployment>| {
+        let status = there.get(OPERATOR)?.status.as_ref()?;
+        (status.ready_replicas.unwrap_or(0) == replicas as i32).then_some(())
+    };
+    let what = format!("{replicas} operators");
+    Ok(wait::until(deployments, wait::named(OPERATOR), SOON, &what, scaled).await?)
+}
