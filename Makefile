@@ -419,10 +419,10 @@ crds: ## write the CRDs and the API's reference anew, from the Rust types
 	@$(ENV)
 	cargo run --bin grpo-crdgen
 
-golden: ## write docs/examples/golden, docs/src/values.md and docs/src/gateway-api.md anew: what the operator makes of every example, its values, and the gateway's calls
+golden: ## write docs/examples/golden, docs/src/values.md, the tables of docs/src/moving and docs/src/gateway-api.md anew: what the operator makes of every example, its values, and the gateway's calls
 	@$(ENV)
 	UPDATE_GOLDEN=1 cargo test -p grpo-operator-core -p grpo-crds -p grpo-gateway -p grpo-features golden
-	git --no-pager diff --stat -- docs/examples/golden docs/src/values.md docs/src/gateway-api.md operator/core/src/inference_pool/golden
+	git --no-pager diff --stat -- docs/examples/golden docs/src/values.md docs/src/moving docs/src/gateway-api.md operator/core/src/inference_pool/golden
 
 book: ## build the book with mdBook: docs/book/index.html
 	@e2e/setup/book.sh

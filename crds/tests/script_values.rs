@@ -2,11 +2,12 @@
 //!
 //! `docs/values/<manifest>.yaml` names each setting of the script with its value there, and the field that has it here.
 //! A value that differs needs a reason, and so does a setting without a field; a value that is equal has none. Every
-//! value that a manifest sets is named too. The same rows make the book's page `docs/src/values.md`, which
-//! `UPDATE_GOLDEN=1` (`make golden`) writes.
+//! value that a manifest sets is named too. The same rows make the book's page `docs/src/values.md` and the tables of
+//! the pages `docs/src/moving`, which `UPDATE_GOLDEN=1` (`make golden`) writes.
 
 mod compare;
 mod manifests;
+mod moving;
 mod page;
 mod rows;
 
@@ -62,15 +63,18 @@ fn every_difference_from_a_script_has_a_reason() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-#[test]
-fn the_page_of_values_is_its_golden_file() {
-    let manifests = Manifests::read(&docs().join("examples"));
-    let values: Vec<(String, Values)> = names_in(&docs().join("values"))
+/// The manifests whose names begin so, with their values.
+fn values_of(beginning: &str) -> Vec<(String, Values)> {
+    names_in(&docs().join("values"))
         .into_iter()
+        .filter(|name| name.starts_with(beginning))
         .map(|name| (name.clone(), Values::read(&docs().join("values"), &name)))
-        .collect();
-    let made = page::page(&manifests, &values);
-    let file = docs().join("src/values.md");
+        .collect()
+}
+
+/// Compares a page with its file or, for `make golden`, writes the file.
+fn compare_or_write(name: &str, made: &str) {
+    let file = docs().join("src").join(name);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&file, made).unwrap();
         return;
@@ -82,7 +86,23 @@ fn the_page_of_values_is_its_golden_file() {
         .take_while(|(one, other)| one == other);
     assert!(
         written == made,
-        "docs/src/values.md is not what docs/values says, from line {} on: run `make golden`",
+        "docs/src/{name} is not what docs/values says, from line {} on: run `make golden`",
         same.count() + 1
     );
+}
+
+#[test]
+fn the_page_of_values_is_its_golden_file() {
+    let manifests = Manifests::read(&docs().join("examples"));
+    compare_or_write("values.md", &page::page(&manifests, &values_of("")));
+}
+
+#[test]
+fn the_tables_of_the_pages_on_moving_are_their_golden_files() {
+    for (page, beginning) in moving::PAGES {
+        let name = format!("moving/{page}.md");
+        let written = fs::read_to_string(docs().join("src").join(&name)).unwrap();
+        let made = moving::with_table(&written, &moving::table(&values_of(beginning)));
+        compare_or_write(&name, &made.unwrap_or_else(|| panic!("docs/src/{name} has no markers")));
+    }
 }

@@ -119,7 +119,7 @@ fn here(manifests: &Manifests, name: &str, row: &Row) -> String {
     }
 }
 
-fn value(value: &Value) -> String {
+pub fn value(value: &Value) -> String {
     match value {
         Value::String(text) if text == LEFT_OUT => format!("*{LEFT_OUT}*"),
         Value::String(text) => word(text),
@@ -138,12 +138,12 @@ fn short(number: f64) -> String {
 }
 
 /// A name as code, a text of several words as it is.
-fn word(text: &str) -> String {
+pub fn word(text: &str) -> String {
     let code = !text.contains(' ') || text.starts_with('-');
     if code { format!("`{}`", cell(text)) } else { cell(text) }
 }
 
 /// Text that breaks no table.
-fn cell(text: &str) -> String {
+pub fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
