@@ -113,19 +113,26 @@ fn note(row: &Row) -> String {
     if there == here {
         return String::new();
     }
-    format!("{there} there, {here} here.")
+    // Several names, and a value for each.
+    let together = row.name.all().len() > 1 && there.contains(", ");
+    let place = if together { "Together there" } else { "There" };
+    format!("{place}: {there}. Here: {here}.")
 }
 
 /// The note of most manifests, then the others with their manifests.
 fn all_notes(notes: &Notes<'_>) -> String {
     let mut notes: Vec<_> = notes.iter().collect();
     notes.sort_by_key(|(_, manifests)| Reverse(manifests.len()));
+    let is_first_general = match notes.as_slice() {
+        [(_, first), (_, second), ..] => first.len() > second.len(),
+        _ => true,
+    };
     let mut texts = Vec::new();
     for (place, (note, manifests)) in notes.into_iter().enumerate() {
         if note.is_empty() {
             continue;
         }
-        if place == 0 {
+        if place == 0 && is_first_general {
             texts.push(note.clone());
         } else {
             let manifests: Vec<String> = manifests.iter().map(|name| format!("`{name}`")).collect();
@@ -178,7 +185,7 @@ mod tests {
                 "| `LR` | `algorithm.learningRate` |  |",
                 "| `pool` | `max` of SandboxPool a |  |",
                 "| `ray` | no field | There is no Ray. |",
-                "| `--top-k` | `rollout.sampling.topK` | `-1` there, `0` here. |",
+                "| `--top-k` | `rollout.sampling.topK` | There: `-1`. Here: `0`. |",
                 "",
                 "Where these settings are:",
                 "",
