@@ -154,7 +154,7 @@ check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real P
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 
-test-book: ## the commands of the book's quickstart and of its page on installing, run as they are printed; 25 minutes
+test-book: ## the commands of the book's quickstart and of its pages on the viewer and on installing, run as they are printed; 25 minutes
 	@e2e/book/test.sh
 
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the pages that a new user types from, as printed: each `sh` block of quickstart.md, then of operate/install.md,
-# in order, one shell for each page, in the repository. A block under the line `<!-- not run: REASON -->` is left out
+# Runs the pages that a new user types from, as printed: each `sh` block of quickstart.md, of viewer.md, which looks at the
+# run of the quickstart, and of operate/install.md, in order, one shell for each page, in the repository. A block under the line `<!-- not run: REASON -->` is left out
 # and named.
 #
 # One name is replaced: registry.example.com becomes a registry on this machine without TLS. The pages run on the local
 # cluster, which the quickstart starts; the quickstart's operator is removed before the page about its installation.
-#   test.sh [quickstart.md] [operate/install.md]       without a name: both
+#   test.sh [quickstart.md] [viewer.md] [operate/install.md]       without a name: all
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../cluster/lib.sh"
 . "$REPO/e2e/release/registry.sh"
@@ -43,6 +43,15 @@ back() {
   "$REPO/demo/prepare.sh"
 }
 
+# The page needs what the quickstart leaves: the cluster, the plugin and the ended run `demo`.
+viewer_page() {
+  . "$REPO/e2e/setup/env.sh"
+  export KUBECONFIG="$CLUSTER_KUBECONFIG" PATH="$HOME/.local/bin:$PATH"
+  kube get grporun demo > /dev/null || die "there is no run demo: run the quickstart first (make demo)"
+  [ -x "$HOME/.local/bin/kubectl-grpo" ] || make -C "$REPO" --no-print-directory install-plugin
+  page viewer.md
+}
+
 # The page begins on a cluster without the operator, beside a registry.
 install_page() {
   "$REPO/demo/prepare.sh"
@@ -57,12 +66,13 @@ install_page() {
 }
 
 ! uses_kind || die "this test needs the local cluster, whose nodes reach a registry on this machine: set GRPO_CLUSTER=local"
-[ $# -gt 0 ] || set -- quickstart.md operate/install.md
+[ $# -gt 0 ] || set -- quickstart.md viewer.md operate/install.md
 for name in "$@"; do
   case $name in
     quickstart.md) page "$name" ;;
+    viewer.md) viewer_page ;;
     operate/install.md) install_page ;;
-    *) die "usage: test.sh [quickstart.md] [operate/install.md]" ;;
+    *) die "usage: test.sh [quickstart.md] [viewer.md] [operate/install.md]" ;;
   esac
 done
 say "the pages run as printed: $*"

@@ -163,6 +163,7 @@ impl Dashboard {
                 "icon": "external link", "tooltip": "", "url": "", "targetBlank": false, "includeVars": true,
                 "keepTime": true,
             }],
+            "annotations": {"list": []},
             "templating": {"list": self.templating()},
             "panels": panels,
         })
@@ -213,7 +214,7 @@ impl Dashboard {
     fn templating(&self) -> Vec<Value> {
         let mut list = vec![json!({
             "name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "hide": 0,
-            "current": {}, "refresh": 1,
+            "current": {"text": "default", "value": "default"}, "refresh": 1,
         })];
         let mut outer = Vec::new();
         for (label, metric) in self.variables {

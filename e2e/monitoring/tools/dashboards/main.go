@@ -16,10 +16,11 @@ func check(path string) (int, error) {
 		return 0, err
 	}
 	var read dashboard.Dashboard
-	if err := read.UnmarshalJSONStrict(raw); err != nil {
+	// The SDK returns an empty list of errors as an error.
+	if err := read.UnmarshalJSONStrict(raw); err != nil && err.Error() != "" {
 		return 0, err
 	}
-	if err := read.Validate(); err != nil {
+	if err := read.Validate(); err != nil && err.Error() != "" {
 		return 0, err
 	}
 	var whole struct{ Panels []json.RawMessage }

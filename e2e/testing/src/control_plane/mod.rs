@@ -10,7 +10,7 @@
 //! with the process. `make setup` builds the binaries. Nothing runs in such a cluster: KWOK *reports* that pods run.
 
 pub mod audit;
-mod part;
+pub mod part;
 
 use std::{
     net::{Ipv4Addr, TcpListener},
