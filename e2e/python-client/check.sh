@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks the Python client: generated files, style, types, and its tests on the installed wheel, with the real plugin on a
-# made store; once more with the oldest packages that it allows. Installs into $GRPO_CACHE/venv-python-client (400 MB).
+# made store and on an API server without nodes; once more with the oldest packages that it allows. Installs into
+# $GRPO_CACHE/venv-python-client (400 MB).
 #   check.sh PLUGIN BENCH     the programs kubectl-grpo and grpo-bench-viewer
 # GRPO_STORE and GRPO_DEMO_REPORT name a store of the demo and its report: the tests then read it in place of the made one.
 set -euo pipefail
@@ -53,8 +54,54 @@ tests() {
   note "$(tail -n 1 "$work/said")"
 }
 
+# api_server: etcd and kube-apiserver with the CRDs, without nodes. They run until this script ends.
+api_server() {
+  local etcd peer port kubeconfig="$work/kubeconfig"
+  read -r etcd peer port < <("$VENV/bin/python" -c '
+import socket
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*(one.getsockname()[1] for one in sockets))')
+  openssl genrsa -out "$work/sa.key" 2048
+  openssl rsa -in "$work/sa.key" -pubout -out "$work/sa.pub"
+  openssl rand -hex 16 > "$work/token"
+  echo "$(cat "$work/token"),admin,admin,system:masters" > "$work/tokens.csv"
+  etcd --data-dir "$work/etcd" --unsafe-no-fsync --listen-peer-urls "http://127.0.0.1:$peer" \
+    --listen-client-urls "http://127.0.0.1:$etcd" --advertise-client-urls "http://127.0.0.1:$etcd" &> "$work/etcd.log" &
+  echo $! > "$work/etcd.pid"
+  kube-apiserver --etcd-servers="http://127.0.0.1:$etcd" --bind-address=127.0.0.1 --secure-port="$port" --cert-dir="$work/certs" \
+    --service-account-issuer=https://kubernetes.default --service-account-key-file="$work/sa.pub" \
+    --service-account-signing-key-file="$work/sa.key" --token-auth-file="$work/tokens.csv" --authorization-mode=RBAC \
+    --service-cluster-ip-range=10.0.0.0/24 --disable-admission-plugins=ServiceAccount &> "$work/kube-apiserver.log" &
+  echo $! > "$work/kube-apiserver.pid"
+  cat > "$kubeconfig" << CONFIG
+apiVersion: v1
+kind: Config
+clusters:
+- name: local
+  cluster: {server: "https://127.0.0.1:$port", certificate-authority: "$work/certs/apiserver.crt", tls-server-name: kubernetes}
+users: [{name: admin, user: {token: "$(cat "$work/token")"}}]
+contexts: [{name: local, context: {cluster: local, user: admin, namespace: default}}]
+current-context: local
+CONFIG
+  local deadline=$((SECONDS + 120))
+  until kubectl --kubeconfig "$kubeconfig" get --raw /readyz; do
+    [ "$SECONDS" -lt "$deadline" ] || { tail -n 20 "$work/kube-apiserver.log"; return 1; }
+    sleep 0.5
+  done
+  kubectl --kubeconfig "$kubeconfig" apply --server-side -f "$REPO/charts/grpo-operator/crds"
+  kubectl --kubeconfig "$kubeconfig" wait --for=condition=Established --timeout=60s \
+    -f "$REPO/charts/grpo-operator/crds"
+}
+
+cleanup() {
+  for name in kube-apiserver etcd; do
+    [ ! -e "$work/$name.pid" ] || kill "$(cat "$work/$name.pid")" 2> /dev/null || true
+  done
+  rm -rf "$work"
+}
+
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap cleanup EXIT
 trap 'exit 130' INT TERM
 stage "packages of the client" packages "$VENV" -r "$CLIENT/requirements.txt"
 stage "its oldest packages" packages "$OLDEST" pandas==2.2.0 pydantic==2.8.0 pyyaml==6.0 pytest==8.4.2
@@ -67,5 +114,7 @@ if [ -z "${GRPO_STORE:-}" ]; then
   stage "store" "$BENCH" store "$work/store" --iterations 60 --groups 6 --samples 4 --hostile
   export GRPO_STORE="$work/store"
 fi
+stage "API server" api_server
+export GRPO_API_SERVER="$work/kubeconfig"
 stage "tests" tests "$VENV"
 stage "tests with the oldest packages" tests "$OLDEST"

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import EXAMPLES
-from test_manifests import RUN
 
 import grpo
+from conftest import EXAMPLES
 from grpo import api, programs
+from test_manifests import RUN
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_an_object_that_was_changed_is_applied_again(kubeconfig: str, namespace:
     objects = grpo.load(EXAMPLES / "demo.yaml")
     (run,) = grpo.apply(objects, namespace=namespace, kubeconfig=kubeconfig)
     assert isinstance(run, grpo.GrpoRun) and run.spec.algorithm is not None
-    assert run.spec.algorithm.aggregation == "TokenMean" and run.spec.failure_policy is not None, "a default of the server"
+    assert run.spec.algorithm.aggregation == "TokenMean" and run.spec.failure_policy is not None
     (changed,) = objects
     assert isinstance(changed, grpo.GrpoRun)
     changed.spec.suspend = True
@@ -123,5 +123,6 @@ def test_wait_tells_how_a_run_ended(real_plugin: str, kubeconfig: str, namespace
 
 
 def test_a_run_that_the_cluster_lacks_is_named(real_plugin: str, kubeconfig: str, namespace: str) -> None:
-    with pytest.raises(grpo.ViewerError, match=f"exit status 1: error: there is no GrpoRun .*demo in namespace {namespace}"):
+    cause = f"exit status 1: error: there is no GrpoRun .*demo in namespace {namespace}"
+    with pytest.raises(grpo.ViewerError, match=cause):
         grpo.open("demo", namespace=namespace, kubeconfig=kubeconfig)

@@ -98,7 +98,8 @@ def test_without_rows_the_columns_and_their_types_stay() -> None:
 
 
 def test_parts_of_a_run_are_chosen_by_number_set_and_version() -> None:
-    assert chosen(RUN, 1, None, None) == [Scope("rollouts/iter-000001", iteration=1)]
+    for iteration in (1, [1], pd.Series([1], dtype="Int64").iloc[0], pd.Series([1]), pd.Series([1]).to_numpy()):
+        assert chosen(RUN, iteration, None, None) == [Scope("rollouts/iter-000001", iteration=1)]
     heldout = Scope("evaluations/heldout/a-v0", evaluation="heldout", version="a-v0")
     for evaluation, weights in [("heldout", None), (["heldout"], "a-v0"), (None, ["a-v0"])]:
         assert chosen(RUN, None, evaluation, weights) == [heldout]

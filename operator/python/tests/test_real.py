@@ -52,7 +52,7 @@ def test_all_episodes_are_those_of_all_parts(run: grpo.Run) -> None:
 
 def test_each_episode_of_a_group_has_its_tokens(run: grpo.Run) -> None:
     first = run.groups().iloc[0]
-    group = run.group(int(first["group"]), iteration=int(first["iteration"]))
+    group = run.group(first["group"], iteration=first["iteration"])
     assert group.instance == first["instance"]
     for sample in group.samples:
         detail = run.episode(sample.episode.path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import SupportsIndex
 
 import pandas as pd
 from pydantic import TypeAdapter
@@ -25,7 +26,7 @@ from grpo.models.views import (
     TaskView,
     TokensView,
 )
-from grpo.scopes import Scope, ScopeOf, chosen
+from grpo.scopes import Iterations, Names, Scope, ScopeOf, chosen
 from grpo.viewer import Progress, Viewer, quoted
 
 RUNS = TypeAdapter(RunsView)
@@ -38,8 +39,6 @@ TASK = TypeAdapter(TaskView)
 SEARCH = TypeAdapter(SearchView)
 LOG = TypeAdapter(LogView)
 
-Iterations = int | Collection[int] | None
-Names = str | Collection[str] | None
 
 # The plugin reads metrics after the journal, and no view says when it has them all. Without news for so long, it has.
 QUIET_SECONDS = 3.0
@@ -166,7 +165,11 @@ class Run:
             yield ScopeOf(scope, view)
 
     def group(
-        self, number: int, iteration: int | None = None, evaluation: str | None = None, weights: str | None = None
+        self,
+        number: SupportsIndex,
+        iteration: SupportsIndex | None = None,
+        evaluation: str | None = None,
+        weights: str | None = None,
     ) -> GroupView:
         """The samples of a task side by side, with their turns and the first token that differs."""
         scopes = chosen(self.view, iteration, evaluation, weights)

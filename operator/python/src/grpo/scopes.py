@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import index
+from typing import NamedTuple, SupportsIndex
 
 from grpo.errors import NotFound
 from grpo.models.views import RunView, ScopeView
+
+Iterations = SupportsIndex | Iterable[SupportsIndex] | None
+Names = str | Iterable[str] | None
 
 
 @dataclass(frozen=True)
@@ -27,15 +31,22 @@ class ScopeOf(NamedTuple):
     view: ScopeView
 
 
-def _values(given: int | str | Collection[int] | Collection[str] | None) -> Collection[object] | None:
-    return [given] if given is None or isinstance(given, (int, str)) else list(given)
+def _numbers(given: Iterations) -> list[int]:
+    # A number of a frame is NumPy's, and no int. An array of them has __index__ too.
+    if isinstance(given, Iterable):
+        return [index(number) for number in given]
+    return [] if given is None else [index(given)]
+
+
+def _names(given: Names) -> list[str] | None:
+    return [given] if isinstance(given, str) else None if given is None else list(given)
 
 
 def chosen(
     view: RunView,
-    iteration: int | Collection[int] | None,
-    evaluation: str | Collection[str] | None,
-    weights: str | Collection[str] | None,
+    iteration: Iterations,
+    evaluation: Names,
+    weights: Names,
 ) -> list[Scope]:
     """The scopes that a user named. Without a name: all."""
     if iteration is not None and (evaluation is not None or weights is not None):
@@ -43,16 +54,15 @@ def chosen(
     iterations = [Scope(line.scope, iteration=line.iteration) for line in view.iterations]
     evaluations = [Scope(line.scope, evaluation=line.set, version=line.weights) for line in view.evaluations]
     if iteration is not None:
-        wanted = _values(iteration) or []
+        wanted = _numbers(iteration)
         found = [scope for scope in iterations if scope.iteration in wanted]
         missing = set(wanted) - {scope.iteration for scope in found}
         if missing:
             there = ", ".join(str(scope.iteration) for scope in iterations[-20:]) or "none yet"
-            raise NotFound(f"run {view.name} has no iteration {', '.join(sorted(map(str, missing)))}; it has: {there}")
+            raise NotFound(f"run {view.name} has no iteration {', '.join(map(str, sorted(missing)))}; it has: {there}")
         return found
     if evaluation is not None or weights is not None:
-        sets = None if evaluation is None else _values(evaluation)
-        versions = None if weights is None else _values(weights)
+        sets, versions = _names(evaluation), _names(weights)
         found = [
             scope
             for scope in evaluations
