@@ -1,10 +1,10 @@
-//! What the chart gives to Prometheus and Grafana: dashboards, whose panels are written here, and the rules, whose file is
-//! read here.
+//! What the chart gives to Prometheus and Grafana: dashboards, whose panels are written here, and the rules, whose
+//! file is read here.
 //!
-//! `charts/grpo-operator/monitoring` has the results: `rules.yaml` and `scrape.yaml` are written by hand, the dashboards
-//! are made from [`dashboards`] by a test. Tests hold that every query parses, that each metric in it is one that the
-//! book lists (and so one that a process serves), and that the book has a section for each alert. `make check-monitoring`
-//! asks a real Prometheus all queries during a run.
+//! `charts/grpo-operator/monitoring` has the results: `rules.yaml` and `scrape.yaml` are written by hand, the
+//! dashboards are made from [`dashboards`] by a test. Tests hold that every query parses, that each metric in it is
+//! one that the book lists (and so one that a process serves), and that the book has a section for each alert. `make
+//! check-monitoring` asks a real Prometheus all queries during a run.
 
 pub mod dashboards;
 pub mod promql;

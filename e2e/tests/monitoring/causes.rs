@@ -1,7 +1,7 @@
 //! Causes of alerts, made on the real cluster one after the other.
 //!
-//! Not here: GrpoOperatorFault needs an error in the operator, GrpoLogprobsDiffer an engine that computes something else,
-//! GrpoEnginesBehind and GrpoWeightsNotLoaded a replica that hangs at a switch. promtool plays their series
+//! Not here: GrpoOperatorFault needs an error in the operator, GrpoLogprobsDiffer an engine that computes something
+//! else, GrpoEnginesBehind and GrpoWeightsNotLoaded a replica that hangs at a switch. promtool plays their series
 //! (e2e/monitoring/rules.test.yaml).
 
 use super::prometheus::Prometheus;

@@ -1,5 +1,5 @@
-//! The chart's monitoring on a real cluster, with Prometheus and Prometheus' operator: every panel of every dashboard has
-//! data during a run, no alert fires that has no cause, and alerts fire when their cause is there.
+//! The chart's monitoring on a real cluster, with Prometheus and Prometheus' operator: every panel of every dashboard
+//! has data during a run, no alert fires that has no cause, and alerts fire when their cause is there.
 //!
 //! `make check-monitoring` installs both and runs this. The cluster's node pulls no images, so Prometheus runs as a
 //! process in the cluster's network, with the configuration that its operator made of the chart's objects.

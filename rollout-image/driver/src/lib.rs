@@ -8,7 +8,7 @@
 //! is the journal of decisions; [`live`] applies changes while the run runs. [`downloads`] bring rows and the [`model`]
 //! from a hub or a bucket. A [`probe`] asks images for their modules if rows name some. [`serve`] shows the cluster
 //! weights, progress and metrics; [`records_server`] shows people the records. Retries take their budget and pauses
-//! from [`retry`]; [`places`] bounds how many episodes run at one time. [`traces`] go to a collector, where one is named.
+//! from [`retry`]; [`places`] bounds how many episodes run at one time.
 
 pub mod agent;
 pub mod batches;
@@ -47,6 +47,5 @@ pub mod setup;
 pub mod shared_journal;
 pub mod start;
 pub mod tasks;
-pub mod traces;
 pub mod trainer;
 pub mod trajectory;

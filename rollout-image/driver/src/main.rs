@@ -22,7 +22,6 @@ use grpo_driver::progress::{self, Board};
 use grpo_driver::recording::server;
 use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::tasks::listing::{self, Lister};
-use grpo_driver::traces::Traces;
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
 use grpo_records::look::Records;
@@ -32,9 +31,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::watch;
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
@@ -130,16 +126,11 @@ fn records_address() -> SocketAddr {
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let traces = Traces::of_environment();
-    let logs = tracing_subscriber::fmt::layer()
+    tracing_subscriber::fmt()
         .with_ansi(false)
+        .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_filter(filter);
-    let spans = traces.as_ref().ok().and_then(Option::as_ref).map(Traces::layer);
-    tracing_subscriber::registry().with(logs).with(spans).init();
-    if let Err(error) = &traces {
-        tracing::warn!(%error, "no traces are sent: correct the OTEL_EXPORTER_OTLP variables in driver.env");
-    }
+        .init();
     let arguments = Arguments::parse();
     let work = async {
         match &arguments.instead {
@@ -181,17 +172,13 @@ async fn main() -> ExitCode {
             None => drive(&arguments).await,
         }
     };
-    let code = tokio::select! {
+    tokio::select! {
         code = work => code,
         signal = terminated() => {
             tracing::info!(signal, "stopping; everything finished is in the store");
             ExitCode::from(143)
         }
-    };
-    if let Ok(Some(traces)) = traces {
-        traces.shut_down().await;
     }
-    code
 }
 
 async fn show_records(opened: Result<Records, DriverError>, listen: SocketAddr) -> ExitCode {

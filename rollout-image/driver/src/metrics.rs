@@ -100,8 +100,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Makes every counter with a label from a fixed list. Prometheus sees no increase in a counter whose first value is
-    /// 1, so the first void would be in no rate and in no alert.
+    /// Makes every counter with a label from a fixed list. Prometheus sees no increase in a counter whose first value
+    /// is 1, so the first void would be in no rate and in no alert.
     fn begin_at_zero(&self) {
         let outcomes = [Outcome::Resolved, Outcome::Unresolved].map(|outcome| outcome.to_string());
         for outcome in outcomes {

@@ -1,5 +1,5 @@
-//! Engines of InferencePools: the agents' own metrics, and the same numbers of vLLM, SGLang and the embedded engine, each
-//! under the engine's own name.
+//! Engines of InferencePools: the agents' own metrics, and the same numbers of vLLM, SGLang and the embedded engine,
+//! each under the engine's own name.
 
 use super::{Dashboard, Section, lines, number, stack};
 
