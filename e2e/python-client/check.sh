@@ -10,6 +10,10 @@ set -euo pipefail
 GRPO_KUBECTL_PLUGIN=$(realpath "$1")
 BENCH=$(realpath "$2")
 export GRPO_KUBECTL_PLUGIN
+# Tests run in another folder.
+[ -z "${GRPO_STORE:-}" ] || GRPO_STORE=$(realpath "$GRPO_STORE")
+[ -z "${GRPO_DEMO_REPORT:-}" ] || GRPO_DEMO_REPORT=$(realpath "$GRPO_DEMO_REPORT")
+export GRPO_STORE=${GRPO_STORE:-} GRPO_DEMO_REPORT=${GRPO_DEMO_REPORT:-}
 CLIENT="$REPO/operator/python"
 VENV="$CACHE/venv-python-client"
 OLDEST="$CACHE/venv-python-client-oldest"
@@ -94,8 +98,13 @@ CONFIG
 }
 
 cleanup() {
+  local name pid
   for name in kube-apiserver etcd; do
-    [ ! -e "$work/$name.pid" ] || kill "$(cat "$work/$name.pid")" 2> /dev/null || true
+    [ -e "$work/$name.pid" ] || continue
+    pid=$(cat "$work/$name.pid")
+    kill "$pid" 2> /dev/null || true
+    # They are children of a stage's shell, so `wait` does not know them; they write until they end.
+    timeout 20 tail --pid="$pid" -f /dev/null || kill -9 "$pid" 2> /dev/null || true
   done
   rm -rf "$work"
 }
@@ -110,9 +119,9 @@ stage "style" style
 stage "types" types
 stage "wheel" wheel
 stage "types of the wheel" types_of_wheel
-if [ -z "${GRPO_STORE:-}" ]; then
+if [ -z "$GRPO_STORE" ]; then
   stage "store" "$BENCH" store "$work/store" --iterations 60 --groups 6 --samples 4 --hostile
-  export GRPO_STORE="$work/store"
+  GRPO_STORE="$work/store"
 fi
 stage "API server" api_server
 export GRPO_API_SERVER="$work/kubeconfig"

@@ -118,7 +118,7 @@ class Run:
         return all(there[of] >= x for of, x in last.items())
 
     def curves(self, of: str | None = None, wide: bool = False) -> pd.DataFrame:
-        """All metrics: rows `name, of, x, value`. `of` is `iteration`, `step`, or the name of an evaluation set.
+        """All metrics: rows `name, of, x, value`. `of` is `iteration`, `step`, or the name of a set.
 
         `wide=True` gives a column for each curve: `curves("step", wide=True)["loss"]`, and without `of`
         `curves(wide=True)["step"]["loss"]`.

@@ -6,6 +6,7 @@ reads them. All rules on reading records stay in the plugin.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -36,6 +37,7 @@ REQUEST_SECONDS = 120.0
 # The plugin deletes its reader pod before it ends.
 INTERRUPT_SECONDS = 30.0
 TERMINATE_SECONDS = 5.0
+ENDING_SECONDS = 1.0
 # Of what the plugin says on standard error, so much is kept.
 MOST_SAID = 64 << 10
 FIRST_PROGRESS_SECONDS = 10.0
@@ -162,7 +164,9 @@ class Viewer:
                 f"{self._cause()}; open the run again"
             ) from error
         except (OSError, http.client.HTTPException) as error:
-            if self._process.poll() is not None:
+            # A program that dies closes its connections a moment before it can be waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_SECONDS)
                 raise self._ended() from error
             raise ViewerError(
                 f"{self._said} broke its connection at {path.partition('?')[0]}: {error!r}{self._cause()}; "
