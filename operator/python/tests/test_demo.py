@@ -54,12 +54,13 @@ def test_curves_by_iteration_are_equal(run: grpo.Run, report: dict[str, Any]) ->
     curves = run.curves("iteration", wide=True)
     for one in report["iterations"]:
         x = one["iteration"]
-        assert known(curves["resolved_rate"], x) == one["rate"], x
+        # The plugin reads the driver's file, whose last binary digit a parser may round.
+        assert known(curves["resolved_rate"], x) == pytest.approx(one["rate"], rel=1e-15), x
         assert known(curves["episodes"], x) == one["episodes"], x
         assert known(curves["resolved"], x) == one["resolved"], x
         assert known(curves["voids"], x) == one["void"], x
         # The demo's reward is 1 for a resolved episode and 0 for another.
-        assert known(curves["reward_mean"], x) == one["rate"], x
+        assert known(curves["reward_mean"], x) == pytest.approx(one["rate"], rel=1e-15), x
 
 
 def test_curves_by_step_are_equal(run: grpo.Run, report: dict[str, Any]) -> None:
