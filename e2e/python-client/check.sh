@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Checks the Python client: generated files, style, types, and its tests on the installed wheel, with the real plugin on a
-# made store and on an API server without nodes; once more with the oldest packages that it allows. Installs into
+# Checks the Python client: generated files, style, types, and its tests on the installed wheel, with the real plugin on
+# a made store and on an API server without nodes; once more with the oldest packages that it allows. Installs into
 # $GRPO_CACHE/venv-python-client (400 MB).
 #   check.sh PLUGIN BENCH     the programs kubectl-grpo and grpo-bench-viewer
-# GRPO_STORE and GRPO_DEMO_REPORT name a store of the demo and its report: the tests then read it in place of the made one.
+# GRPO_STORE and GRPO_DEMO_REPORT name a store of the demo and its report: the tests then read it in place of the made
+# one.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 
