@@ -325,7 +325,7 @@ choose-rate: ## the learning rate with the largest gain on the validation split
 check-vllm: ## vLLM and SGLang read our command lines, and a real vLLM serves behind the agent on the CPU (5 GB to install); not part of make test
 	@e2e/engines/vllm.sh
 
-check-client: ## the Python client: types, wheel, and its tests with the real plugin on a made store and on an API server (400 MB to install); not part of make test
+check-python: ## the Python client: types, wheel, and its tests with the real plugin on a made store and on an API server (400 MB to install); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
