@@ -143,7 +143,7 @@ test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapte
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
 
-check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real Prometheus and its operator: every panel and alert, during a run on the real cluster (500 MB to build)
+check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real Prometheus and its operator: every panel and alert, during a run on the real cluster (builds both from Go modules)
 	@e2e/monitoring/check.sh
 	demo/prepare.sh
 	$(ENV)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the chart's monitoring with the real tools, without a cluster: promtool judges rules and jobs and plays series to
-# every alert; Grafana's own schema judges the dashboards.
+# Checks the chart's monitoring with the real tools, without a cluster: promtool judges rules and jobs, and plays series
+# to every alert; Grafana's own schema judges the dashboards, not their queries.
 #   check.sh [install]     install: only install Prometheus and its operator into the cache
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"

@@ -154,8 +154,6 @@ impl Prometheus {
                 format!("--config.file={}", folder.path().join("prometheus.yaml").display()),
                 format!("--storage.tsdb.path={}", folder.path().join("data").display()),
                 format!("--web.listen-address={ADDRESS}"),
-                // Two servers of one test would share it otherwise.
-                "--storage.tsdb.no-lockfile".to_owned(),
             ],
             folder.path(),
         )?;

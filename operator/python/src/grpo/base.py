@@ -26,39 +26,27 @@ Number = Annotated[float, BeforeValidator(_null_is_nan)]
 """A number of a view."""
 
 
-class Spec(BaseModel):
+class Part(BaseModel):
+    """Part of an object or of a view."""
+
+    model_config = ConfigDict(
+        alias_generator=json_name, populate_by_name=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+
+class Spec(Part):
     """Part of a manifest. An unknown field is refused, and a value of another type, as the API server refuses them."""
 
-    model_config = ConfigDict(
-        alias_generator=json_name,
-        populate_by_name=True,
-        extra="forbid",
-        strict=True,
-        validate_assignment=True,
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, validate_assignment=True)
 
 
-class Status(BaseModel):
+class Status(Part):
     """Part of a status. Unknown fields are kept: a newer operator may write them."""
 
-    model_config = ConfigDict(
-        alias_generator=json_name,
-        populate_by_name=True,
-        extra="allow",
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-    )
+    model_config = ConfigDict(extra="allow")
 
 
-class View(BaseModel):
+class View(Part):
     """Part of a view of records. Unknown fields are ignored: a newer plugin may send them."""
 
-    model_config = ConfigDict(
-        alias_generator=json_name,
-        populate_by_name=True,
-        extra="ignore",
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-    )
+    model_config = ConfigDict(extra="ignore")

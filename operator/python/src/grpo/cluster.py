@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from grpo import documents, programs
-from grpo.errors import CommandFailed, GrpoError, ManifestError, RunFailed, RunNotEnded, faults
+from grpo.errors import CommandFailed, ManifestError, RunFailed, RunNotEnded, faults
 from grpo.frames import table
 from grpo.objects import Manifest, typed
 from grpo.plan import Plan
@@ -236,6 +236,3 @@ def wait(
     kinds: dict[int, type[CommandFailed]] = {FAILED: RunFailed, NOT_ENDED: RunNotEnded}
     message = cause or f"`kubectl-grpo wait {name}` ended with exit status {status} and no cause; run it in a terminal"
     raise kinds.get(status, CommandFailed)(message, status)
-
-
-__all__ = ["GrpoError", "apply", "frame_of_runs", "load", "loads", "plan", "runs", "to_yaml", "wait"]

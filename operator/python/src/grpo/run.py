@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 import pandas as pd
 from pydantic import TypeAdapter
@@ -29,6 +29,10 @@ from grpo.models.views import (
 from grpo.scopes import Iterations, Names, Scope, ScopeOf, chosen
 from grpo.viewer import Progress, Viewer, quoted
 
+if TYPE_CHECKING:
+    # Of typing only from Python 3.11 on.
+    from typing_extensions import Self
+
 RUNS = TypeAdapter(RunsView)
 RUN = TypeAdapter(RunView)
 SCOPE = TypeAdapter(ScopeView)
@@ -48,17 +52,13 @@ SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
 
-class Run:
-    """The records of one run. Made by `grpo.open`; a context manager that ends the plugin."""
+class _Opened:
+    """Something that a plugin reads. It is a context manager that ends the plugin."""
 
-    def __init__(self, viewer: Viewer, number: int, folder: Path | None, seconds: float) -> None:
+    def __init__(self, viewer: Viewer) -> None:
         self._viewer = viewer
-        self._number = number
-        self._folder = folder
-        self._seconds = seconds
-        self._settled = False
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -69,6 +69,17 @@ class Run:
     def close(self) -> None:
         """Ends the plugin. It deletes its reader pod, if it made one."""
         self._viewer.close()
+
+
+class Run(_Opened):
+    """The records of one run. Made by `grpo.open`; a context manager that ends the plugin."""
+
+    def __init__(self, viewer: Viewer, number: int, folder: Path | None, seconds: float) -> None:
+        super().__init__(viewer)
+        self._number = number
+        self._folder = folder
+        self._seconds = seconds
+        self._settled = False
 
     @property
     def view(self) -> RunView:
@@ -231,26 +242,14 @@ class Run:
             start = part.to
 
 
-class Runs:
+class Runs(_Opened):
     """Several runs in one plugin. Made by `grpo.compare`; a context manager that ends the plugin."""
 
     def __init__(self, viewer: Viewer, runs: Sequence[Run], names: Sequence[str]) -> None:
-        self._viewer = viewer
+        super().__init__(viewer)
         self._runs = list(runs)
         self.names = [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names)]
         """What the column `run` calls them, in the order in which they were given: folders first."""
-
-    def __enter__(self) -> Runs:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Ends the plugin."""
-        self._viewer.close()
 
     def __len__(self) -> int:
         return len(self._runs)

@@ -4,6 +4,48 @@ use serde_json::json;
 use std::path::Path;
 use ts_rs::Config;
 
+/// Calls a macro with all views. Page and Python client have the same ones.
+macro_rules! each_view {
+    ($with:ident) => {
+        $with!(
+            RunsView,
+            RunView,
+            RunEnd,
+            Count,
+            Curve,
+            IterationLine,
+            EvaluationLine,
+            VersionLine,
+            ScopeView,
+            GroupLine,
+            VoidLine,
+            EpisodeLine,
+            GroupView,
+            SampleView,
+            Divergence,
+            EpisodeDetail,
+            Text,
+            TurnView,
+            MessageView,
+            CallView,
+            VoteView,
+            RowLine,
+            GradeView,
+            RewardPart,
+            Flag,
+            FlagKind,
+            ProcessView,
+            TokensView,
+            TaskView,
+            TaskScope,
+            Found,
+            SearchView,
+            LogView,
+            Problem,
+        );
+    };
+}
+
 /// The page's types. `UPDATE_SCREENS=1` writes them.
 #[test]
 fn the_page_has_the_types_of_these_views() {
@@ -14,42 +56,7 @@ fn the_page_has_the_types_of_these_views() {
     macro_rules! declare {
         ($($name:ident),* $(,)?) => { $( text += &format!("\nexport {}\n", $name::decl(&config)); )* };
     }
-    declare!(
-        RunsView,
-        RunView,
-        RunEnd,
-        Count,
-        Curve,
-        IterationLine,
-        EvaluationLine,
-        VersionLine,
-        ScopeView,
-        GroupLine,
-        VoidLine,
-        EpisodeLine,
-        GroupView,
-        SampleView,
-        Divergence,
-        EpisodeDetail,
-        Text,
-        TurnView,
-        MessageView,
-        CallView,
-        VoteView,
-        RowLine,
-        GradeView,
-        RewardPart,
-        Flag,
-        FlagKind,
-        ProcessView,
-        TokensView,
-        TaskView,
-        TaskScope,
-        Found,
-        SearchView,
-        LogView,
-        Problem,
-    );
+    each_view!(declare);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../viewer/src/wire.ts");
     if std::env::var_os("UPDATE_SCREENS").is_some() {
         std::fs::write(&file, &text).unwrap();
@@ -64,42 +71,7 @@ fn the_python_client_has_the_types_of_these_views() {
     macro_rules! declare {
         ($($name:ident),* $(,)?) => { $( generator.subschema_for::<$name>(); )* };
     }
-    declare!(
-        RunsView,
-        RunView,
-        RunEnd,
-        Count,
-        Curve,
-        IterationLine,
-        EvaluationLine,
-        VersionLine,
-        ScopeView,
-        GroupLine,
-        VoidLine,
-        EpisodeLine,
-        GroupView,
-        SampleView,
-        Divergence,
-        EpisodeDetail,
-        Text,
-        TurnView,
-        MessageView,
-        CallView,
-        VoteView,
-        RowLine,
-        GradeView,
-        RewardPart,
-        Flag,
-        FlagKind,
-        ProcessView,
-        TokensView,
-        TaskView,
-        TaskScope,
-        Found,
-        SearchView,
-        LogView,
-        Problem,
-    );
+    each_view!(declare);
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Views",
