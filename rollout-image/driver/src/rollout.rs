@@ -10,9 +10,9 @@ use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::retry::Retry;
 use crate::shared_journal::SharedJournal;
-use futures::StreamExt;
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
 use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -128,38 +128,41 @@ impl Rollouts {
         let (feed, fed) = mpsc::unbounded();
         let mut groups = Groups::default();
         let stop = plans.first().map(|plan| plan.stop.clone()).unwrap_or_default();
-        let work = async {
-            let mut running = fed
-                .map(|(at, plan): (usize, EpisodePlan)| {
-                    started.send_replace(next.fetch_add(1, Ordering::Relaxed) + 1);
-                    let there = &there;
-                    async move { (at, self.finish(&plan, there).await) }
-                })
-                .buffer_unordered(width);
-            let add = |groups: &mut Groups, plans: Vec<EpisodePlan>| {
-                to_come.add(&plans);
-                tally.send_modify(|tally| tally.total += plans.len() as u32);
-                for plan in plans {
-                    // The receiver is in `running`.
-                    let _ = feed.unbounded_send((groups.add(plan.key.group), plan));
-                }
-            };
-            add(&mut groups, plans);
-            if supply.is_none() || groups.metas.is_empty() {
-                feed.close_channel();
+        let add = |groups: &mut Groups, plans: Vec<EpisodePlan>| {
+            to_come.add(&plans);
+            tally.send_modify(|tally| tally.total += plans.len() as u32);
+            for plan in plans {
+                // The receiver is in `running`.
+                let _ = feed.unbounded_send((groups.add(plan.key.group), plan));
             }
-            while let Some((at, meta)) = running.next().await {
-                let Some(meta) = meta? else { continue };
+        };
+        add(&mut groups, plans);
+        if supply.is_none() || groups.metas.is_empty() {
+            feed.close_channel();
+        }
+        let running = fed
+            .map(|(at, plan): (usize, EpisodePlan)| {
+                started.send_replace(next.fetch_add(1, Ordering::Relaxed) + 1);
+                let there = &there;
+                async move { (at, self.finish(&plan, there).await) }
+            })
+            .buffer_unordered(width);
+        let (under_way, stop, feed) = (&mut groups, &stop, &feed);
+        let work = decide_beside(running, |mut ended| async move {
+            while let Some((at, meta)) = ended.next().await {
+                let Some(meta): Option<EpisodeMeta> = meta? else {
+                    continue;
+                };
                 tally.send_modify(|tally| {
                     tally.done += 1;
                     tally.voids += u32::from(!meta.outcome.is_verdict());
                 });
-                let ended = groups.ended(at, meta);
+                let ended = under_way.ended(at, meta);
                 let Some((group, supply)) = ended.zip(supply.as_mut()).filter(|_| !stop.is_cancelled()) else {
                     continue;
                 };
-                match supply.ended(group, groups.members(group)).await? {
-                    Next::More(plans) => add(&mut groups, plans),
+                match supply.ended(group, under_way.members(group)).await? {
+                    Next::More(plans) => add(under_way, plans),
                     Next::Enough => {
                         stop.cancel();
                         feed.close_channel();
@@ -167,7 +170,7 @@ impl Rollouts {
                 }
             }
             Ok::<(), DriverError>(())
-        };
+        });
         let who = paths::scope(scope);
         let worked = tokio::select! {
             worked = work => worked,
@@ -315,6 +318,29 @@ impl Rollouts {
             })
             .await
     }
+}
+
+/// Gives `decide` the results of `running`, in the order of the ends, and polls `running` while it decides.
+///
+/// Without that, a decision could wait for ever: the journal's lock is fair, and its next owner can be an episode in
+/// `running`, which must be polled to use the lock and to release it.
+async fn decide_beside<T, E, F>(
+    running: impl Stream<Item = T>,
+    decide: impl FnOnce(mpsc::UnboundedReceiver<T>) -> F,
+) -> Result<(), E>
+where
+    F: Future<Output = Result<(), E>>,
+{
+    let (give, ended) = mpsc::unbounded();
+    let runs = async move {
+        let mut running = std::pin::pin!(running);
+        while let Some(one) = running.next().await {
+            // The receiver is in `decide`, which does not end before.
+            let _ = give.unbounded_send(one);
+        }
+        Ok(())
+    };
+    futures::try_join!(runs, decide(ended)).map(|_| ())
 }
 
 /// The ended episodes of a rollout, by group.

@@ -1,10 +1,14 @@
-use super::ToCome;
+use super::{ToCome, decide_beside};
+use futures::StreamExt;
+use std::sync::Mutex;
+use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Three groups of two episodes, each group with its own image.
 fn to_come(width: usize, groups_ahead: Option<u32>) -> ToCome {
     let episodes = (0..6u32).map(|at| (at / 2, format!("task:{}", at / 2)));
     ToCome {
-        episodes: std::sync::Mutex::new(episodes.collect()),
+        episodes: Mutex::new(episodes.collect()),
         width,
         groups_ahead,
     }
@@ -27,4 +31,57 @@ fn as_many_groups_are_warm_ahead_as_the_pool_says_else_as_many_episodes_as_run_a
         let images: Vec<(&str, u32)> = images.iter().map(|(image, count)| (image.as_str(), *count)).collect();
         assert_eq!(images, wanted, "width {width}, ahead {ahead:?}, begun {begun}");
     }
+}
+
+#[tokio::test]
+async fn a_decision_may_wait_for_an_episode_that_still_runs() {
+    let (tell, told) = oneshot::channel();
+    let (answer, answered) = oneshot::channel();
+    // The second episode ends after the decision about the first began, and that decision waits for its end.
+    let (told, answer) = (Mutex::new(Some(told)), Mutex::new(Some(answer)));
+    let running = futures::stream::iter([1, 2])
+        .map(|episode| {
+            let parts = (episode == 2).then(|| (told.lock().unwrap().take(), answer.lock().unwrap().take()));
+            async move {
+                if let Some((Some(told), Some(answer))) = parts {
+                    told.await.unwrap();
+                    answer.send(()).unwrap();
+                }
+                episode
+            }
+        })
+        .buffer_unordered(2);
+    let (mut tell, mut answered) = (Some(tell), Some(answered));
+    let mut decided = Vec::new();
+    let decisions = decide_beside(running, async |mut ended| {
+        while let Some(episode) = ended.next().await {
+            if let (Some(tell), Some(answered)) = (tell.take(), answered.take()) {
+                tell.send(()).unwrap();
+                answered.await.unwrap();
+            }
+            decided.push(episode);
+        }
+        Ok::<(), ()>(())
+    });
+    let ended = tokio::time::timeout(Duration::from_secs(20), decisions).await;
+    assert_eq!(
+        ended,
+        Ok(Ok(())),
+        "the decision waits for an episode that is not polled"
+    );
+    assert_eq!(decided, [1, 2]);
+}
+
+#[tokio::test]
+async fn a_failed_decision_ends_the_rollout_though_episodes_run() {
+    let running = futures::stream::iter([1, 2])
+        .map(|episode| async move {
+            if episode == 2 {
+                std::future::pending::<()>().await;
+            }
+            episode
+        })
+        .buffer_unordered(2);
+    let failed = decide_beside(running, async |mut ended| Err(ended.next().await)).await;
+    assert_eq!(failed, Err(Some(1)));
 }
