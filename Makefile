@@ -422,7 +422,7 @@ bench-gpu: ## seconds of steps of Qwen3's geometries on this machine's GPU (some
 		cargo run -p grpo-features -p grpo-model -p grpo-bench-trainer --features grpo-model/torch --bin grpo-bench-trainer -- gpu --estimate H200
 	fi
 
-crds: ## write the CRDs and the API's reference anew, from the Rust types
+crds: ## write the CRDs, the fields that name Secrets and the API's reference anew, from the Rust types
 	@$(ENV)
 	cargo run --bin grpo-crdgen
 

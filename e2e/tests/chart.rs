@@ -3,6 +3,8 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+mod secrets;
+
 use std::collections::BTreeSet;
 
 use crate::support::Result;
@@ -217,6 +219,77 @@ fn monitoring_is_off_by_default_and_has_every_job_alert_and_dashboard_when_it_is
     Ok(())
 }
 
+/// As a selector of labels spells a PodMonitor's.
+fn spelled(selector: &Value) -> String {
+    let equal = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+    let one_of = |part: &Value| {
+        let values: Vec<&str> = part["values"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        assert_eq!(part["operator"], "In");
+        format!("{} in ({})", part["key"].as_str().unwrap_or_default(), values.join(","))
+    };
+    let labels = selector["matchLabels"].as_object().into_iter().flatten().map(equal);
+    let expressions = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(one_of);
+    labels.chain(expressions).collect::<Vec<_>>().join(",")
+}
+
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn a_pod_monitor_selects_the_pods_of_its_job_in_scrape_yaml() -> Result<()> {
+    let rendered = chart::render(&json!({"monitoring": {"podMonitors": {"enabled": true}}}))?;
+    let monitors = of_kind(&rendered, "PodMonitor").into_iter().map(|monitor| {
+        let name = monitor["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        (name, spelled(&monitor["spec"]["selector"]))
+    });
+    let file = std::fs::read_to_string(grpo_monitoring::folder().join("scrape.yaml"))?;
+    let file: Value = serde_yaml_ng::from_str(&file)?;
+    let jobs = file["scrape_configs"].as_array().unwrap().iter().map(|job| {
+        let selector = &job["kubernetes_sd_configs"][0]["selectors"][0]["label"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (text(&job["job_name"]), text(selector))
+    });
+    assert_eq!(Vec::from_iter(monitors), Vec::from_iter(jobs));
+    Ok(())
+}
+
+/// What `helm upgrade --reuse-values` gives: the values of a chart that did not have these settings yet.
+#[test]
+#[ignore = "needs helm: make test-api"]
+fn monitoring_works_with_the_values_of_an_older_chart() -> Result<()> {
+    let rendered = chart::render(&json!({"monitoring": null}))?;
+    assert_eq!(of_kind(&rendered, "PodMonitor").len(), 0);
+    let rendered = chart::render(&json!({
+        "monitoring": {
+            "podMonitors": {"enabled": true, "interval": null, "labels": null},
+            "rules": {"enabled": true, "disabled": null, "labels": null, "book": null},
+            "dashboards": {"enabled": true, "labels": null, "annotations": null},
+        },
+    }))?;
+    for monitor in of_kind(&rendered, "PodMonitor") {
+        assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["interval"], "15s");
+    }
+    assert_eq!(of_kind(&rendered, "PrometheusRule").len(), 1);
+    for dashboard in of_kind(&rendered, "ConfigMap") {
+        assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    }
+    // Labels that a user takes away on purpose stay away.
+    let rendered = chart::render(
+        &json!({"monitoring": {"dashboards": {"enabled": true, "labels": {"grafana_dashboard": null}}}}),
+    )?;
+    for dashboard in of_kind(&rendered, "ConfigMap") {
+        assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], Value::Null);
+    }
+    Ok(())
+}
+
 #[test]
 #[ignore = "needs helm: make test-api"]
 fn the_time_that_new_nodes_get_reaches_the_operator_and_is_off_by_default() -> Result<()> {
@@ -261,7 +334,7 @@ fn made(namespace: &str, values: &Value) -> Result<BTreeSet<(String, String, Str
 fn two_releases_in_two_namespaces_share_no_object_but_the_crds() -> Result<()> {
     for values in [json!({}), json!({"watchNamespace": "team"})] {
         let (first, second) = (made("first", &values)?, made("second", &values)?);
-        assert_eq!((first.len(), second.len()), (8, 8), "{first:?}");
+        assert_eq!((first.len(), second.len()), (14, 14), "{first:?}");
         let both: Vec<_> = first.intersection(&second).collect();
         assert!(both.is_empty(), "{both:?}");
     }

@@ -1,5 +1,7 @@
-//! `grpo-crdgen`: writes the CRDs into the chart and the API's reference page into the book. `grpo-crdgen FOLDER`: only
-//! the CRDs, there.
+//! `grpo-crdgen`: writes the CRDs and the fields that name Secrets into the chart, and the API's reference page into
+//! the book. `grpo-crdgen FOLDER`: only the CRDs, there.
+
+mod secrets;
 
 use std::{error::Error, fs, path::Path};
 
@@ -13,6 +15,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         write(&crds.join(file), &yaml)?;
     }
     if folder.is_none() {
+        write(
+            &root.join("charts/grpo-operator").join(secrets::FILE),
+            &secrets::document()?,
+        )?;
         write(&root.join("docs/src/reference.md"), &grpo_crds::reference::page()?)?;
     }
     Ok(())
