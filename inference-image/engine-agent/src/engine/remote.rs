@@ -83,14 +83,14 @@ impl Engine for Remote {
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
-        match page {
-            Page::Health => {
-                let url = self.0.at("/readyz");
-                self.0
-                    .fetch(self.0.client.get(url.clone()).timeout(STATE_DEADLINE), &url)
-                    .await
-            }
-            _ => self.0.page(page).await,
-        }
+        let path = match page {
+            Page::Models => return self.0.page(page).await,
+            Page::Health => "/readyz",
+            // Those of its engine. Its own, at /metrics, have the names of this agent's, and would hide them.
+            Page::Metrics => "/engine/metrics",
+        };
+        let url = self.0.at(path);
+        let call = self.0.client.get(url.clone()).timeout(STATE_DEADLINE);
+        self.0.fetch(call, &url).await
     }
 }

@@ -129,6 +129,19 @@ async fn orders_for_another_agent_are_passed_on_to_it() {
     assert!(near.versions_on_disk().is_empty(), "the far agent pulls");
 }
 
+/// The far agent's own metrics have the names of the near one's: with both, Prometheus would mix two agents.
+#[tokio::test]
+async fn the_metrics_behind_another_agent_are_those_of_its_engine() {
+    let fake = Fake::sglang().await;
+    let far = before(sglang(), &fake).await;
+    let token = far.issuer.token(&driver(), Service::EngineAgent).unwrap();
+    let near = Agent::guarding(Kind::Agent, &far.url, Some(&token), 16).await;
+    assert_eq!(
+        near.get("/engine/metrics").await.text().await.unwrap(),
+        "engine_metric 1\n"
+    );
+}
+
 #[tokio::test]
 async fn an_external_server_serves_when_it_has_passed_the_probe_and_says_what_it_lacks() {
     let fake = Fake::vllm().await;
