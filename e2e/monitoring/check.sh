@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks the chart's monitoring with the real tools, without a cluster: promtool judges rules and jobs, and plays series
-# to every alert; Grafana's own schema judges the dashboards, not their queries.
+# to every alert, and parses the dashboards' queries; Grafana's own schema judges the dashboards.
 #   check.sh [install]     install: only install Prometheus and its operator into the cache
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
@@ -43,4 +43,11 @@ promtool="$CACHE/bin/promtool"
 "$promtool" check rules "$CHART/rules.yaml"
 "$promtool" check config --syntax-only "$CHART/scrape.yaml"
 "$promtool" test rules "$HERE/rules.test.yaml"
+# promtool parses queries of rules only, so each query of a panel becomes a rule. JSON is YAML.
+queries=$(mktemp)
+trap 'rm -f "$queries"' EXIT
+jq -s '[.[].panels[].targets[]?.expr | gsub("[$]__rate_interval"; "1m")] | to_entries
+  | {groups: [{name: "dashboards", rules: map({record: "panel:query:\(.key)", expr: .value})}]}' \
+  "$CHART"/dashboards/*.json > "$queries"
+"$promtool" check rules "$queries"
 (cd "$HERE/tools/dashboards" && go run . "$CHART"/dashboards/*.json)

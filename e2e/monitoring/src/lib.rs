@@ -3,8 +3,8 @@
 //!
 //! `charts/grpo-operator/monitoring` has the results: `rules.yaml` and `scrape.yaml` are written by hand, the
 //! dashboards are made from [`dashboards`] by a test. Tests hold that each metric in a query is one that the book lists
-//! (and so one that a process serves), and that the book has a section for each alert. promtool parses the rules;
-//! the queries of dashboards are parsed only by the Prometheus of `make check-monitoring`, during a run.
+//! (and so one that a process serves), and that the book has a section for each alert. promtool parses
+//! the rules and the dashboards' queries (`check.sh`).
 
 pub mod dashboards;
 pub mod promql;

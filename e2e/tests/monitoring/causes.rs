@@ -4,7 +4,7 @@
 //! else, GrpoEnginesBehind and GrpoWeightsNotLoaded a replica that hangs at a switch. promtool plays their series
 //! (e2e/monitoring/rules.test.yaml).
 
-use super::prometheus::Prometheus;
+use super::prometheus::{Labels, Prometheus};
 use crate::overlap::with_everything;
 use crate::sandboxes::pool::{NAME as POOL, Pool, SANDBOXES, task};
 use crate::support::{Result, SOON, Scene, repository, small_run};
@@ -27,105 +27,124 @@ const SYSTEM: &str = "grpo-system";
 const OPERATOR: &str = "grpo-operator";
 const ROLE: &str = "grpo-operator:grpo-system";
 const CRD: &str = "sandboxpools.grpo.dev";
+/// A pod that does not answer to Prometheus.
+const SILENT: &str = "silent";
 const NOWHERE: &str = "localhost:1/nowhere:1";
 
-/// Makes every cause; returns the alerts that fired.
+/// Makes every cause; returns the alerts that fired. Each is silent for its labels before its cause is made.
 pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static str>> {
     let mut seen = Vec::new();
-    let mut fires = async |alert: &'static str| -> Result<()> {
-        prometheus.until_fires(alert, LIMIT).await?;
+    let mut fires = async |alert: &'static str, labels: Labels<'_>| -> Result<()> {
+        prometheus.until_fires(alert, labels, LIMIT).await?;
         scene.say(&format!("{alert} fires"));
         seen.push(alert);
         Ok(())
     };
+    let quiet = async |alert: &str, labels: Labels<'_>| prometheus.until_quiet(alert, labels, LIMIT).await;
+    let here: Labels<'_> = &[("namespace", &scene.namespace)];
 
     // On the local cluster no NetworkPolicy is enforced.
-    fires("GrpoEgressNotProven").await?;
+    fires("GrpoEgressNotProven", &[]).await?;
 
     let pool = small_pool("monitoring-pool").await?;
     let gateway = pool.gateway()?;
+    let of_pool: Labels<'_> = &[("namespace", &pool.scene.namespace), ("sandbox_pool", POOL)];
     let image = task()?["image"].as_str().unwrap_or_default().to_owned();
     let demand = ImageDemand {
         image: NOWHERE.to_owned(),
         count: 1,
     };
+    quiet("GrpoImagesUnavailable", of_pool).await?;
     gateway.demand(vec![demand]).await?;
-    fires("GrpoImagesUnavailable").await?;
+    fires("GrpoImagesUnavailable", of_pool).await?;
 
+    quiet("GrpoLeasesWait", of_pool).await?;
     let held = gateway.lease("first", &image, Priority::Agent, SOON).await?;
     let waiting = {
         let (gateway, image) = (pool.gateway()?, image.clone());
         tokio::spawn(async move { gateway.lease("second", &image, Priority::Agent, LIMIT).await.map(drop) })
     };
-    fires("GrpoLeasesWait").await?;
+    fires("GrpoLeasesWait", of_pool).await?;
     waiting.abort();
     held.release().await;
 
+    quiet("GrpoGatewayRestarts", of_pool).await?;
     restarts(&pool, 2).await?;
-    fires("GrpoGatewayRestarts").await?;
+    fires("GrpoGatewayRestarts", of_pool).await?;
 
     let full = small_pool("monitoring-quota").await?;
+    let of_full: Labels<'_> = &[("namespace", &full.scene.namespace), ("sandbox_pool", POOL)];
+    quiet("GrpoSandboxesRefused", of_full).await?;
     let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}});
     full.scene.make::<ResourceQuota>(quota).await?;
     let refused = {
         let (gateway, image) = (full.gateway()?, image.clone());
         tokio::spawn(async move { gateway.lease("first", &image, Priority::Agent, LIMIT).await.map(drop) })
     };
-    fires("GrpoSandboxesRefused").await?;
+    fires("GrpoSandboxesRefused", of_full).await?;
     refused.abort();
     full.scene.clear().await?;
 
     silent_pod(scene, &image).await?;
-    fires("GrpoTargetDown").await?;
+    fires("GrpoTargetDown", &[here[0], ("pod", SILENT)]).await?;
 
-    let hungry = small_run("hungry")?.with("/driver/resources", json!({"limits": {"memory": "8Mi"}}));
+    quiet("GrpoProcessOutOfMemory", &[("role", "driver")]).await?;
+    let hungry = small_run("hungry")?.with("/driver/resources", json!({"limits": {"memory": "24Mi"}}));
     scene.apply(&hungry).await?;
-    fires("GrpoProcessOutOfMemory").await?;
+    fires("GrpoProcessOutOfMemory", &[("role", "driver")]).await?;
     scene.runs().delete("hungry", &DeleteParams::default()).await?;
 
     // The demo's model as a judge gives no verdict: its votes do not count.
+    let of_judged: Labels<'_> = &[here[0], ("run", "judged")];
     let judged = with_everything(scene, small_run("judged")?)
         .await?
         .with("/rollout/iterations", json!(50));
     scene.apply(&judged).await?;
-    fires("GrpoJudgeVotesLost").await?;
+    fires("GrpoJudgeVotesLost", of_judged).await?;
+    quiet("GrpoEpisodesVoid", of_judged).await?;
     let lost = lose_sandboxes(scene);
     tokio::select! {
-        found = fires("GrpoEpisodesVoid") => found?,
+        found = fires("GrpoEpisodesVoid", of_judged) => found?,
         error = lost => return Err(error),
     }
     // Without room for any sandbox the run waits.
+    quiet("GrpoRunStalls", of_judged).await?;
     let quota = json!({"metadata": {"name": "none"}, "spec": {"hard": {"pods": "1"}}});
     scene.make::<ResourceQuota>(quota).await?;
     let lost = lose_sandboxes(scene);
     tokio::select! {
-        found = fires("GrpoRunStalls") => found?,
+        found = fires("GrpoRunStalls", of_judged) => found?,
         error = lost => return Err(error),
     }
     scene.runs().delete("judged", &DeleteParams::default()).await?;
 
     // Refused before anything is made for it.
+    quiet("GrpoRunFailed", &[]).await?;
     let agent = json!({"cli": {"command": ["a"], "image": "a"}, "limits": {"promptTokens": 9}});
     scene.apply(&small_run("refused")?.with("/agent", agent)).await?;
-    fires("GrpoRunFailed").await?;
+    fires("GrpoRunFailed", &[]).await?;
 
+    let of_pools: Labels<'_> = &[("kind", "SandboxPool")];
+    quiet("GrpoObjectUnreadable", of_pools).await?;
     make_unreadable(scene).await?;
-    let fired = fires("GrpoObjectUnreadable").await;
+    let fired = fires("GrpoObjectUnreadable", of_pools).await;
     restore_crd(scene).await?;
     fired?;
 
+    quiet("GrpoPermissionMissing", &[]).await?;
     let allowed = forbid_patches(scene).await?;
     let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &pool.scene.namespace);
     let change = json!({"spec": {"max": 3}});
     pools
         .patch(POOL, &PatchParams::default(), &Patch::Merge(change))
         .await?;
-    let fired = fires("GrpoPermissionMissing").await;
+    let fired = fires("GrpoPermissionMissing", &[]).await;
     set_rules(scene, &allowed).await?;
     fired?;
 
+    quiet("GrpoOperatorAbsent", &[]).await?;
     scale_operator(scene, 0).await?;
-    fires("GrpoOperatorAbsent").await?;
+    fires("GrpoOperatorAbsent", &[]).await?;
     scale_operator(scene, 1).await?;
     pool.scene.clear().await?;
     Ok(seen)
@@ -171,11 +190,11 @@ async fn restarts(pool: &Pool, times: u32) -> Result<()> {
 /// A pod that has the label of a gateway and the port of one, and does not answer.
 async fn silent_pod(scene: &Scene, image: &str) -> Result<()> {
     let pod = json!({
-        "metadata": {"name": "silent", "labels": {"grpo.dev/role": "gateway"}},
+        "metadata": {"name": SILENT, "labels": {"grpo.dev/role": "gateway"}},
         "spec": {
             "terminationGracePeriodSeconds": 0,
             "containers": [{
-                "name": "silent", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "1000"],
+                "name": SILENT, "image": image, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "1000"],
                 "ports": [{"name": "http", "containerPort": 8080}],
             }],
         },

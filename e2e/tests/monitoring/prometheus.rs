@@ -25,6 +25,9 @@ const INTERVAL: &str = "2s";
 const WINDOW: &str = "40s";
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 
+/// Names and values of labels that an alert must have.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
 pub struct Prometheus {
     server: Part,
     _operator: Part,
@@ -261,13 +264,22 @@ impl Prometheus {
         Ok(values.into_iter().any(is_number))
     }
 
-    /// Names of the alerts that fire.
-    pub async fn firing(&self) -> Result<BTreeSet<String>> {
+    /// The labels of each alert that fires; `alertname` is one of them.
+    async fn firing_with_labels(&self) -> Result<Vec<BTreeMap<String, String>>> {
         let found = self.get("alerts", &[]).await?;
         let alerts = found["alerts"].as_array().into_iter().flatten();
         let firing = alerts.filter(|alert| alert["state"] == "firing");
         Ok(firing
-            .filter_map(|alert| alert["labels"]["alertname"].as_str().map(str::to_owned))
+            .map(|alert| serde_json::from_value(alert["labels"].clone()))
+            .collect::<std::result::Result<_, _>>()?)
+    }
+
+    /// Names of the alerts that fire.
+    pub async fn firing(&self) -> Result<BTreeSet<String>> {
+        let firing = self.firing_with_labels().await?;
+        Ok(firing
+            .into_iter()
+            .filter_map(|mut labels| labels.remove("alertname"))
             .collect())
     }
 
@@ -303,12 +315,25 @@ impl Prometheus {
         .await
     }
 
-    /// Waits until an alert fires.
-    pub async fn until_fires(&self, alert: &str, limit: Duration) -> Result<()> {
-        self.until(&format!("the alert {alert}"), limit, async || {
-            Ok(self.firing().await?.contains(alert))
-        })
-        .await
+    async fn fires(&self, alert: &str, labels: Labels<'_>) -> Result<bool> {
+        let firing = self.firing_with_labels().await?;
+        let has = |one: &BTreeMap<String, String>, key: &str, value: &str| one.get(key).is_some_and(|is| is == value);
+        Ok(firing
+            .iter()
+            .any(|one| has(one, "alertname", alert) && labels.iter().all(|(key, value)| has(one, key, value))))
+    }
+
+    /// Waits until an alert fires for these labels.
+    pub async fn until_fires(&self, alert: &str, labels: Labels<'_>, limit: Duration) -> Result<()> {
+        let what = format!("the alert {alert} with {labels:?}");
+        self.until(&what, limit, async || self.fires(alert, labels).await).await
+    }
+
+    /// Waits until an alert does not fire for these labels: otherwise an earlier cause would do for the next one.
+    pub async fn until_quiet(&self, alert: &str, labels: Labels<'_>, limit: Duration) -> Result<()> {
+        let what = format!("the end of the alert {alert} with {labels:?}");
+        let quiet = async || Ok(!self.fires(alert, labels).await?);
+        self.until(&what, limit, quiet).await
     }
 
     async fn until(&self, what: &str, limit: Duration, is_so: impl AsyncFn() -> Result<bool>) -> Result<()> {

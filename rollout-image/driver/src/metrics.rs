@@ -30,6 +30,8 @@ pub struct Metrics {
     /// Abandoned attempts: their sandbox was lost with an earlier driver, or new weights came (Abort).
     pub attempts_left: Counter,
     format_errors: Counter,
+    /// Tasks of mode Validate.
+    pub tasks_validated: Counter,
     reused_verdicts: Counter,
     pub iteration: Gauge,
     pub replicas: Gauge,
@@ -48,6 +50,7 @@ impl Default for Metrics {
             turns: Counter::default(),
             attempts_left: Counter::default(),
             format_errors: Counter::default(),
+            tasks_validated: Counter::default(),
             reused_verdicts: Counter::default(),
             iteration: Gauge::default(),
             replicas: Gauge::default(),
@@ -77,6 +80,11 @@ impl Default for Metrics {
             metrics.attempts_left.clone(),
         );
         registry.register("turns", "Turns of finished episodes", metrics.turns.clone());
+        registry.register(
+            "tasks_validated",
+            "Tasks that were validated or found validated (mode Validate)",
+            metrics.tasks_validated.clone(),
+        );
         registry.register(
             "format_errors",
             "Turns without exactly one block",

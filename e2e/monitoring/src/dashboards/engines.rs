@@ -24,19 +24,19 @@ fn weights() -> Section {
                 "Replicas that serve",
                 "none",
                 "They serve some version.",
-                "sum by (inference_pool) (grpo_agent_serves{ON})",
+                "sum by (namespace, inference_pool) (grpo_agent_serves{ON})",
             ),
             number(
                 "Replicas behind",
                 "none",
                 "They serve another version than was ordered. During a switch that is normal.",
-                "sum by (inference_pool) (grpo_agent_behind{ON})",
+                "sum by (namespace, inference_pool) (grpo_agent_behind{ON})",
             ),
             number(
                 "Replicas that failed to load",
                 "none",
                 "The agent's log and the pool's status have the error.",
-                "sum by (inference_pool) (grpo_agent_failed{ON})",
+                "sum by (namespace, inference_pool) (grpo_agent_failed{ON})",
             ),
             stack(
                 "Bytes of weights per second",
@@ -121,20 +121,23 @@ fn work() -> Section {
                 "By replica. The driver sends the turns of an episode to one replica.",
                 &[(
                     "{{pod}}",
-                    "rate(grpo_engine_prefix_tokens_total{ON}[5m]) / rate(grpo_engine_prompt_tokens_total{ON}[5m]) or rate({ON,__name__=\"vllm:prefix_cache_hits_total\"}[5m]) / on (pod) rate({ON,__name__=\"vllm:prefix_cache_queries_total\"}[5m]) or {ON,__name__=\"sglang:cache_hit_rate\"}",
+                    "rate(grpo_engine_prefix_tokens_total{ON}[5m]) / rate(grpo_engine_prompt_tokens_total{ON}[5m]) or rate({ON,__name__=\"vllm:prefix_cache_hits_total\"}[5m]) / rate({ON,__name__=\"vllm:prefix_cache_queries_total\"}[5m]) or {ON,__name__=\"sglang:cache_hit_rate\"}",
                 )],
             ),
             lines(
                 "Use of the cache for keys and values",
                 "percentunit",
                 "By replica, of vLLM and SGLang; the embedded engine has bytes instead.",
-                &[
-                    (
-                        "{{pod}}",
-                        "{ON,__name__=\"vllm:kv_cache_usage_perc\"} or {ON,__name__=\"sglang:token_usage\"}",
-                    ),
-                    ("{{pod}} (bytes)", "grpo_engine_kv_bytes{ON}"),
-                ],
+                &[(
+                    "{{pod}}",
+                    "{ON,__name__=\"vllm:kv_cache_usage_perc\"} or {ON,__name__=\"sglang:token_usage\"}",
+                )],
+            ),
+            lines(
+                "Keys and values of the embedded engine",
+                "bytes",
+                "By replica; vLLM and SGLang have a share of their cache instead.",
+                &[("{{pod}}", "grpo_engine_kv_bytes{ON}")],
             ),
         ],
     }

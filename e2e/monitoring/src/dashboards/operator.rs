@@ -12,6 +12,8 @@ pub fn dashboard() -> Dashboard {
     }
 }
 
+/// While one operator takes over from another, both count the same objects: hence the greatest count of a pod in each
+/// installation (namespace), and the sum of installations.
 fn objects() -> Section {
     Section {
         title: "Objects",
@@ -26,7 +28,10 @@ fn objects() -> Section {
                 "Runs",
                 "none",
                 "By phase.",
-                &[("{{state}}", "sum by (state) (grpo_operator_objects{kind=\"GrpoRun\"})")],
+                &[(
+                    "{{state}}",
+                    "sum by (state) (max by (namespace, state) (grpo_operator_objects{kind=\"GrpoRun\"}))",
+                )],
             ),
             stack(
                 "Pools",
@@ -34,14 +39,17 @@ fn objects() -> Section {
                 "By kind and state.",
                 &[(
                     "{{kind}} {{state}}",
-                    "sum by (kind, state) (grpo_operator_objects{kind!=\"GrpoRun\"})",
+                    "sum by (kind, state) (max by (namespace, kind, state) (grpo_operator_objects{kind!=\"GrpoRun\"}))",
                 )],
             ),
             stack(
                 "Pods",
                 "none",
                 "By role and state.",
-                &[("{{role}} {{state}}", "sum by (role, state) (grpo_operator_pods)")],
+                &[(
+                    "{{role}} {{state}}",
+                    "sum by (role, state) (max by (namespace, role, state) (grpo_operator_pods))",
+                )],
             ),
             stack(
                 "Started attempts",

@@ -20,33 +20,36 @@ fn progress() -> Section {
                 "Iteration",
                 "none",
                 "The iteration that the driver works on.",
-                "max by (run) (grpo_driver_iteration{ON})",
+                "max by (namespace, run) (grpo_driver_iteration{ON})",
             ),
             number(
                 "Trainer step",
                 "none",
                 "The last step that the trainer finished.",
-                "max by (run) (grpo_trainer_step{ON})",
+                "max by (namespace, run) (grpo_trainer_step{ON})",
             ),
             number(
                 "Engines with the newest weights",
                 "percentunit",
                 "Share of the known engine replicas that serve the promoted weights.",
-                "max by (run) (grpo_driver_replicas_updated{ON}) / max by (run) (grpo_driver_replicas{ON})",
+                "max by (namespace, run) (grpo_driver_replicas_updated{ON}) / max by (namespace, run) (grpo_driver_replicas{ON})",
             ),
             lines(
                 "Mean reward",
                 "none",
                 "Of the batch of the last step, as the trainer computes it.",
-                &[("{{run}}", "max by (run) (grpo_trainer_mean_reward{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_mean_reward{ON})",
+                )],
             ),
             lines(
                 "Resolved episodes",
                 "percentunit",
                 "Share of the episodes with a verdict, in the last 15 minutes.",
                 &[(
-                    "{{run}}",
-                    "sum by (run) (rate(grpo_driver_episodes_total{ON,outcome=\"Resolved\"}[15m])) / sum by (run) (rate(grpo_driver_episodes_total{ON}[15m]))",
+                    "{{namespace}}/{{run}}",
+                    "sum by (namespace, run) (rate(grpo_driver_episodes_total{ON,outcome=\"Resolved\"}[15m])) / sum by (namespace, run) (rate(grpo_driver_episodes_total{ON}[15m]))",
                 )],
             ),
             lines(
@@ -54,8 +57,14 @@ fn progress() -> Section {
                 "none",
                 "Groups of the last batch whose rewards differ: only they have a gradient. With few of them use rollout.dynamic, or other tasks.",
                 &[
-                    ("informative", "max by (run) (grpo_trainer_groups_informative{ON})"),
-                    ("without signal", "max by (run) (grpo_trainer_groups_zero_variance{ON})"),
+                    (
+                        "{{namespace}}/{{run}} informative",
+                        "max by (namespace, run) (grpo_trainer_groups_informative{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} without signal",
+                        "max by (namespace, run) (grpo_trainer_groups_zero_variance{ON})",
+                    ),
                 ],
             ),
         ],
@@ -80,8 +89,8 @@ fn rollouts() -> Section {
                 "none",
                 "Tokens of episodes with a verdict. They are counted when the episode ends.",
                 &[(
-                    "{{run}}",
-                    "sum by (run) (rate(grpo_driver_sampled_tokens_total{ON}[5m]))",
+                    "{{namespace}}/{{run}}",
+                    "sum by (namespace, run) (rate(grpo_driver_sampled_tokens_total{ON}[5m]))",
                 )],
             ),
             lines(
@@ -154,47 +163,74 @@ fn losses() -> Section {
                 "none",
                 "Of the last step, and its parts.",
                 &[
-                    ("loss", "max by (run) (grpo_trainer_loss{ON})"),
-                    ("policy", "max by (run) (grpo_trainer_policy_loss{ON})"),
-                    ("KL", "max by (run) (grpo_trainer_kl_loss{ON})"),
+                    (
+                        "{{namespace}}/{{run}} loss",
+                        "max by (namespace, run) (grpo_trainer_loss{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} policy",
+                        "max by (namespace, run) (grpo_trainer_policy_loss{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} KL",
+                        "max by (namespace, run) (grpo_trainer_kl_loss{ON})",
+                    ),
                 ],
             ),
             lines(
                 "Entropy",
                 "none",
                 "Mean entropy of the trained tokens, in nats. A fall to 0 is a collapsed policy.",
-                &[("{{run}}", "max by (run) (grpo_trainer_entropy{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_entropy{ON})",
+                )],
             ),
             lines(
                 "Gradient norm",
                 "none",
                 "Before clipping.",
-                &[("{{run}}", "max by (run) (grpo_trainer_gradient_norm{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_gradient_norm{ON})",
+                )],
             ),
             lines(
                 "Clipped tokens",
                 "percentunit",
                 "Share of the trained tokens whose ratio the objective clips, those at the upper bound, and those left out.",
                 &[
-                    ("clipped", "max by (run) (grpo_trainer_clip_fraction{ON})"),
                     (
-                        "at the upper bound",
-                        "max by (run) (grpo_trainer_clip_fraction_high{ON})",
+                        "{{namespace}}/{{run}} clipped",
+                        "max by (namespace, run) (grpo_trainer_clip_fraction{ON})",
                     ),
-                    ("left out", "max by (run) (grpo_trainer_left_out_fraction{ON})"),
+                    (
+                        "{{namespace}}/{{run}} at the upper bound",
+                        "max by (namespace, run) (grpo_trainer_clip_fraction_high{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} left out",
+                        "max by (namespace, run) (grpo_trainer_left_out_fraction{ON})",
+                    ),
                 ],
             ),
             lines(
                 "Engine against trainer",
                 "none",
                 "Largest difference of one token's logprob. The tokens trained on are the tokens sampled: a large difference is another precision, version or template of the engine.",
-                &[("{{run}}", "max by (run) (grpo_trainer_logprob_gap_max{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_logprob_gap_max{ON})",
+                )],
             ),
             lines(
                 "Staleness",
                 "none",
                 "Versions between the weights that sampled a token and those that were trained, at most.",
-                &[("{{run}}", "max by (run) (grpo_trainer_staleness_max{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_staleness_max{ON})",
+                )],
             ),
         ],
     }
@@ -209,9 +245,18 @@ fn speed() -> Section {
                 "s",
                 "Of the last step: logprobs before the update, gradients, update.",
                 &[
-                    ("logprobs", "max by (run) (grpo_trainer_observe_seconds{ON})"),
-                    ("gradients", "max by (run) (grpo_trainer_gradient_seconds{ON})"),
-                    ("update", "max by (run) (grpo_trainer_update_seconds{ON})"),
+                    (
+                        "{{namespace}}/{{run}} logprobs",
+                        "max by (namespace, run) (grpo_trainer_observe_seconds{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} gradients",
+                        "max by (namespace, run) (grpo_trainer_gradient_seconds{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} update",
+                        "max by (namespace, run) (grpo_trainer_update_seconds{ON})",
+                    ),
                 ],
             ),
             lines(
@@ -219,23 +264,38 @@ fn speed() -> Section {
                 "none",
                 "Of the last step: tokens of all rows, and those that were computed once for several rows.",
                 &[
-                    ("rows", "max by (run) (grpo_trainer_row_tokens_per_second{ON})"),
-                    ("computed", "max by (run) (grpo_trainer_unique_tokens_per_second{ON})"),
+                    (
+                        "{{namespace}}/{{run}} rows",
+                        "max by (namespace, run) (grpo_trainer_row_tokens_per_second{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} computed",
+                        "max by (namespace, run) (grpo_trainer_unique_tokens_per_second{ON})",
+                    ),
                 ],
             ),
             lines(
                 "Operations per second",
                 "flops",
                 "Operations of the model's arithmetic, over all ranks. On GPUs grpo_trainer_mfu is their share of the peak.",
-                &[("{{run}}", "max by (run) (grpo_trainer_model_flops_per_second{ON})")],
+                &[(
+                    "{{namespace}}/{{run}}",
+                    "max by (namespace, run) (grpo_trainer_model_flops_per_second{ON})",
+                )],
             ),
             lines(
                 "Memory of a rank",
                 "bytes",
                 "What the memory model expects for a row of full length, and what the rank has.",
                 &[
-                    ("estimated", "max by (run) (grpo_trainer_memory_estimated_bytes{ON})"),
-                    ("available", "max by (run) (grpo_trainer_memory_available_bytes{ON})"),
+                    (
+                        "{{namespace}}/{{run}} estimated",
+                        "max by (namespace, run) (grpo_trainer_memory_estimated_bytes{ON})",
+                    ),
+                    (
+                        "{{namespace}}/{{run}} available",
+                        "max by (namespace, run) (grpo_trainer_memory_available_bytes{ON})",
+                    ),
                 ],
             ),
         ],

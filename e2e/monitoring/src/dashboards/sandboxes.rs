@@ -115,7 +115,7 @@ fn sandboxes() -> Section {
                 "Network policy enforced",
                 "bool_yes_no",
                 "Yes: a probe has shown that sandboxes reach nothing.",
-                "min by (sandbox_pool) (grpo_gateway_egress_blocked{ON})",
+                "min by (namespace, sandbox_pool) (grpo_gateway_egress_blocked{ON})",
             ),
         ],
     }
@@ -130,8 +130,8 @@ fn images() -> Section {
                 "none",
                 "Their tasks become void. GET /v1/pool/troubles lists them with the registry's answer.",
                 &[(
-                    "{{sandbox_pool}}",
-                    "max by (sandbox_pool) (grpo_gateway_images_left_alone{ON})",
+                    "{{namespace}}/{{sandbox_pool}}",
+                    "max by (namespace, sandbox_pool) (grpo_gateway_images_left_alone{ON})",
                 )],
             ),
             lines(
@@ -145,15 +145,18 @@ fn images() -> Section {
                 "none",
                 "A step is a restart: leases and commands waited meanwhile.",
                 &[(
-                    "{{sandbox_pool}}",
-                    "max by (sandbox_pool) (grpo_gateway_starts_total{ON})",
+                    "{{namespace}}/{{sandbox_pool}}",
+                    "max by (namespace, sandbox_pool) (grpo_gateway_starts_total{ON})",
                 )],
             ),
             lines(
                 "Relays",
                 "none",
                 "Ports of sandboxes that lead to a service, such as the engine of a command-line agent.",
-                &[("{{sandbox_pool}}", "sum by (sandbox_pool) (grpo_gateway_relays{ON})")],
+                &[(
+                    "{{namespace}}/{{sandbox_pool}}",
+                    "sum by (namespace, sandbox_pool) (grpo_gateway_relays{ON})",
+                )],
             ),
         ],
     }
@@ -168,8 +171,8 @@ fn ledger() -> Section {
                 "s",
                 "From the decision until the API server has it.",
                 &[(
-                    "{{sandbox_pool}}",
-                    "histogram_quantile(0.95, sum by (sandbox_pool, le) (rate(grpo_gateway_ledger_commit_seconds_bucket{ON}[5m])))",
+                    "{{namespace}}/{{sandbox_pool}}",
+                    "histogram_quantile(0.95, sum by (namespace, sandbox_pool, le) (rate(grpo_gateway_ledger_commit_seconds_bucket{ON}[5m])))",
                 )],
             ),
             lines(
@@ -177,8 +180,8 @@ fn ledger() -> Section {
                 "s",
                 "From then until sandboxd knows its lease.",
                 &[(
-                    "{{sandbox_pool}}",
-                    "histogram_quantile(0.95, sum by (sandbox_pool, le) (rate(grpo_gateway_bind_seconds_bucket{ON}[5m])))",
+                    "{{namespace}}/{{sandbox_pool}}",
+                    "histogram_quantile(0.95, sum by (namespace, sandbox_pool, le) (rate(grpo_gateway_bind_seconds_bucket{ON}[5m])))",
                 )],
             ),
             lines(

@@ -60,6 +60,7 @@ impl Run {
         let mut validated: Vec<Option<TaskValidation>> = vec![None; tasks.len()];
         while let Some((at, one)) = running.next().await {
             let one = one?;
+            self.metrics.tasks_validated.inc();
             for finding in &one.findings {
                 tracing::warn!(set, instance = %one.instance, %finding, "a task is not fit");
             }
