@@ -102,8 +102,8 @@ async fn a_child_that_is_stopped_before_its_program_begins_is_killed_and_sandbox
                 break child;
             }
         };
-        // Repeatedly: the child is resumed before it is killed.
-        while fs::exists(format!("/proc/{child}/stat")).unwrap() {
+        // Repeatedly: the child is resumed before it is killed. It may end while its file is looked up (ESRCH).
+        while fs::exists(format!("/proc/{child}/stat")).unwrap_or(false) {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(child), nix::sys::signal::Signal::SIGSTOP);
         }
     });
