@@ -151,6 +151,11 @@ check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real P
 	# The chart as the other tests expect it.
 	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --wait --timeout 120s
 
+test-tenants: ## a user of another namespace tries to reach a run: by the API server, by the network with her own tokens, by manifests; 3 minutes
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture tenants::
+
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 

@@ -32,6 +32,7 @@ mod sandboxes;
 mod seeds;
 mod stores;
 mod support;
+mod tenants;
 mod tools;
 mod validate;
 mod weights_sync;
