@@ -128,7 +128,7 @@ async fn a_user_names_only_secrets_that_this_user_may_read() -> Result<()> {
             ));
         }
     }
-    // The operator makes the pools of runs, with the Secrets that the runs name. It reads no Secret.
+    // The operator makes the pools of runs, with the Secrets that the runs name.
     let pool = object(
         &base("inferencePool")?,
         &cases["inferencePool"]["spec.model.hub.tokenSecretRef"],
@@ -189,6 +189,40 @@ async fn changes_are_asked_for_too_and_every_name_of_a_list() -> Result<()> {
     );
     let without = merged(&scaled, &json!({"spec": {"podTemplate": null}}));
     ask(&alice, Verb::Replace, &without, false).await?;
+    Ok(())
+}
+
+/// The gateway's account may make pods, and a pod may mount every Secret.
+#[tokio::test]
+#[ignore = "needs helm, etcd and kube-apiserver: make test-api"]
+async fn no_variable_leads_a_process_with_its_token_to_another_server() -> Result<()> {
+    let plane = ControlPlane::start(Options::default()).await?;
+    prepared(&plane).await?;
+    let alice = plane.user("alice")?.client().await?;
+    for (name, path) in [
+        ("run", "spec.driver.env"),
+        ("run", "spec.trainer.env"),
+        ("run", "spec.inference.pool.env"),
+        ("run", "spec.sandboxes.pool.gateway.env"),
+        ("inferencePool", "spec.env"),
+        ("sandboxPool", "spec.gateway.env"),
+    ] {
+        let with = |variable: &str| -> Result<Value> {
+            let list =
+                json!([{"name": "A", "value": "b"}, {"name": variable, "value": "http://elsewhere.example.com"}]);
+            let patch = path.rsplit('.').fold(list, |inner, field| json!({field: inner}));
+            Ok(merged(&base(name)?, &patch))
+        };
+        assert_eq!(dry(&alice, &with("HTTPS_PROXY")?).await.err(), None, "{path}");
+        let refusal = dry(&alice, &with("KUBE_RS_DEBUG_OVERRIDE_URL")?).await.err();
+        let refusal = refusal.unwrap_or_else(|| panic!("{path} is admitted"));
+        assert!(
+            refusal
+                .message
+                .contains(&format!("denied request: {path}: variables that begin with KUBE")),
+            "{refusal}"
+        );
+    }
     Ok(())
 }
 
