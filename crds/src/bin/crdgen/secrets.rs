@@ -63,9 +63,9 @@ fn field(path: &str) -> Result<Field, String> {
     let optional = |path: &str| path.replace('.', ".?");
     let many = path.contains("[]");
     let names = match *path.split("[]").collect::<Vec<_>>() {
-        [whole] => format!("[object.{}.?name.orValue('')]", optional(whole)),
+        [whole] => format!("[object.?{}.?name.orValue('')]", optional(whole)),
         [list, rest] => format!(
-            "object.{}.orValue([]).map(one, one{}.?name.orValue(''))",
+            "object.?{}.orValue([]).map(one, one{}.?name.orValue(''))",
             optional(list),
             optional(rest)
         ),
@@ -101,15 +101,15 @@ mod tests {
         };
         assert_eq!(
             names("inferencepools", "spec.engine.external.apiKeySecretRef"),
-            "[object.spec.?engine.?external.?apiKeySecretRef.?name.orValue('')]"
+            "[object.?spec.?engine.?external.?apiKeySecretRef.?name.orValue('')]"
         );
         assert_eq!(
             names("grporuns", "spec.imagePullSecrets"),
-            "object.spec.?imagePullSecrets.orValue([]).map(one, one.?name.orValue(''))"
+            "object.?spec.?imagePullSecrets.orValue([]).map(one, one.?name.orValue(''))"
         );
         assert_eq!(
             names("grporuns", "spec.tasks.evaluate[].dataset.hub.tokenSecretRef"),
-            "object.spec.?tasks.?evaluate.orValue([]).map(one, one.?dataset.?hub.?tokenSecretRef.?name.orValue(''))"
+            "object.?spec.?tasks.?evaluate.orValue([]).map(one, one.?dataset.?hub.?tokenSecretRef.?name.orValue(''))"
         );
     }
 }
