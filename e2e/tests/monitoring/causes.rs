@@ -1,8 +1,7 @@
 //! Causes of alerts, made on the real cluster one after the other.
 //!
 //! Not here: GrpoOperatorFault needs an error in the operator, GrpoLogprobsDiffer an engine that computes something
-//! else, GrpoEnginesBehind and GrpoWeightsNotLoaded a replica that hangs at a switch. promtool plays their series
-//! (e2e/monitoring/rules.test.yaml).
+//! else. promtool plays their series (e2e/monitoring/rules.test.yaml).
 
 use super::prometheus::{Labels, Prometheus};
 use crate::overlap::with_everything;
@@ -43,12 +42,12 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
     let quiet = async |alert: &str, labels: Labels<'_>| prometheus.until_quiet(alert, labels, LIMIT).await;
     let here: Labels<'_> = &[("namespace", &scene.namespace)];
 
-    // On the local cluster no NetworkPolicy is enforced.
-    fires("GrpoEgressNotProven", &[]).await?;
-
     let pool = small_pool("monitoring-pool").await?;
     let gateway = pool.gateway()?;
     let of_pool: Labels<'_> = &[("namespace", &pool.scene.namespace), ("sandbox_pool", POOL)];
+    // On the local cluster no NetworkPolicy is enforced.
+    fires("GrpoEgressNotProven", of_pool).await?;
+
     let image = task()?["image"].as_str().unwrap_or_default().to_owned();
     let demand = ImageDemand {
         image: NOWHERE.to_owned(),
@@ -118,6 +117,18 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
     }
     scene.runs().delete("judged", &DeleteParams::default()).await?;
 
+    // The weights of its first step have no room, so its replica never serves them.
+    let of_tight: Labels<'_> = &[here[0], ("run", "tight")];
+    quiet("GrpoWeightsNotLoaded", here).await?;
+    quiet("GrpoEnginesBehind", of_tight).await?;
+    let memory = json!({"medium": "Memory", "sizeLimit": "1Mi"});
+    scene
+        .apply(&small_run("tight")?.with("/inference/pool/weightsCache", memory))
+        .await?;
+    fires("GrpoWeightsNotLoaded", here).await?;
+    fires("GrpoEnginesBehind", of_tight).await?;
+    scene.runs().delete("tight", &DeleteParams::default()).await?;
+
     // Refused before anything is made for it.
     quiet("GrpoRunFailed", &[]).await?;
     let agent = json!({"cli": {"command": ["a"], "image": "a"}, "limits": {"promptTokens": 9}});
@@ -135,17 +146,18 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
     let allowed = forbid_patches(scene).await?;
     let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &pool.scene.namespace);
     let change = json!({"spec": {"max": 3}});
-    pools
-        .patch(POOL, &PatchParams::default(), &Patch::Merge(change))
-        .await?;
+    let changed = pools.patch(POOL, &PatchParams::default(), &Patch::Merge(change)).await;
     let fired = fires("GrpoPermissionMissing", &[]).await;
+    // Also after an error: other tests use this operator.
     set_rules(scene, &allowed).await?;
+    changed?;
     fired?;
 
     quiet("GrpoOperatorAbsent", &[]).await?;
     scale_operator(scene, 0).await?;
-    fires("GrpoOperatorAbsent", &[]).await?;
+    let fired = fires("GrpoOperatorAbsent", &[]).await;
     scale_operator(scene, 1).await?;
+    fired?;
     pool.scene.clear().await?;
     Ok(seen)
 }

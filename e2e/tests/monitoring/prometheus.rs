@@ -222,7 +222,11 @@ impl Prometheus {
         for (file, rules) in &rules {
             std::fs::write(own.join(file), rules)?;
         }
-        let text = text.replace(&format!("/etc/prometheus/rules/{name}"), &own.display().to_string());
+        // In a pod the configuration's reloader puts these in.
+        let text = text
+            .replace(&format!("/etc/prometheus/rules/{name}"), &own.display().to_string())
+            .replace("$(SHARD)", "0")
+            .replace("$(POD_NAME)", NAME);
         std::fs::write(folder.join("prometheus.yaml"), &text)?;
         Ok(format!(
             "{} bytes of configuration and {} files of rules",

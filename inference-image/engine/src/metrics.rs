@@ -9,6 +9,7 @@ pub struct Metrics {
     pub running: Gauge,
     pub waiting: Gauge,
     pub kv_bytes: Gauge,
+    pub kv_limit_bytes: Gauge,
     pub requests: Counter,
     pub refused: Counter,
     pub prompt_tokens: Counter,
@@ -27,6 +28,11 @@ impl Metrics {
             "kv_bytes",
             "Bytes of keys and values that running rows may come to need",
             self.kv_bytes.clone(),
+        );
+        registry.register(
+            "kv_limit_bytes",
+            "Bytes of keys and values up to which rows are admitted",
+            self.kv_limit_bytes.clone(),
         );
         registry.register("requests_waiting", "Requests not yet taken in", self.waiting.clone());
         registry.register("requests", "Completion requests taken", self.requests.clone());

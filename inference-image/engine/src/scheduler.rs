@@ -105,6 +105,8 @@ impl Scheduler {
             scratches,
         };
         scheduler.tell();
+        let limit = i64::try_from(scheduler.kv_bytes).unwrap_or(i64::MAX);
+        scheduler.metrics.kv_limit_bytes.set(limit);
         scheduler
     }
 

@@ -254,8 +254,8 @@ async fn more_requests_than_may_wait_are_refused_and_the_others_are_answered() {
     assert!((1..20).contains(&refused), "{refused} of 20 were refused");
 }
 
-/// Forward passes so far.
-async fn passes(engine: &Running) -> u64 {
+/// A metric now.
+async fn metric(engine: &Running, name: &str) -> u64 {
     let metrics = engine
         .client
         .get(format!("{}/metrics", engine.url))
@@ -265,7 +265,7 @@ async fn passes(engine: &Running) -> u64 {
     let metrics = metrics.text().await.unwrap();
     let line = metrics
         .lines()
-        .find(|line| line.starts_with("grpo_engine_passes_total"))
+        .find(|line| line.split(' ').next() == Some(name))
         .unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -289,11 +289,13 @@ async fn rows_wait_until_there_is_memory_for_their_keys_and_values_and_one_alway
         })
         .await;
         answers.push(bits(&engine.complete(&request).await.unwrap()));
-        let (found, least) = (passes(&engine).await, 40 * 8 / at_a_time);
+        let (found, least) = (metric(&engine, "grpo_engine_passes_total").await, 40 * 8 / at_a_time);
         assert!(
             (least..least + 12).contains(&found),
             "{kv_bytes:?}: {found} passes, not about {least}"
         );
+        let limit = metric(&engine, "grpo_engine_kv_limit_bytes").await;
+        assert!(kv_bytes.is_none_or(|given| given as u64 == limit), "{limit}");
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));
 }

@@ -127,10 +127,10 @@ fn work() -> Section {
             lines(
                 "Use of the cache for keys and values",
                 "percentunit",
-                "By replica, of vLLM and SGLang; the embedded engine has bytes instead.",
+                "By replica. The embedded engine counts what its running rows may come to need.",
                 &[(
                     "{{pod}}",
-                    "{ON,__name__=\"vllm:kv_cache_usage_perc\"} or {ON,__name__=\"sglang:token_usage\"}",
+                    "grpo_engine_kv_bytes{ON} / grpo_engine_kv_limit_bytes{ON} or {ON,__name__=\"vllm:kv_cache_usage_perc\"} or {ON,__name__=\"sglang:token_usage\"}",
                 )],
             ),
             lines(
