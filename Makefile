@@ -156,6 +156,15 @@ test-tenants: ## a user of another namespace tries to reach a run: by the API se
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --nocapture tenants::
 
+test-operations: ## an upgrade, a rollback and a new installation while runs work, and a store that moves; compiles the version of e2e/upgrade/from once (40 minutes), then 15 minutes
+	@e2e/upgrade/before.sh build
+	demo/prepare.sh
+	e2e/upgrade/before.sh import
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture operations::
+	# The chart as the other tests expect it.
+	helm --kubeconfig "$$KUBECONFIG" upgrade --install grpo-operator charts/grpo-operator --namespace grpo-system --create-namespace --reset-values --wait --timeout 120s
+
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
 

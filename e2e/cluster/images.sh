@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Builds the images and brings them into the cluster; no registry takes part. What has not changed is skipped.
 #   images.sh build [NAME...]        Dockerfile + prebuilt binary -> image; all of ours when no name is given
-#   images.sh import [NAME...]       images -> the cluster
+#   images.sh import [NAME...]       images -> the cluster (GRPO_IMAGE_TAG: those of this tag, not dev)
+#   images.sh keep TAG               gives all images of ours this tag too, beside dev
+#   images.sh has TAG                whether there are images with this tag
 #   images.sh push REGISTRY TAG [NAME...]   images -> a registry, as REGISTRY/NAME:TAG (GRPO_PLAIN_HTTP=1: one without TLS)
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
 #   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
@@ -252,6 +254,23 @@ build() {
   sweep
 }
 
+# keep TAG: a later build moves the tag dev, and not this one.
+keep() {
+  local tag=${1:?usage: images.sh keep TAG} name manifest
+  for name in "${NAMES[@]}"; do
+    in_layout "grpo.dev/$name:dev" || die "grpo.dev/$name:dev is not built (make images)"
+    if with_docker; then docker tag "grpo.dev/$name:dev" "grpo.dev/$name:$tag"; continue; fi
+    manifest=$(jq -r --arg r "grpo.dev/$name:dev" \
+      '.manifests[] | select(.annotations["org.opencontainers.image.ref.name"] == $r) | "\(.digest) \(.size)"' "$LAYOUT/index.json")
+    put_reference "grpo.dev/$name:$tag" "$manifest"
+  done
+}
+
+has() {
+  local name
+  for name in "${NAMES[@]}"; do in_layout "grpo.dev/$name:${1:?usage: images.sh has TAG}" || return 1; done
+}
+
 # ---- importing ----
 
 # import_layout DIR [REFERENCE...]: sends only the blobs that the cluster lacks.
@@ -305,7 +324,7 @@ stream_layout() {
 import() {
   local name names=("$@") references=()
   [ "$#" -gt 0 ] || names=("${NAMES[@]}")
-  for name in "${names[@]}"; do dockerfile_of "$name" > /dev/null; references+=("grpo.dev/$name:dev"); done
+  for name in "${names[@]}"; do dockerfile_of "$name" > /dev/null; references+=("grpo.dev/$name:${GRPO_IMAGE_TAG:-dev}"); done
   if with_docker; then
     stage "import ${#names[@]} images" kind load docker-image --name grpo "${references[@]}"
   else
@@ -470,6 +489,8 @@ make_layout
 case "${1:-}" in
   build) shift; build "$@" ;;
   import) shift; import "$@" ;;
+  keep) shift; keep "$@" ;;
+  has) shift; has "$@" ;;
   push) shift; push "$@" ;;
   import-layout) shift; import_foreign "$@" ;;
   base-tar) base_tar ;;
@@ -479,5 +500,5 @@ case "${1:-}" in
   engines) engines ;;
   check) check ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,15p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,17p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

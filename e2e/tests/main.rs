@@ -2,7 +2,7 @@
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
 //! `test-agents`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds`,
-//! `check-monitoring` and `check-stores` name the modules that they run.
+//! `test-operations`, `test-tenants`, `check-monitoring` and `check-stores` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -23,6 +23,7 @@ mod judges;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
 mod monitoring;
+mod operations;
 mod operator;
 mod overlap;
 mod records_server;

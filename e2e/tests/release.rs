@@ -1,14 +1,14 @@
 //! A run whose images come from a registry, under an operator installed from there, and two releases beside each other.
 //! `make test-release` pushes the images, names the registry, and removes the existing operator.
 
+use crate::support::helm::helm_in;
 use crate::support::{Result, SOON, Scene, small_run, verified};
-use grpo_testing::{chart, cluster};
+use grpo_testing::chart;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::process::Command;
 
 /// Images of all containers and image volumes of a pod.
 fn images_of(pod: &Pod) -> Vec<String> {
@@ -76,17 +76,9 @@ impl Release {
             "--set",
             watched.as_str(),
         ];
-        release.helm(&[&["install", chart::OPERATOR, chart.as_str()][..], &arguments[..]].concat())?;
+        let install = [&["install", chart::OPERATOR, chart.as_str()][..], &arguments[..]].concat();
+        helm_in(&release.system, &install)?;
         Ok(release)
-    }
-
-    fn helm(&self, arguments: &[&str]) -> Result<()> {
-        let mut command = Command::new(cluster::cache().join("bin/helm"));
-        let done = command.args(arguments).args(["--namespace", &self.system]).output()?;
-        match done.status.success() {
-            true => Ok(()),
-            false => Err(String::from_utf8_lossy(&done.stderr).into_owned().into()),
-        }
     }
 
     /// Whether the release's operator may do this in a namespace, as the API server decides.
@@ -109,7 +101,7 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        if let Err(error) = self.helm(&["uninstall", chart::OPERATOR, "--wait"]) {
+        if let Err(error) = helm_in(&self.system, &["uninstall", chart::OPERATOR, "--wait"]) {
             eprintln!("release in {} stays: {error}", self.system);
         }
     }

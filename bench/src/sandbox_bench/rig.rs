@@ -204,11 +204,11 @@ impl Rig {
             "--sandboxd-image=example.com/sandboxd:1".to_owned(),
             format!("--listen=127.0.0.1:{port}"),
             format!("--issuer-file={}", self.file(ISSUER).display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
             format!("--allow={NAMESPACE}/{}", account::sandbox_client(POOL)),
         ];
         flags.extend(shards("ledger", self.max).iter().map(|name| format!("--ledger={name}")));
         let environment = vec![
-            ("KUBECONFIG".to_owned(), kubeconfig.display().to_string()),
             ("RUST_LOG".to_owned(), "warn".to_owned()),
             // As in its image.
             ("MALLOC_ARENA_MAX".to_owned(), "1".to_owned()),

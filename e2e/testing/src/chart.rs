@@ -71,9 +71,14 @@ pub fn render_in(namespace: &str, values: &Value) -> Result<Vec<Value>, ChartErr
 
 /// Applies the chart without its Deployment: CRDs, rights and accounts. Returns when the CRDs are served.
 pub async fn install(client: &Client) -> Result<(), ChartError> {
+    install_with(client, &json!({})).await
+}
+
+/// The same with these values over the chart's own.
+pub async fn install_with(client: &Client, values: &Value) -> Result<(), ChartError> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}});
     apply(client, &namespace).await?;
-    let rendered = render(&json!({}))?;
+    let rendered = render(values)?;
     let (crds, others): (Vec<&Value>, Vec<&Value>) = rendered
         .iter()
         .filter(|object| object["kind"] != "Deployment")

@@ -226,6 +226,57 @@ async fn no_variable_leads_a_process_with_its_token_to_another_server() -> Resul
     Ok(())
 }
 
+/// A folder of a node can hold what the kubelet mounted into pods of other namespaces.
+#[tokio::test]
+#[ignore = "needs helm, etcd and kube-apiserver: make test-api"]
+async fn folders_of_nodes_are_refused_to_everyone_but_not_in_objects_that_have_them() -> Result<()> {
+    let plane = ControlPlane::start(Options::default()).await?;
+    let admin = plane.admin().await?;
+    chart::install_with(&admin, &json!({"secretsPolicy": {"enabled": false}})).await?;
+    let folder = |path: &str| json!({"spec": {"modelCache": {"hostPath": path}}});
+    let in_a_run = json!({"spec": {"inference": {"pool": folder("/models")["spec"]}}});
+    let places = [
+        ("inferencePool", folder("/models"), "spec.modelCache.hostPath"),
+        ("run", in_a_run, "spec.inference.pool.modelCache.hostPath"),
+    ];
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}});
+    ask(&admin, Verb::Create, &namespace, false).await?;
+    let older = merged(&base("inferencePool")?, &folder("/models"));
+    let older = merged(&older, &json!({"metadata": {"name": "older"}}));
+    let older = ask(&admin, Verb::Create, &older, false).await?;
+
+    chart::install(&admin).await?;
+    let mut again = tokio::time::interval(Duration::from_millis(200));
+    let in_force = async {
+        for (name, patch, _) in &places {
+            while dry(&admin, &merged(&base(name)?, patch)).await.is_ok() {
+                again.tick().await;
+            }
+        }
+        Result::Ok(())
+    };
+    tokio::time::timeout(SOON, in_force).await??;
+    for (name, patch, path) in &places {
+        let refusal = dry(&admin, &merged(&base(name)?, patch)).await.err();
+        let refusal = refusal.unwrap_or_else(|| panic!("{path} is admitted"));
+        assert_eq!(refusal.code, 403, "{refusal}");
+        assert!(
+            refusal.message.contains(&format!("denied request: {path}: a folder")),
+            "{refusal}"
+        );
+    }
+    let scaled = merged(&older, &json!({"spec": {"replicas": 3}}));
+    ask(&admin, Verb::Replace, &scaled, true).await?;
+    let moved = merged(&older, &folder("/elsewhere"));
+    let refusal = ask(&admin, Verb::Replace, &moved, true).await.err();
+    assert_eq!(
+        refusal.map(|refusal| refusal.code),
+        Some(403),
+        "another folder is a new one"
+    );
+    Ok(())
+}
+
 #[test]
 #[ignore = "needs helm: make test-api"]
 fn the_policies_are_made_unless_a_value_says_otherwise() -> Result<()> {
@@ -241,6 +292,13 @@ fn the_policies_are_made_unless_a_value_says_otherwise() -> Result<()> {
         "with the values of an older chart"
     );
     assert_eq!(policies(json!({"secretsPolicy": {"enabled": false}}))?, 0);
+    let refuses_folders = |values: Value| -> Result<bool> {
+        Ok(json!(chart::render(&values)?)
+            .to_string()
+            .contains("a folder of the node"))
+    };
+    assert!(refuses_folders(json!({}))?);
+    assert!(!refuses_folders(json!({"secretsPolicy": {"hostPath": true}}))?);
     let rendered = chart::render(&json!({"watchNamespace": "team-a"}))?;
     let bindings = rendered
         .iter()

@@ -6,6 +6,7 @@
 pub mod bars;
 pub mod bucket;
 pub mod gateway;
+pub mod helm;
 pub mod hub;
 pub mod kill;
 pub mod outage;
@@ -155,6 +156,7 @@ impl Scene {
 }
 
 pub use grpo_testing::repository;
+pub use helm::helm;
 
 /// The demo's manifest with counts for a test: seconds, not minutes.
 pub fn small_run(name: &str) -> Result<RunManifest> {

@@ -335,7 +335,7 @@ where
     let runs = async move {
         let mut running = std::pin::pin!(running);
         while let Some(one) = running.next().await {
-            // The receiver is in `decide`, which does not end before.
+            // The receiver is in `decide`, which ends before only with an error; that ends this too.
             let _ = give.unbounded_send(one);
         }
         Ok(())

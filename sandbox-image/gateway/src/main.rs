@@ -1,7 +1,7 @@
 //! The process: one gateway for one SandboxPool.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -17,6 +17,7 @@ use grpo_gateway::core::stuck;
 use grpo_gateway::index::Bounds;
 use grpo_gateway::pod::Template;
 use grpo_sandbox_protocol::Signer;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use rand::Rng;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -49,6 +50,9 @@ struct Arguments {
     ledger: Vec<String>,
     #[arg(long, default_value_t = everywhere(RunConfig::GATEWAY_PORT))]
     listen: SocketAddr,
+    /// The API server and the credentials for it, outside of a pod. Default: those of the pod's service account.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     auth: AuthFlags,
 }
@@ -70,6 +74,24 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
+/// A client with the pod's service account, or with a kubeconfig. No variable names another server: authors of pools
+/// set variables, and the gateway's token may create pods.
+async fn api_client(kubeconfig: Option<&Path>) -> Result<kube::Client, String> {
+    let config = match kubeconfig {
+        None => kube::Config::incluster().map_err(|error| {
+            format!("reading the pod's service account: {error}. Run in a pod, or give --kubeconfig")
+        })?,
+        Some(path) => {
+            let unread = |error: kube::config::KubeconfigError| format!("reading {}: {error}", path.display());
+            let read = Kubeconfig::read_from(path).map_err(unread)?;
+            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .map_err(unread)?
+        }
+    };
+    kube::Client::try_from(config).map_err(|error| format!("making a client of the API server: {error}"))
+}
+
 async fn run(arguments: Arguments) -> Result<(), String> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|e| format!("reading {}: {e}", path.display()));
     let spec: SandboxPoolSpec = serde_json::from_slice(&read(&arguments.pool_file)?)
@@ -81,9 +103,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let guarded = arguments.auth.guard(Service::Gateway, []);
     let (guard, keys) = guarded.map_err(|e| format!("checking tokens: {e}"))?;
     tokio::spawn(keys);
-    let client = kube::Client::try_default()
-        .await
-        .map_err(|e| format!("reaching the API server: {e}"))?;
+    let client = api_client(arguments.kubeconfig.as_deref()).await?;
     let beginning = Beginning {
         client: client.clone(),
         bounds: bounds(&spec),

@@ -73,7 +73,11 @@ impl Gateway {
             .arg(at.join("issuer.json"))
             .arg(format!("--listen=127.0.0.1:{port}"))
             .args(allowed.iter().map(|account| format!("--allow={account}")))
-            .env("KUBECONFIG", at.join("kubeconfig"))
+            .arg("--kubeconfig")
+            .arg(at.join("kubeconfig"))
+            // Variables choose no server.
+            .env("KUBECONFIG", "/nowhere")
+            .env("KUBE_RS_DEBUG_OVERRIDE_URL", "http://127.0.0.1:9")
             .env("RUST_LOG", "error")
             .stdout(Stdio::null())
             .spawn()

@@ -8,6 +8,12 @@ use std::{error::Error, fs, path::Path};
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let folder = std::env::args_os().nth(1);
+    if folder
+        .as_ref()
+        .is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"))
+    {
+        return Err("usage: grpo-crdgen [FOLDER]".into());
+    }
     let crds = folder
         .as_ref()
         .map_or_else(|| root.join("charts/grpo-operator/crds"), |folder| folder.into());

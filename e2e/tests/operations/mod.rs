@@ -1,0 +1,5 @@
+//! What operators of a cluster do while runs work: upgrade, roll back, uninstall, move a store. Needs a cluster with
+//! the images of two versions: `make test-operations`.
+
+mod moved_store;
+mod upgrade;
