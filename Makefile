@@ -143,6 +143,12 @@ test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapte
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
 
+check-trackers: ## curves of a run at MLflow's own server, and in a file that wandb's own reader reads, on the real cluster (1.2 GB to install); 4 minutes
+	@e2e/trackers/install.sh
+	demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture trackers::
+
 check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real Prometheus and its operator: every panel and alert, during a run on the real cluster (builds both from Go modules)
 	@e2e/monitoring/check.sh
 	demo/prepare.sh
@@ -436,9 +442,10 @@ bench-gpu: ## seconds of steps of Qwen3's geometries on this machine's GPU (some
 		cargo run -p grpo-features -p grpo-model -p grpo-bench-trainer --features grpo-model/torch --bin grpo-bench-trainer -- gpu --estimate H200
 	fi
 
-crds: ## write the CRDs, the fields that name Secrets and the API's reference anew, from the Rust types
+crds: ## write the CRDs, the fields that name Secrets, the API's reference and the Python client's types anew, from the Rust types
 	@$(ENV)
 	cargo run --bin grpo-crdgen
+	e2e/python-client/check.sh generate
 
 golden: ## write docs/examples/golden, docs/src/values.md, the tables of docs/src/moving and docs/src/gateway-api.md anew: what the operator makes of every example, its values, and the gateway's calls
 	@$(ENV)

@@ -23,7 +23,7 @@ operator() {
   local image there
   kube apply --server-side --force-conflicts -f "$CHART/crds"
   kube wait --for=condition=Established --timeout=30s -f "$CHART/crds"
-  helm upgrade --install grpo-operator "$CHART" --namespace "$SYSTEM" --create-namespace --wait --timeout 120s
+  helm upgrade --install grpo-operator "$CHART" --namespace "$SYSTEM" --create-namespace --reset-values --wait --timeout 120s
   image=$(cat "$CACHE/stamps/image-operator" 2> /dev/null || true)
   there=$(kube get namespace "$SYSTEM" -o jsonpath='{.metadata.annotations.grpo\.dev/operator-image}')
   if [ "$image" != "$there" ]; then

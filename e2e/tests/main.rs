@@ -2,7 +2,8 @@
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
 //! `test-agents`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`, `test-seeds`,
-//! `test-operations`, `test-tenants`, `check-monitoring` and `check-stores` name the modules that they run.
+//! `test-operations`, `test-tenants`, `check-monitoring`, `check-stores` and `check-trackers` name the modules that
+//! they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -35,5 +36,6 @@ mod stores;
 mod support;
 mod tenants;
 mod tools;
+mod trackers;
 mod validate;
 mod weights_sync;

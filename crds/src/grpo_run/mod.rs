@@ -17,6 +17,7 @@ mod rules;
 mod status;
 mod store;
 mod tasks;
+mod trackers;
 mod trainer;
 
 use kube::{CustomResource, KubeSchema};
@@ -31,6 +32,7 @@ pub use tasks::{
     Dataset, EvaluationSet, HiddenField, InstanceIds, PromptOverrides, RowFormat, Select, Slice, TaskOrder, TaskSet,
     Tasks,
 };
+pub use trackers::{MlflowTracker, Trackers, WandbTracker};
 pub use trainer::{Deadlines, Offload, Rdma, Shard, Trainer, TrainerNetwork};
 
 use crate::{
@@ -177,6 +179,9 @@ pub struct GrpoRunSpec {
     /// When faults end the run.
     #[serde(default)]
     pub failure_policy: FailurePolicy,
+    /// Where the curves are shown beside the viewer. Left out: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trackers: Option<Trackers>,
     /// How the driver is run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<ProcessOptions>,

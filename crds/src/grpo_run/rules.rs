@@ -194,7 +194,8 @@ pub(super) fn processes_are_fixed_while_running() -> Rule {
             "priorityClassName?",
             "imagePullSecrets?",
             "rollout.concurrency?",
+            "trackers?",
         ],
-        "driver, failurePolicy, queueName, priorityClassName, imagePullSecrets and rollout.concurrency change only while the run is suspended or Failed: set suspend: true, change them, and set suspend: false",
+        "driver, failurePolicy, queueName, priorityClassName, imagePullSecrets, rollout.concurrency and trackers change only while the run is suspended or Failed: set suspend: true, change them, and set suspend: false",
     )
 }

@@ -10,7 +10,7 @@ use object_store::client::HttpRequest;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::bucket_server::{BucketServer, BucketServerError, Program};
+use crate::test_server::{Program, TestServer, TestServerError};
 
 /// The bucket, or container, that every server has.
 pub const BUCKET: &str = "runs";
@@ -24,14 +24,14 @@ const INSTALLER: &str = "e2e/setup/emulators.sh";
 
 /// A server of Azure's blobs, with one container.
 pub struct Azurite {
-    server: BucketServer,
+    server: TestServer,
     /// Includes the account, as in a manifest.
     pub endpoint: String,
 }
 
 impl Azurite {
     /// Keeps its data in `folder`.
-    pub async fn start(folder: &Path) -> Result<Self, BucketServerError> {
+    pub async fn start(folder: &Path) -> Result<Self, TestServerError> {
         let data = folder.join("azurite");
         std::fs::create_dir_all(&data)?;
         let program = Program {
@@ -56,7 +56,7 @@ impl Azurite {
             ];
             all.map(str::to_owned).to_vec()
         };
-        let server = BucketServer::start(&program, HOST, arguments).await?;
+        let server = TestServer::start(&program, HOST, arguments).await?;
         let endpoint = format!("http://{}/{ACCOUNT}", server.at);
         let container = format!("{endpoint}/{BUCKET}?restype=container");
         let mut request = HttpRequest::new(Vec::new().into());
@@ -77,25 +77,25 @@ impl Azurite {
     }
 
     /// Kills it without notice.
-    pub async fn kill(&mut self) -> Result<(), BucketServerError> {
+    pub async fn kill(&mut self) -> Result<(), TestServerError> {
         self.server.kill().await
     }
 
     /// Starts it again at the same address.
-    pub fn again(&mut self) -> Result<(), BucketServerError> {
+    pub fn again(&mut self) -> Result<(), TestServerError> {
         self.server.again()
     }
 }
 
 /// A server of Google's objects, in memory, with one bucket.
 pub struct FakeGcs {
-    server: BucketServer,
+    server: TestServer,
     pub endpoint: String,
 }
 
 impl FakeGcs {
     /// Its log is in `folder`.
-    pub async fn start(folder: &Path) -> Result<Self, BucketServerError> {
+    pub async fn start(folder: &Path) -> Result<Self, TestServerError> {
         let buckets = folder.join("buckets");
         std::fs::create_dir_all(buckets.join(BUCKET))?;
         let program = Program {
@@ -124,7 +124,7 @@ impl FakeGcs {
             ];
             all.map(str::to_owned).to_vec()
         };
-        let server = BucketServer::start(&program, HOST, arguments).await?;
+        let server = TestServer::start(&program, HOST, arguments).await?;
         Ok(Self {
             endpoint: format!("http://{}", server.at),
             server,
@@ -132,7 +132,7 @@ impl FakeGcs {
     }
 
     /// Writes a new version of an object, by the JSON API.
-    pub async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), BucketServerError> {
+    pub async fn put(&self, name: &str, bytes: &[u8]) -> Result<(), TestServerError> {
         let path = format!("/upload/storage/v1/b/{BUCKET}/o?uploadType=media&name={name}");
         ask(&self.server, "POST", &path, "", bytes).await
     }
@@ -146,13 +146,7 @@ impl FakeGcs {
 }
 
 /// Sends one request, which must succeed. `head` has header lines.
-async fn ask(
-    server: &BucketServer,
-    method: &str,
-    path: &str,
-    head: &str,
-    body: &[u8],
-) -> Result<(), BucketServerError> {
+async fn ask(server: &TestServer, method: &str, path: &str, head: &str, body: &[u8]) -> Result<(), TestServerError> {
     let mut stream = TcpStream::connect(&server.at).await?;
     let (at, length) = (&server.at, body.len());
     let request = format!(
@@ -169,7 +163,7 @@ async fn ask(
     }
 }
 
-fn bucket(server: &BucketServer, answer: String) -> BucketServerError {
+fn bucket(server: &TestServer, answer: String) -> TestServerError {
     let at = server.at.clone();
-    BucketServerError::Bucket { at, answer }
+    TestServerError::Bucket { at, answer }
 }

@@ -2,20 +2,21 @@
 //!
 //! [`cluster`] connects, applies runs, waits for states and copies stores; the demo uses it too. [`control_plane`]
 //! starts a Kubernetes without nodes, for tests of the API server's decisions and of the operator at scale; [`ask`]
-//! sends it manifests, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage, and
-//! [`emulators`] those of two clouds.
+//! sends it manifests, and [`chart`] installs what the operator needs. [`s3`] starts a server of object storage,
+//! [`emulators`] those of two clouds, and [`mlflow`] a server that shows curves.
 
 use std::path::{Path, PathBuf};
 
 pub mod ask;
-mod bucket_server;
 pub mod chart;
 pub mod cluster;
 pub mod control_plane;
 pub mod emulators;
+pub mod mlflow;
 pub mod s3;
+mod test_server;
 
-pub use bucket_server::BucketServerError;
+pub use test_server::TestServerError;
 
 /// The root of the checkout.
 pub fn repository() -> PathBuf {

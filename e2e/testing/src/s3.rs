@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::bucket_server::{BucketServer, BucketServerError, Program};
+use crate::test_server::{Program, TestServer, TestServerError};
 
 pub const ACCESS_KEY: &str = "test-key";
 pub const SECRET_KEY: &str = "test-secret";
@@ -11,14 +11,14 @@ pub const BUCKET: &str = "runs";
 
 /// A server that ends when the value is dropped.
 pub struct S3Server {
-    server: BucketServer,
+    server: TestServer,
     pub endpoint: String,
     folder: PathBuf,
 }
 
 impl S3Server {
     /// Starts one on a free port of this address, with its objects as files below `folder`.
-    pub async fn start(address: &str, folder: &Path) -> Result<Self, BucketServerError> {
+    pub async fn start(address: &str, folder: &Path) -> Result<Self, TestServerError> {
         let buckets = folder.join("buckets");
         std::fs::create_dir_all(buckets.join(BUCKET))?;
         let keys = [("ROOT_ACCESS_KEY", ACCESS_KEY), ("ROOT_SECRET_KEY", SECRET_KEY)];
@@ -35,7 +35,7 @@ impl S3Server {
                 .map(str::to_owned)
                 .to_vec()
         };
-        let server = BucketServer::start(&program, address, arguments).await?;
+        let server = TestServer::start(&program, address, arguments).await?;
         Ok(Self {
             endpoint: format!("http://{}", server.at),
             server,
@@ -49,12 +49,12 @@ impl S3Server {
     }
 
     /// Kills it without notice.
-    pub async fn kill(&mut self) -> Result<(), BucketServerError> {
+    pub async fn kill(&mut self) -> Result<(), TestServerError> {
         self.server.kill().await
     }
 
     /// Starts it again at the same address.
-    pub fn again(&mut self) -> Result<(), BucketServerError> {
+    pub fn again(&mut self) -> Result<(), TestServerError> {
         self.server.again()
     }
 }

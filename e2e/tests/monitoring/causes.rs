@@ -116,6 +116,8 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
         error = lost => return Err(error),
     }
     scene.runs().delete("judged", &DeleteParams::default()).await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    quotas.delete("none", &DeleteParams::default()).await?;
 
     // The weights of its first step have no room, so its replica never serves them.
     let of_tight: Labels<'_> = &[here[0], ("run", "tight")];

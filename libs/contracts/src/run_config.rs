@@ -213,6 +213,9 @@ impl RunConfig {
     /// The mount path of `reward.http`'s token in the driver; the token is the file [`RunConfig::REWARD_TOKEN_FILE`].
     pub const REWARD_TOKEN_MOUNT: &'static str = "/reward-token";
     pub const REWARD_TOKEN_FILE: &'static str = "token";
+    /// The mount path of `trackers.mlflow`'s token in the driver, the file [`RunConfig::MLFLOW_TOKEN_FILE`].
+    pub const MLFLOW_TOKEN_MOUNT: &'static str = "/mlflow-token";
+    pub const MLFLOW_TOKEN_FILE: &'static str = "token";
     /// The mount path of datasets in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
     /// The mount path of ConfigMap texts in the driver.

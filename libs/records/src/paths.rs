@@ -33,6 +33,8 @@ pub const METRICS: &str = "metrics";
 pub const DRIVER_METRICS: &str = "metrics/driver";
 /// The trainer's part of [`METRICS`], a file for each step.
 pub const TRAINER_METRICS: &str = "metrics/trainer";
+/// Files for Weights & Biases, one folder for each attempt of the driver.
+pub const WANDB: &str = "wandb";
 /// The manifest's name in a folder of weights or of a checkpoint; it is written last.
 pub const MANIFEST: &str = "manifest.json";
 

@@ -33,6 +33,7 @@ use crate::reward::service::RewardService;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
+use crate::traces::{self, step};
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_chat_template::ChatTemplate;
@@ -45,6 +46,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OnceCell, watch};
+use tracing::Instrument;
 
 /// The time limit of the command that takes a patch, in seconds.
 const PATCH_TIMEOUT: u64 = 300;
@@ -83,6 +85,18 @@ impl Episodes {
     /// Runs one attempt, up to its `meta.json`. `resume`: an earlier driver began this attempt. Returns `None` if it
     /// cannot continue and another attempt is due.
     pub async fn attempt(
+        &self,
+        plan: &EpisodePlan,
+        attempt: u32,
+        resume: bool,
+    ) -> Result<Option<EpisodeMeta>, DriverError> {
+        let span = traces::attempt(plan, (&self.settings.namespace, &self.settings.name), attempt);
+        let result = self.whole_attempt(plan, attempt, resume).instrument(span.clone()).await;
+        traces::ended(&span, &result);
+        result
+    }
+
+    async fn whole_attempt(
         &self,
         plan: &EpisodePlan,
         attempt: u32,
@@ -240,11 +254,15 @@ impl Episodes {
             first_turn,
             replay: self.settings.replay.as_ref(),
         };
-        let end = self.agent.run(&mut episode).await?;
+        let end = self.agent.run(&mut episode).instrument(step!("agent")).await?;
         trajectory.end = Some(end);
         match end {
             EpisodeEnd::SandboxExhausted => Ok(None),
-            _ => self.take_patch(sandbox, &plan.task, &base).await,
+            _ => {
+                self.take_patch(sandbox, &plan.task, &base)
+                    .instrument(step!("patch"))
+                    .await
+            }
         }
     }
 
@@ -270,6 +288,7 @@ impl Episodes {
         let leased = self
             .gateway
             .lease(id, image, Priority::Agent, self.settings.patience.gateway)
+            .instrument(step!("lease"))
             .await;
         trajectory.waited_millis += millis(began.elapsed());
         Ok(leased?)
@@ -277,7 +296,9 @@ impl Episodes {
 
     async fn set_up(&self, sandbox: &Sandbox, task: &Task) -> Result<(), Abort> {
         let id = format!("setup-{}", self.writer.epoch);
-        let done = setup::run(sandbox, task, &id, WorksNext::Policy).await?;
+        let done = setup::run(sandbox, task, &id, WorksNext::Policy)
+            .instrument(step!("set up"))
+            .await?;
         done.map_err(|message| Abort::Void {
             reason: VoidReason::TaskBroken,
             message,
@@ -378,7 +399,10 @@ impl Episodes {
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         self.grading.send_modify(|grading| *grading += 1);
-        let graded = self.graded(plan, dir, end, patch.as_ref()).await;
+        let graded = self
+            .graded(plan, dir, end, patch.as_ref())
+            .instrument(step!("grade"))
+            .await;
         self.grading.send_modify(|grading| *grading -= 1);
         let graded = graded?;
         if let Some(log) = &graded.log {
@@ -399,7 +423,7 @@ impl Episodes {
                     graded: &graded,
                     patch: patch.as_ref(),
                 };
-                self.worth(graded, by_rule, judging).await
+                self.worth(graded, by_rule, judging).instrument(step!("reward")).await
             }
             None => Ok(Worth::default()),
         };

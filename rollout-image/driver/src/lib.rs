@@ -5,10 +5,11 @@
 //! [`grade`] and [`outcome`] judge its [`patch`], which gets a [`reward`], to which a [`judge`] of turns adds;
 //! [`rollout`] runs many episodes at once; [`iterate`] makes a batch of them, has the [`trainer`] step and the
 //! [`replicas`] serve the published weights. Everything finished is in the store before it counts. [`shared_journal`]
-//! is the journal of decisions; [`live`] applies changes while the run runs. [`downloads`] bring rows and the [`model`]
-//! from a hub or a bucket. A [`probe`] asks images for their modules if rows name some. [`serve`] shows the cluster
-//! weights, progress and metrics; [`records_server`] shows people the records. Retries take their budget and pauses
-//! from [`retry`]; [`places`] bounds how many episodes run at one time.
+//! is the journal of decisions; [`live`] applies changes while the run runs. [`downloads`] bring rows and the
+//! [`model`] from a hub or a bucket. A [`probe`] asks images for their modules if rows name some. [`serve`] shows the
+//! cluster weights, progress and metrics; [`records_server`] shows people the records. Retries take their budget and
+//! pauses from [`retry`]; [`places`] bounds how many episodes run at one time. [`traces`] go to a collector, where one
+//! is named, and curves to [`trackers`].
 
 pub mod agent;
 pub mod batches;
@@ -29,6 +30,7 @@ pub mod live;
 pub mod metrics;
 pub mod model;
 pub mod outcome;
+pub mod outside;
 pub mod patch;
 pub mod places;
 pub mod probe;
@@ -47,5 +49,7 @@ pub mod setup;
 pub mod shared_journal;
 pub mod start;
 pub mod tasks;
+pub mod traces;
+pub mod trackers;
 pub mod trainer;
 pub mod trajectory;

@@ -22,6 +22,8 @@ use grpo_driver::progress::{self, Board};
 use grpo_driver::recording::server;
 use grpo_driver::recording::sessions::Sessions;
 use grpo_driver::tasks::listing::{self, Lister};
+use grpo_driver::traces::Traces;
+use grpo_driver::trackers::Trackers;
 use grpo_driver::{live, model, records_server, serve, start};
 use grpo_hub::HubSettings;
 use grpo_records::look::Records;
@@ -31,6 +33,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::watch;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// The rollout driver of one GrpoRun.
 #[derive(Parser)]
@@ -126,11 +131,16 @@ fn records_address() -> SocketAddr {
 async fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let traces = Traces::of_environment();
+    let logs = tracing_subscriber::fmt::layer()
         .with_ansi(false)
-        .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .init();
+        .with_filter(filter);
+    let spans = traces.as_ref().ok().and_then(Option::as_ref).map(Traces::layer);
+    tracing_subscriber::registry().with(logs).with(spans).init();
+    if let Err(error) = &traces {
+        tracing::warn!(%error, "no traces are sent: correct the OTEL_EXPORTER_OTLP variables in driver.env");
+    }
     let arguments = Arguments::parse();
     let work = async {
         match &arguments.instead {
@@ -172,13 +182,17 @@ async fn main() -> ExitCode {
             None => drive(&arguments).await,
         }
     };
-    tokio::select! {
+    let code = tokio::select! {
         code = work => code,
         signal = terminated() => {
             tracing::info!(signal, "stopping; everything finished is in the store");
             ExitCode::from(143)
         }
+    };
+    if let Ok(Some(traces)) = traces {
+        traces.shut_down().await;
     }
+    code
 }
 
 async fn show_records(opened: Result<Records, DriverError>, listen: SocketAddr) -> ExitCode {
@@ -199,6 +213,12 @@ fn ended(served: Result<(), DriverError>, what: &str) -> ExitCode {
     }
 }
 
+/// A client with the pod's service account. Authors of runs set variables, so no kubeconfig is read: only the cluster's
+/// authority may have signed the server's certificate.
+fn api_client() -> Result<kube::Client, Box<dyn std::error::Error>> {
+    Ok(kube::Client::try_from(kube::Config::incluster()?)?)
+}
+
 async fn drive(arguments: &Arguments) -> ExitCode {
     let config = match read_config(&arguments.config) {
         Ok(config) => config,
@@ -210,8 +230,7 @@ async fn drive(arguments: &Arguments) -> ExitCode {
     let board = Board::new(&config.uid, config.spec.rollout.iterations);
     let client = match arguments.no_status {
         true => None,
-        false => kube::Client::try_default()
-            .await
+        false => api_client()
             .inspect_err(|error| tracing::warn!(%error, "no API server: status.progress stays empty"))
             .ok(),
     };
@@ -223,13 +242,18 @@ async fn drive(arguments: &Arguments) -> ExitCode {
             board.watch(),
         ))
     });
-    let result = driven(arguments, &config, &board).await;
+    let mut trackers = None;
+    let result = driven(arguments, &config, &board, &mut trackers).await;
     if let Some(task) = publishing {
         task.abort();
     }
     let code = conclude(arguments, &board, result);
     if let Some(client) = client {
         progress::write_last(client, &config.namespace, &config.name, &board.now()).await;
+    }
+    // After everything that others wait for.
+    if let Some(trackers) = trackers {
+        Trackers::end(trackers).await;
     }
     code
 }
@@ -242,7 +266,13 @@ async fn opened(config: &RunConfig, mount: &Path) -> Result<RunStore, DriverErro
     })
 }
 
-async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Result<(), DriverError> {
+/// `trackers`: the run's, once they work.
+async fn driven(
+    arguments: &Arguments,
+    config: &RunConfig,
+    board: &Board,
+    trackers: &mut Option<Trackers>,
+) -> Result<(), DriverError> {
     config::executable(config)?;
     let store = opened(config, &arguments.store_mount).await?;
     let metrics = Arc::new(Metrics::default());
@@ -294,6 +324,7 @@ async fn driven(arguments: &Arguments, config: &RunConfig, board: &Board) -> Res
             (run.journal.clone(), Box::pin(async move { run.go().await }))
         }
     };
+    *trackers = Some(Trackers::start(config, &store, arguments.attempt));
     let result = tokio::select! {
         result = work => result,
         served = serving => Err(DriverError::Other(format!("the weights server ended: {served:?}"))),

@@ -74,8 +74,8 @@ async fn main() -> std::process::ExitCode {
     }
 }
 
-/// A client with the pod's service account, or with a kubeconfig. No variable names another server: authors of pools
-/// set variables, and the gateway's token may create pods.
+/// A client with the pod's service account, or with the kubeconfig of a flag. Authors of pools set variables, and the
+/// gateway's token may create pods: only a server whose certificate the cluster's authority has signed gets it.
 async fn api_client(kubeconfig: Option<&Path>) -> Result<kube::Client, String> {
     let config = match kubeconfig {
         None => kube::Config::incluster().map_err(|error| {

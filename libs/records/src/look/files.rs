@@ -11,7 +11,7 @@ use futures::Stream;
 use serde::{Deserialize, Serialize};
 
 /// Folders whose files are available.
-pub const FOLDERS: [&str; 12] = [
+pub const FOLDERS: [&str; 13] = [
     paths::JOURNAL,
     paths::TASKS,
     paths::DATASETS,
@@ -23,6 +23,7 @@ pub const FOLDERS: [&str; 12] = [
     paths::EVALUATIONS,
     paths::METRICS,
     paths::TENSORBOARD,
+    paths::WANDB,
     paths::WEIGHTS,
 ];
 /// Maximum files per page.

@@ -57,6 +57,16 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(secret_volume("reward-token", secret, RunConfig::REWARD_TOKEN_FILE));
         mounts.push(mount("reward-token", RunConfig::REWARD_TOKEN_MOUNT, true));
     }
+    let mlflow = seen
+        .run
+        .spec
+        .trackers
+        .as_ref()
+        .and_then(|trackers| trackers.mlflow.as_ref());
+    if let Some(secret) = mlflow.and_then(|mlflow| mlflow.token_secret_ref.as_ref()) {
+        volumes.push(secret_volume("mlflow-token", secret, RunConfig::MLFLOW_TOKEN_FILE));
+        mounts.push(mount("mlflow-token", RunConfig::MLFLOW_TOKEN_MOUNT, true));
+    }
     let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
     volumes.push(volume);
     mounts.push(at);

@@ -45,6 +45,9 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
         .as_ref()
         .and_then(|http| http.token_secret_ref.as_ref());
     found.extend(token.map(|token| secret(token, "reward.http.tokenSecretRef".to_owned())));
+    let mlflow = spec.trackers.as_ref().and_then(|trackers| trackers.mlflow.as_ref());
+    let token = mlflow.and_then(|mlflow| mlflow.token_secret_ref.as_ref());
+    found.extend(token.map(|token| secret(token, "trackers.mlflow.tokenSecretRef".to_owned())));
     if let Some(finetune) = &spec.finetune {
         of_dataset("finetune.dataset", &finetune.dataset, &mut found);
         if let Some(validation) = &finetune.validation {

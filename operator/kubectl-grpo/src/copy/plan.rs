@@ -28,7 +28,7 @@ impl Kinds {
                 paths::EVALUATIONS,
             ],
         );
-        let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD]);
+        let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD, paths::WANDB]);
         let rows = of(
             self.rows,
             &[paths::TASKS, paths::DATASETS, paths::MODELS, paths::VALIDATION],

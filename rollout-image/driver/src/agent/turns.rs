@@ -13,12 +13,14 @@ use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
 use crate::seeds;
 use crate::tasks::Task;
+use crate::traces::step;
 use futures::future::BoxFuture;
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
 use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{FinishReason, TokenIds};
 use grpo_records::{EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
+use tracing::Instrument;
 
 /// An agent that takes turns: the policy answers, its action is carried out, it observes the result.
 pub trait LoopAgent: Send + Sync {
@@ -119,7 +121,8 @@ impl<A: LoopAgent> Agent for TurnLoop<A> {
                 if let Some(end) = episode.trajectory.end {
                     return Ok(end);
                 }
-                self.turn(episode).await?;
+                let span = step!("turn", turn = episode.trajectory.next_turn());
+                self.turn(episode).instrument(span).await?;
             }
         })
     }

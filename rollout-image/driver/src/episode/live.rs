@@ -14,6 +14,7 @@ use crate::experts::Mixture;
 use crate::recording::sessions::Sessions;
 use crate::replicas::Home;
 use crate::sandbox::Sandbox;
+use crate::traces::step;
 use crate::trajectory::{Trajectory, experts_to};
 use grpo_chat_template::ChatTemplate;
 use grpo_engine_protocol::TokenIds;
@@ -22,6 +23,7 @@ use grpo_records::{EpisodeScope, ExecSummary, ExpertsSpan, RunStore, SCHEMA, Tur
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument;
 
 /// One attempt of an episode, with what its agent needs.
 pub struct LiveEpisode<'a> {
@@ -102,7 +104,8 @@ impl LiveEpisode<'_> {
             time_left: self.limits.episode_timeout.saturating_sub(spent),
             experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
         };
-        Ok(self.engines.sample(&ask, &self.plan.weights, &self.home).await?)
+        let sampling = self.engines.sample(&ask, &self.plan.weights, &self.home);
+        Ok(sampling.instrument(step!("sample")).await?)
     }
 
     /// An empty turn of this attempt.

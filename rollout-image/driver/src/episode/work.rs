@@ -6,6 +6,7 @@
 use super::abort::Abort;
 use super::live::{Acted, LiveEpisode, Ran, millis};
 use crate::sandbox::SandboxError;
+use crate::traces::step;
 use grpo_records::store::sha256_hex;
 use grpo_records::{ExecSummary, TurnRecord};
 use grpo_sandbox_protocol::{
@@ -13,6 +14,7 @@ use grpo_sandbox_protocol::{
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use tracing::Instrument;
 
 /// Why an agent cannot continue in its sandbox.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl LiveEpisode<'_> {
             max_output_bytes: Some(program.output_bytes),
         };
         let began = Instant::now();
-        let ran = self.sandbox.exec(&request).await;
+        let ran = self.sandbox.exec(&request).instrument(step!("exec")).await;
         let took = millis(began.elapsed());
         let result = match ran {
             Ok(result) => result,

@@ -50,6 +50,41 @@ fn statements_of_prompts_are_mounted_in_the_driver_and_looked_for_before_it_begi
     assert_eq!((of("configMap", "s.json"), of("secret", "keys")), (1, 1));
 }
 
+#[test]
+fn the_tokens_of_trackers_and_of_a_reward_service_are_looked_for_and_mounted_in_the_driver_alone() {
+    let mut run = new_demo().run;
+    let token = |name: &str| json!({"name": name, "key": "token"});
+    run.spec.trackers =
+        serde_json::from_value(json!({"mlflow": {"url": "http://m", "tokenSecretRef": token("mlflow")}})).unwrap();
+    run.spec.reward.http =
+        serde_json::from_value(json!({"url": "http://r", "tokenSecretRef": token("rewards")})).unwrap();
+    let references = references(&run.spec);
+    for path in ["trackers.mlflow.tokenSecretRef", "reward.http.tokenSecretRef"] {
+        assert!(references.iter().any(|reference| reference.path == path), "{path}");
+    }
+    let decision = super::decide(&seen(run), &Settings::for_tests());
+    let with = |secret: &str| {
+        let pods = decision.create.iter().map(|(_, pod, _)| pod);
+        let pods = pods.filter(|pod| {
+            pod.object["spec"]["volumes"]
+                .to_string()
+                .contains(&format!("\"{secret}\""))
+        });
+        pods.map(|pod| pod.name.contains("-driver-")).collect::<Vec<_>>()
+    };
+    assert_eq!((with("mlflow"), with("rewards")), (vec![true], vec![true]));
+    let mounts = decision
+        .create
+        .iter()
+        .map(|(_, pod, _)| pod)
+        .find(|pod| pod.name.contains("-driver-"));
+    let mounts = mounts.unwrap().object["spec"]["containers"][0]["volumeMounts"].to_string();
+    assert!(
+        mounts.contains("\"/mlflow-token\"") && mounts.contains("\"/reward-token\""),
+        "{mounts}"
+    );
+}
+
 fn driver_pod(run: &RunObservation, settings: &Settings) -> Value {
     let decision = super::decide(run, settings);
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);

@@ -107,6 +107,14 @@ fn episodes_come_with_the_journal_so_that_the_copy_can_be_read() {
     );
     assert_eq!(
         of(false, true, true),
-        ["metrics", "tensorboard", "tasks", "datasets", "models", "validation"]
+        [
+            "metrics",
+            "tensorboard",
+            "wandb",
+            "tasks",
+            "datasets",
+            "models",
+            "validation"
+        ]
     );
 }

@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: e12863f75ec9499f04586426048a424281e22c785ec95e1caabf60542b361472
+# inputs sha256: 16a428515e53a8829171994988a88a1f6ed83fa77bb34d6f628d8ae1653b0338
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -997,6 +997,8 @@ class GrpoRunSpec(Spec):
     What the agent works on.
     Default: `{}`.
     """
+    trackers: Trackers | None = None
+    """Where the curves are shown beside the viewer. Left out: nowhere."""
     trainer: Trainer | None = None
     """Pods that train. Needed by modes Train and Finetune."""
     ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=315360000)] = None
@@ -2409,6 +2411,40 @@ class TasksTrain(Spec):
     Which of the rows.
     Default: `{}`.
     """
+
+
+class Trackers(Spec):
+    """Where the curves are shown beside the viewer. Left out: nowhere."""
+
+    mlflow: TrackersMlflow | None = None
+    """A tracking server of MLflow. Left out: none."""
+    wandb: TrackersWandb | None = None
+    """A file for Weights & Biases in the store, which `wandb sync` uploads. Left out: none."""
+
+
+class TrackersMlflow(Spec):
+    """A tracking server of MLflow. Left out: none."""
+
+    url: Annotated[
+        str, Field(max_length=1024, min_length=8, pattern='^https?://[^\\s]+$')
+    ]
+    """Its address, for example `http://mlflow.team.svc:5000`."""
+    experiment: Annotated[str | None, Field(max_length=250, min_length=1)] = None
+    """The experiment; it is created if it does not exist. Left out: the run's namespace."""
+    token_secret_ref: SecretKey | None = None
+    """
+    Token that is sent along as `Authorization: Bearer`. A value with a colon is `user:password`, and is sent as
+    `Authorization: Basic`. Left out: none.
+    """
+
+
+class TrackersWandb(Spec):
+    """A file for Weights & Biases in the store, which `wandb sync` uploads. Left out: none."""
+
+    entity: Annotated[str | None, Field(max_length=128, min_length=1)] = None
+    """The team or user. Left out: that of the one who uploads the file."""
+    project: Annotated[str | None, Field(max_length=128, min_length=1)] = None
+    """The project. Left out: the run's namespace."""
 
 
 class Trainer(Spec):

@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: e12863f75ec9499f04586426048a424281e22c785ec95e1caabf60542b361472
+# inputs sha256: 16a428515e53a8829171994988a88a1f6ed83fa77bb34d6f628d8ae1653b0338
 """The views of a run's records."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-//! Servers of buckets, for tests of stores: one of S3 ([`crate::s3`]), and emulators of two clouds.
+//! Servers that tests start: one of S3 ([`crate::s3`]), emulators of two clouds, and MLflow's ([`crate::mlflow`]).
 //!
-//! [`BucketServer`] starts a program on a free port and waits until it listens. Dropping the value ends the program.
+//! [`TestServer`] starts a program on a free port and waits until it listens. Dropping the value ends the program.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::cluster::cache;
 use crate::control_plane::{Part, PartError};
 
-/// Azurite must load a thousand files first.
+/// Azurite must load a thousand files first, MLflow make its database.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 /// Outside of the ports of outgoing connections, so that none takes a server's port while the server is down.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
@@ -19,10 +19,10 @@ const TRIES: u32 = 5;
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
-pub enum BucketServerError {
+pub enum TestServerError {
     #[error("{path} is not there; `{installer}` makes it")]
     Program { path: PathBuf, installer: &'static str },
-    #[error("preparing the folder of a server of buckets: {0}")]
+    #[error("preparing the folder of a server: {0}")]
     Folder(#[from] std::io::Error),
     #[error(transparent)]
     Part(#[from] PartError),
@@ -45,19 +45,19 @@ pub(crate) struct Program<'a> {
 }
 
 /// A server on a port of its own.
-pub(crate) struct BucketServer {
+pub(crate) struct TestServer {
     part: Part,
     /// Address and port.
     pub at: String,
 }
 
-impl BucketServer {
+impl TestServer {
     /// `arguments` builds the arguments from a port.
     pub async fn start(
         program: &Program<'_>,
         address: &str,
         arguments: impl Fn(u16) -> Vec<String>,
-    ) -> Result<Self, BucketServerError> {
+    ) -> Result<Self, TestServerError> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -66,17 +66,17 @@ impl BucketServer {
                 continue;
             }
             match Self::start_at(program, format!("{address}:{port}"), arguments(port)).await {
-                Err(BucketServerError::Part(PartError::Ended { .. })) if tries < TRIES => {}
+                Err(TestServerError::Part(PartError::Ended { .. })) if tries < TRIES => {}
                 started => return started,
             }
         }
     }
 
-    async fn start_at(program: &Program<'_>, at: String, arguments: Vec<String>) -> Result<Self, BucketServerError> {
+    async fn start_at(program: &Program<'_>, at: String, arguments: Vec<String>) -> Result<Self, TestServerError> {
         let path = cache().join(program.path);
         if !path.exists() {
             let installer = program.installer;
-            return Err(BucketServerError::Program { path, installer });
+            return Err(TestServerError::Program { path, installer });
         }
         let environment = program.environment.clone();
         let mut part = Part::start_with(program.name, &path, arguments, environment, program.folder)?;
@@ -96,12 +96,12 @@ impl BucketServer {
     }
 
     /// Kills it without notice.
-    pub async fn kill(&mut self) -> Result<(), BucketServerError> {
+    pub async fn kill(&mut self) -> Result<(), TestServerError> {
         Ok(self.part.kill().await?)
     }
 
     /// Starts it again at the same address.
-    pub fn again(&mut self) -> Result<(), BucketServerError> {
+    pub fn again(&mut self) -> Result<(), TestServerError> {
         Ok(self.part.again()?)
     }
 }
