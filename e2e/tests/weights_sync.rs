@@ -78,11 +78,11 @@ async fn a_version_comes_to_four_replicas_in_the_time_of_one_copy() -> Result<()
     let mut took = [Took::default(), Took::default(), Took::default()];
     for (way, version) in versions {
         let order = order_of(&source, work.path(), &version)?;
-        let before = replicas.from_source().await?;
+        let before = replicas.sent_by_source().await?;
         let cores = Cores::now()?;
         let pulling = replicas.pull(&order, way != Way::Apart).await?;
         let busy = cores.busy_since()?;
-        let copies = (replicas.from_source().await? - before) / BYTES as f64;
+        let copies = (replicas.sent_by_source().await? - before) / BYTES as f64;
         let switching = replicas.switch(&order).await?;
         println!(
             "{version}, {way:?}: {pulling:.2} s, cores busy {:.0} %, {copies:.3} copies from the source, switch in \
@@ -496,7 +496,7 @@ impl Replicas {
     }
 
     /// Bytes that all of them got from the source so far.
-    async fn from_source(&self) -> Result<f64> {
+    async fn sent_by_source(&self) -> Result<f64> {
         let mut bytes = 0.0;
         for replica in 0..REPLICAS {
             let metrics = self.get(replica, "/metrics").await?.text().await?;

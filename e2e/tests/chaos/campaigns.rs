@@ -171,7 +171,7 @@ fn a_campaign_is_run_until_it_succeeded_with_the_behaviour_of_today() -> Result<
         ..passed.clone()
     };
     let lines = |campaigns: &[&Campaign]| -> Result<String> {
-        let lines: serde_json::Result<Vec<String>> = campaigns.iter().map(|one| serde_json::to_string(one)).collect();
+        let lines: serde_json::Result<Vec<String>> = campaigns.iter().map(serde_json::to_string).collect();
         Ok(lines?.join("\n"))
     };
     assert_eq!(succeeded(&lines(&[&failed, &earlier, &other])?, &plan)?, None);

@@ -52,10 +52,12 @@ struct Case {
     _by: Option<String>,
     patch: Value,
     /// Path and value; an omitted value matches any.
-    finds: Vec<(String, Option<String>)>,
+    finds: Vec<Finding>,
 }
 
-fn cases() -> Vec<(String, GrpoRun, Vec<(String, Option<String>)>)> {
+type Finding = (String, Option<String>);
+
+fn cases() -> Vec<(String, GrpoRun, Vec<Finding>)> {
     let (cases, bases): (Vec<Case>, _) = (
         serde_yaml_ng::from_str(include_str!("unsupported.yaml")).unwrap(),
         bases(),

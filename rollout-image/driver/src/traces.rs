@@ -113,8 +113,8 @@ pub struct Traces(SdkTracerProvider);
 impl Traces {
     /// `None` if the environment names no collector.
     pub fn of_environment() -> Result<Option<Self>, ExporterBuildError> {
-        let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        match ENDPOINTS.iter().any(|name| is_set(&name)) {
+        let is_set = |name: &&str| std::env::var_os(*name).is_some_and(|value| !value.is_empty());
+        match ENDPOINTS.iter().any(is_set) {
             true => Self::to(None).map(Some),
             false => Ok(None),
         }

@@ -1,6 +1,6 @@
 //! All integration tests of this crate in one binary: linking dominates the build time.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod agents;
 mod apis;

@@ -15,9 +15,11 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+type Says = dyn Fn(&Value, usize) -> (StatusCode, Value) + Send + Sync;
+
 /// Answers with a function of the request and its number.
 struct Service {
-    says: Box<dyn Fn(&Value, usize) -> (StatusCode, Value) + Send + Sync>,
+    says: Box<Says>,
     asked: Mutex<Vec<(Value, Option<String>)>>,
     /// One permit for each further answer.
     answers: tokio::sync::Semaphore,
@@ -79,14 +81,14 @@ async fn a_service_is_told_the_episode_and_its_answer_is_the_reward() {
     let (service, settings) = service(&world, by_length).await;
     world.go(settings, 1).await.unwrap();
     world.verified().await;
-    let asked = service.asked.lock().unwrap();
+    let asked = service.asked.lock().unwrap().clone();
     assert_eq!(asked.len(), 8);
     let ids: BTreeSet<&str> = asked
         .iter()
         .map(|(question, _)| question["id"].as_str().unwrap())
         .collect();
     assert_eq!(ids.len(), 8, "each episode once");
-    for (question, token) in asked.iter() {
+    for (question, token) in &asked {
         assert_eq!(token.as_deref(), Some("Bearer secret"));
         let text = question.to_string();
         assert!(

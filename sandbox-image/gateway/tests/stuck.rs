@@ -99,7 +99,7 @@ async fn a_pod_whose_network_cannot_be_set_up_is_named_with_the_cause_and_then_r
         first.clone(),
         "failed to set up the network: no addresses left".to_owned(),
     );
-    assert_eq!(world.look(130).await, [named.clone()]);
+    assert_eq!(world.look(130).await, std::slice::from_ref(&named));
     assert_eq!(world.until_a_pod_but("").await, first, "its node tries again");
     assert_eq!(world.look(310).await, [named]);
     let second = world.until_a_pod_but(&first).await;

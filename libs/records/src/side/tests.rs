@@ -24,9 +24,11 @@ fn turns(rows: &[(u32, Option<Branch>)]) -> Vec<TurnRecord> {
     (0..).zip(rows).map(turn).collect()
 }
 
+type Case<'a> = (&'a str, &'a [(u32, Option<Branch>)], &'a [u32]);
+
 #[test]
 fn a_conversation_is_a_side_one_where_another_waited_for_it() {
-    let cases: &[(&str, &[(u32, Option<Branch>)], &[u32])] = &[
+    let cases: &[Case] = &[
         ("one row", &[(0, Some(First)), (0, None)], &[]),
         (
             "a sub-agent of two turns",

@@ -566,17 +566,20 @@ fn a_pool_says_whose_weights_it_serves_also_after_the_claim_until_it_serves_its_
         agent(Some("base"), None, None),
     );
     let first = || Some("first".to_owned());
-    assert_eq!(whose(json!({"claimedBy": claim("first")}), &[base.clone()]), first());
+    assert_eq!(
+        whose(json!({"claimedBy": claim("first")}), std::slice::from_ref(&base)),
+        first()
+    );
     let after = json!({"weightsOf": claim("first")});
-    assert_eq!(whose(after.clone(), &[trained.clone()]), first());
+    assert_eq!(whose(after.clone(), std::slice::from_ref(&trained)), first());
     assert_eq!(
         whose(after.clone(), &[]),
         first(),
         "an agent that misses a question may serve them"
     );
-    assert_eq!(whose(after.clone(), &[base.clone()]), None);
+    assert_eq!(whose(after.clone(), std::slice::from_ref(&base)), None);
     let both = json!({"weightsOf": claim("first"), "claimedBy": claim("second")});
-    assert_eq!(whose(both, &[base.clone()]), Some("second".to_owned()));
+    assert_eq!(whose(both, std::slice::from_ref(&base)), Some("second".to_owned()));
     assert_eq!(whose(json!({}), &[base]), None);
 }
 

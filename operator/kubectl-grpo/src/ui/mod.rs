@@ -101,7 +101,8 @@ async fn serve(runs: &[Arc<Viewed>], wanted: &Ui) -> Result<(), Error> {
     // On threads of their own: reading a folder of 100,000 files must not keep the browser waiting. Dropping the set
     // ends them.
     let mut following = JoinSet::new();
-    for run in runs.iter().cloned() {
+    for run in runs {
+        let run = run.clone();
         following.spawn(async move { run.follow().await });
     }
     let served = axum::serve(listener, server::router(shown)).await;

@@ -154,15 +154,20 @@ async fn runs(State(shown): State<Arc<Shown>>) -> Response {
     json(&view)
 }
 
-fn of(shown: &Shown, run: usize) -> Result<Arc<Viewed>, Response> {
+fn of(shown: &Shown, run: usize) -> Result<Arc<Viewed>, Box<Response>> {
     let found = shown.runs.get(run).cloned();
-    found.ok_or_else(|| problem(StatusCode::NOT_FOUND, "this viewer shows no run of this number"))
+    found.ok_or_else(|| {
+        Box::new(problem(
+            StatusCode::NOT_FOUND,
+            "this viewer shows no run of this number",
+        ))
+    })
 }
 
 async fn view(State(shown): State<Arc<Shown>>, Path((run, path)): Path<(usize, String)>) -> Response {
     let run = match of(&shown, run) {
         Ok(run) => run,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     match Wanted::parse(&path) {
         Some(wanted) => answer(run.answer(&wanted).await),
@@ -173,7 +178,7 @@ async fn view(State(shown): State<Arc<Shown>>, Path((run, path)): Path<(usize, S
 async fn search(State(shown): State<Arc<Shown>>, Path(run): Path<usize>, Query(search): Query<Search>) -> Response {
     match of(&shown, run) {
         Ok(run) => answer(run.search(&search.q)),
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
     }
 }
 
@@ -185,7 +190,7 @@ async fn log(
     match of(&shown, run) {
         Ok(run) if grpo_records::paths::parse_episode(&episode).is_some() => answer(run.log(&episode, part.from).await),
         Ok(_) => problem(StatusCode::NOT_FOUND, "there is no such episode"),
-        Err(refusal) => refusal,
+        Err(refusal) => *refusal,
     }
 }
 

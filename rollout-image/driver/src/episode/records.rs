@@ -130,6 +130,7 @@ impl Episodes {
         Ok(self.store.delete_folder(&paths::intents(dir)).await?)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "each is another part of the record")]
     pub(super) async fn write_meta(
         &self,
         plan: &EpisodePlan,

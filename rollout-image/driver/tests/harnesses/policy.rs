@@ -98,7 +98,7 @@ fn by_tools(prompt: &str, tools: &[Value], number: usize, bug: &Bug) -> String {
         (Some(edit), Some(_)) if edits && is_mend => {
             format!("That line.\n{}", call(edit, &edit_arguments(prompt, edit, bug), number))
         }
-        _ if is_look && number % 5 == 0 => format!("Both at once.\n{}\n{}", run("ls".into()), run(command)),
+        _ if is_look && number.is_multiple_of(5) => format!("Both at once.\n{}\n{}", run("ls".into()), run(command)),
         _ => format!("Next: step {step}.\n{}", run(command)),
     }
 }
@@ -135,7 +135,7 @@ fn by_edits(prompt: &str, number: usize, bug: &Bug) -> String {
     if !prompt.contains(&format!("\n{old}\n")) {
         return format!("Please add {} to the chat.", bug.file());
     }
-    let old = match number % 5 == 0 && !prompt.contains("failed to match") {
+    let old = match number.is_multiple_of(5) && !prompt.contains("failed to match") {
         true => "    return nothing of that".to_owned(),
         false => old,
     };

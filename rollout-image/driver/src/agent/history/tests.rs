@@ -16,10 +16,12 @@ fn gap(from: u32, to: u32) -> Option<Omitted> {
     Some(Omitted { from, to })
 }
 
+/// Costs; fixed, marker, room; head, tail; and the turns left out.
+type Case<'a> = (&'a [usize], [usize; 3], (f64, f64), Option<Omitted>);
+
 #[test]
 fn turns_are_kept_from_both_ends_within_their_shares() {
-    // (costs, fixed, marker, room, head, tail) and the turns left out.
-    let cases: [(&[usize], [usize; 3], (f64, f64), Option<Omitted>); 8] = [
+    let cases: [Case; 8] = [
         // It fits.
         (&[10, 10, 10], [20, 5, 50], (0.3, 0.7), None),
         // 75 of 100: 22 for the head, 53 for the tail.
