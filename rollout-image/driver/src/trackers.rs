@@ -131,9 +131,7 @@ impl Trackers {
         let _ = self.ending.send(true);
         let all = futures::future::join_all(self.tasks);
         if tokio::time::timeout(LAST_POINTS, all).await.is_err() {
-            tracing::warn!(
-                "a tracker does not have the last points; the next attempt of the driver or the store has them"
-            );
+            tracing::warn!("a tracker does not have the last points yet; the store has them");
         }
     }
 }
