@@ -87,14 +87,14 @@ test-api: ## rules, bounds and chart on an API server without nodes; stores in b
 	$(TIMED) "stores in buckets" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture stores::
 	$(TIMED) "a trainer resumed from a bucket" cargo test $(TORCH) --test processes -- --ignored --test-threads=1 --nocapture resumed::
 
-test-operator: ## the operator on a control plane without nodes: bad input, refused fields, faults of runs and of sandboxes, requests at rest, outages, capacity, gateways killed and misled; in small
+test-operator: ## the operator on a control plane without nodes: bad input, refused fields, faults of runs and of sandboxes, requests at rest, outages, capacity, nodes added and replaced, gateways killed and misled; in small
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	# Each has a control plane of its own, and waits most of the time.
 	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
-	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: gateway::
+	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: operator::nodes:: gateway::
 
 test-e2e: ## tests on a real cluster
 	@if ! { $(NODES); }; then
@@ -105,7 +105,7 @@ test-e2e: ## tests on a real cluster
 	$(TIMED) "cluster, images, operator" demo/prepare.sh
 	$(TIMED) "the model of two manifests" e2e/cluster/images.sh long-model
 	$(ENV)
-	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: isolation:: examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
+	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: gpus:: isolation:: examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
 
 test-chaos: ## the same cluster, with parts taken away: each process once, then 20 random kills
 	@demo/prepare.sh
@@ -173,6 +173,9 @@ test-operations: ## an upgrade, a rollback and a new installation while runs wor
 
 test-release: ## images and chart pushed to a registry on this machine, installed from there alone, and a run with them
 	@e2e/release/test.sh
+
+test-kind: ## a kind cluster with two nodes that claim GPUs, the chart, a run, and pods placed on the GPUs; without Docker, as root, engine and node image are made too (600 MB to download, 25 GB of disk meanwhile); 20 minutes
+	@e2e/kind/test.sh
 
 test-book: ## the commands of the book's quickstart and of its pages on the viewer and on installing, run as they are printed; 25 minutes
 	@e2e/book/test.sh
@@ -294,7 +297,7 @@ bench-trainer: ## a GRPO step beside TRL's and a plain packed PyTorch one's, and
 	e2e/setup/trl.sh
 	$(ENV)
 	cargo build $(TORCH) --bin grpo-bench-trainer
-	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,9
+	"$$CARGO_TARGET_DIR/debug/grpo-bench-trainer" bench --figures 1,2,5,6,7,9
 
 bench-delta: ## deltas of published weights between optimizer steps, beside XOR and zstd, and a publication beside cp; 16 GB of memory, 5 minutes
 	@e2e/setup/setup.sh build

@@ -24,7 +24,7 @@ operator() {
   kube apply --server-side --force-conflicts -f "$CHART/crds"
   kube wait --for=condition=Established --timeout=30s -f "$CHART/crds"
   helm upgrade --install grpo-operator "$CHART" --namespace "$SYSTEM" --create-namespace --reset-values --wait --timeout 120s
-  image=$(cat "$CACHE/stamps/image-operator" 2> /dev/null || true)
+  image=$("$REPO/e2e/cluster/images.sh" stamp operator)
   there=$(kube get namespace "$SYSTEM" -o jsonpath='{.metadata.annotations.grpo\.dev/operator-image}')
   if [ "$image" != "$there" ]; then
     [ -z "$there" ] || kube --namespace "$SYSTEM" rollout restart deployment

@@ -13,10 +13,12 @@
 #   images.sh pause                  the image of the pods' first container (used by up.sh)
 #   images.sh check                  the images that check.sh runs
 #   images.sh forget                 drops images whose name went to a newer one (used by up.sh)
+#   images.sh stamp NAME             one digest over all that the image was built of
 #   images.sh names                  the names
 # Names: operator gateway sandboxd driver engine-agent trainer engine. NAME is the image grpo.dev/NAME:dev.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+. "$CLUSTER_DIR/layout.sh"
 . "$REPO/e2e/setup/env.sh"
 
 NAMES=(operator gateway sandboxd driver engine-agent trainer engine)
@@ -51,7 +53,12 @@ binary_of() {
 
 # ---- building ----
 
-with_docker() { uses_kind; }
+# The two builders do not know each other's images, so each has stamps of its own: image-NAME and docker-image-NAME.
+DOCKER=false
+STAMP=image
+if uses_kind; then DOCKER=true STAMP=docker-image; fi
+
+with_docker() { $DOCKER; }
 
 # bud TAG DOCKERFILE CONTEXT [BUILD-ARGUMENT]: builds one image, and puts it into the layout of all images.
 bud() {
@@ -98,31 +105,6 @@ layer_blob() {
   cat "$known"
 }
 
-# put_blob: standard input as a blob of the layout; prints "digest size".
-put_blob() {
-  local new sum
-  new=$(mktemp "$LAYOUT/blobs/new.XXXXXX")
-  sum=$(tee "$new" | sha256sum | cut -d' ' -f1)
-  printf 'sha256:%s %s\n' "$sum" "$(stat -c %s "$new")"
-  mv "$new" "$LAYOUT/blobs/sha256/$sum"
-}
-
-# put_reference TAG "DIGEST SIZE": enters this manifest as TAG into the layout's index.
-put_reference() {
-  jq -c --arg tag "$1" --arg digest "${2% *}" --argjson size "${2#* }" '
-    .manifests |= [.[] | select(.annotations["org.opencontainers.image.ref.name"] != $tag)] + [{
-      mediaType: "application/vnd.oci.image.manifest.v1+json", digest: $digest, size: $size,
-      annotations: {"org.opencontainers.image.ref.name": $tag}}]' "$LAYOUT/index.json" > "$LAYOUT/index.new"
-  mv "$LAYOUT/index.new" "$LAYOUT/index.json"
-}
-
-# make_layout: creates an empty layout, unless one exists.
-make_layout() {
-  mkdir -p "$LAYOUT/blobs/sha256" "$LAYOUT/layers" "$CONTEXTS"
-  [ -e "$LAYOUT/oci-layout" ] || printf '{"imageLayoutVersion":"1.0.0"}' > "$LAYOUT/oci-layout"
-  [ -e "$LAYOUT/index.json" ] || printf '{"schemaVersion":2,"manifests":[]}' > "$LAYOUT/index.json"
-}
-
 # sweep: deletes blobs that no image of the layout uses any more.
 sweep() {
   local keep
@@ -151,9 +133,12 @@ base_tar() {
 build_base() {
   local hash
   hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.base" "$BASE_PACKAGES")
-  if fresh image-base "$hash" && has_image "$BASE"; then note "as it was"; return; fi
-  if with_docker; then
+  if fresh "$STAMP-base" "$hash" && has_image "$BASE"; then note "as it was"; return; fi
+  if with_docker && [ -z "${GRPO_ENGINE_OFFLINE:-}" ]; then
     bud "$BASE" "$CLUSTER_DIR/images/Dockerfile.base" "$CLUSTER_DIR/images"
+  elif with_docker; then
+    docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' --change 'CMD ["bash"]' \
+      "$(base_tar)" "$BASE"
   else
     local context="$CONTEXTS/base"
     mkdir -p "$context"
@@ -162,7 +147,7 @@ build_base() {
     bud "$BASE" "$context/Dockerfile" "$context"
     buildah_ tag "$BASE" docker.io/library/debian:bookworm-slim
   fi
-  stamp image-base "$hash"
+  stamp "$STAMP-base" "$hash"
 }
 
 # torch_objects: the shared objects that our binaries load from beyond the system's own folders.
@@ -181,15 +166,15 @@ build_libtorch_base() {
   local context="$CONTEXTS/libtorch-base" objects hash
   objects=$(torch_objects) || die "neither the trainer nor the engine loads libtorch"
   mapfile -t objects <<< "$objects"
-  hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$(stat -L -c '%n %s %Y' "${objects[@]}")" "$(cat "$CACHE/stamps/image-base")")
-  if fresh image-libtorch-base "$hash" && has_image "$LIBTORCH_BASE"; then note "as it was"; return; fi
+  hash=$(hash_of "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$(stat -L -c '%n %s %Y' "${objects[@]}")" "$(cat "$CACHE/stamps/$STAMP-base")")
+  if fresh "$STAMP-libtorch-base" "$hash" && has_image "$LIBTORCH_BASE"; then note "as it was"; return; fi
   rm -rf "$context"
   mkdir -p "$context/lib"
   cp -L "${objects[@]}" "$context/lib/"
   bud "$LIBTORCH_BASE" "$CLUSTER_DIR/images/Dockerfile.libtorch-base" "$context" "BASE=$BASE"
   note "${#objects[@]} shared objects, $(du -sh "$context/lib" | cut -f1)"
   rm -rf "$context"
-  stamp image-libtorch-base "$hash"
+  stamp "$STAMP-libtorch-base" "$hash"
 }
 
 # loaded_by BINARY CONTEXT: the loader and the system's shared objects that a binary loads, at the paths where it looks for them.
@@ -221,8 +206,8 @@ context_of() {
 
 # inputs_of NAME: one digest over all inputs of the image.
 inputs_of() {
-  local name=$1 base=image-base
-  case "$name" in trainer | engine) base=image-libtorch-base ;; sandboxd | operator) base=none ;; esac
+  local name=$1 base="$STAMP-base"
+  case "$name" in trainer | engine) base="$STAMP-libtorch-base" ;; sandboxd | operator) base=none ;; esac
   hash_of "$REPO/$(dockerfile_of "$name")" "$(binary_of "$name")" "$(cat "$CACHE/stamps/$base" 2> /dev/null)" \
     "$([ "$name" != driver ] || hash_of "$REPO/rollout-image/grader")" "$([ "$name" != sandboxd ] || hash_of "$EDIT_TOOL")"
 }
@@ -231,11 +216,11 @@ build_one() {
   local name=$1 hash context arg="BASE=$BASE"
   case "$name" in trainer | engine) arg="BASE=$LIBTORCH_BASE" ;; sandboxd | operator) arg= ;; esac
   hash=$(inputs_of "$name")
-  if fresh "image-$name" "$hash" && in_layout "grpo.dev/$name:dev"; then note "as it was"; return; fi
+  if fresh "$STAMP-$name" "$hash" && in_layout "grpo.dev/$name:dev"; then note "as it was"; return; fi
   context=$(context_of "$name")
   bud "grpo.dev/$name:dev" "$REPO/$(dockerfile_of "$name")" "$context" "$arg"
   rm -rf "$context"
-  stamp "image-$name" "$hash"
+  stamp "$STAMP-$name" "$hash"
 }
 
 in_layout() {
@@ -405,9 +390,9 @@ agents() {
 build_agent() {
   local hash
   hash=$(cat "$CACHE/stamps/agent-$1") || die "the files of $1 are not made (e2e/agents/files.sh)"
-  if fresh "image-agent-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
+  if fresh "$STAMP-agent-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
   bud "$2" "$REPO/docs/images/$1/Dockerfile" "$CACHE/agents/$1"
-  stamp "image-agent-$1" "$hash"
+  stamp "$STAMP-agent-$1" "$hash"
 }
 
 # long_model: the demo's model for prompts that are too long for it, or that have tools. It answers nonsense there, because its
@@ -418,7 +403,7 @@ long_model() {
   # As Qwen3's template switches reasoning off.
   off="{%- if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
   hash=$(hash_of "$model"/*.json "$model/model.safetensors" "$template" "$off")
-  if ! fresh image-long-model "$hash" || ! in_layout "$reference"; then
+  if ! fresh "$STAMP-long-model" "$hash" || ! in_layout "$reference"; then
     rm -rf "$context"
     mkdir -p "$context/model"
     cp "$model/generation_config.json" "$model/tokenizer.json" "$model/model.safetensors" "$context/model/"
@@ -428,7 +413,7 @@ long_model() {
     printf 'FROM scratch\nCOPY model/ /\n' > "$context/Dockerfile"
     bud "$reference" "$context/Dockerfile" "$context"
     rm -rf "$context"
-    stamp image-long-model "$hash"
+    stamp "$STAMP-long-model" "$hash"
     sweep
   fi
   if with_docker; then
@@ -458,10 +443,10 @@ engines() {
 build_files() {
   local hash
   hash=$(cat "$CACHE/stamps/$1") || die "the files of $2 are not made (e2e/engines/files.sh)"
-  hash=$(hash_of "$hash" "$3" "$(cat "$CACHE/stamps/image-base")")
-  if fresh "image-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
+  hash=$(hash_of "$hash" "$3" "$(cat "$CACHE/stamps/$STAMP-base")")
+  if fresh "$STAMP-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
   bud "$2" "$3" "$4" "BASE=$BASE"
-  stamp "image-$1" "$hash"
+  stamp "$STAMP-$1" "$hash"
 }
 
 # forget: deletes images whose name now belongs to a newer one. Only for a cluster without pods.
@@ -486,6 +471,7 @@ if [ "${1:-}" = pause ] && [ -n "$(images list -q name==grpo.dev/pause:1)" ]; th
 exec 9> "$CACHE/images.lock"
 flock 9
 make_layout
+mkdir -p "$LAYOUT/layers" "$CONTEXTS"
 case "${1:-}" in
   build) shift; build "$@" ;;
   import) shift; import "$@" ;;
@@ -499,6 +485,7 @@ case "${1:-}" in
   long-model) long_model ;;
   engines) engines ;;
   check) check ;;
+  stamp) cat "$CACHE/stamps/$STAMP-${2:?usage: images.sh stamp NAME}" ;;
   names) printf '%s\n' "${NAMES[@]}" ;;
-  *) sed -n '2,17p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
+  *) sed -n '2,18p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//'; exit 2 ;;
 esac

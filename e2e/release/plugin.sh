@@ -1,21 +1,9 @@
 #!/usr/bin/env bash
-# Makes the kubectl plugin's files of a release: an archive for this machine's processor, its checksum, and krew's
-# manifest.
-#   plugin.sh VERSION REPOSITORY-ADDRESS FOLDER
+# Makes the kubectl plugin's files of a release.
+#   plugin.sh archive FOLDER                       an archive for this machine's processor, and its checksum
+#   plugin.sh krew VERSION REPOSITORY-ADDRESS FOLDER   krew's manifest of all archives in FOLDER
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
-
-[ $# -eq 3 ] || die "usage: plugin.sh 0.1.0 https://example.com/team/grpo-operator dist"
-VERSION=$1
-ADDRESS=$2
-FOLDER=$3
-
-case "$(uname -m)" in
-  x86_64) ARCH=amd64 ;;
-  aarch64) ARCH=arm64 ;;
-  *) die "no release is made for $(uname -m)" ;;
-esac
-ARCHIVE="kubectl-grpo-linux-$ARCH.tar.gz"
 
 # Without glibc's shared objects, so that it runs on any Linux.
 build() {
@@ -23,18 +11,34 @@ build() {
 }
 
 archive() {
-  mkdir -p "$FOLDER"
-  tar -czf "$FOLDER/$ARCHIVE" -C "$REPO" LICENSE -C "$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-gnu/debug" kubectl-grpo
-  (cd "$FOLDER" && sha256sum "$ARCHIVE" > "$ARCHIVE.sha256")
-  note "$(du -h "$FOLDER/$ARCHIVE" | cut -f1)"
+  local folder=$1 archive
+  archive="kubectl-grpo-linux-$(processor).tar.gz"
+  mkdir -p "$folder"
+  tar -czf "$folder/$archive" -C "$REPO" LICENSE -C "$CARGO_TARGET_DIR/$(uname -m)-unknown-linux-gnu/debug" kubectl-grpo
+  (cd "$folder" && sha256sum "$archive" > "$archive.sha256")
+  note "$(du -h "$folder/$archive" | cut -f1)"
 }
 
 krew() {
-  sed -e "s|@VERSION@|$VERSION|; s|@ADDRESS@|$ADDRESS|; s|@ARCH@|$ARCH|; s|@ARCHIVE@|$ARCHIVE|" \
-    -e "s|@SHA256@|$(cut -d' ' -f1 "$FOLDER/$ARCHIVE.sha256")|" "$REPO/e2e/release/krew.yaml" > "$FOLDER/grpo.yaml"
+  local version=$1 address=$2 folder=$3 file processor
+  sed -e "s|@VERSION@|$version|; s|@ADDRESS@|$address|" "$REPO/e2e/release/krew.yaml" > "$folder/grpo.yaml"
+  for file in "$folder"/kubectl-grpo-linux-*.tar.gz; do
+    processor=$(basename "$file" .tar.gz)
+    cat << END
+  - selector: {matchLabels: {os: linux, arch: ${processor##*-}}}
+    uri: $address/releases/download/v$version/$(basename "$file")
+    sha256: $(cut -d' ' -f1 "$file.sha256")
+    bin: kubectl-grpo
+    files:
+    - {from: kubectl-grpo, to: .}
+    - {from: LICENSE, to: .}
+END
+  done >> "$folder/grpo.yaml"
 }
 
 . "$REPO/e2e/setup/env.sh"
-stage "plugin" build
-stage "archive" archive
-stage "krew manifest" krew
+case "${1:-} $#" in
+  "archive 2") stage "plugin" build; stage "archive" archive "$2" ;;
+  "krew 4") stage "krew manifest" krew "$2" "$3" "$4" ;;
+  *) die "usage: plugin.sh archive dist; plugin.sh krew 0.1.0 https://example.com/team/grpo-operator dist" ;;
+esac

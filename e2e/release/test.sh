@@ -43,7 +43,11 @@ test_of two_releases
 "$REPO/demo/prepare.sh"
 stage "registry" registry_program
 serve
-GRPO_PLAIN_HTTP=1 "$REPO/e2e/release/push.sh" "$REGISTRY/grpo" "$VERSION"
+# As the release workflow does, with one processor instead of two.
+export GRPO_PLAIN_HTTP=1
+"$REPO/e2e/release/push.sh" "$REGISTRY/grpo" "$VERSION" images
+"$REPO/e2e/release/join.sh" "$REGISTRY/grpo" "$VERSION" "$(processor)"
+"$REPO/e2e/release/push.sh" "$REGISTRY/grpo" "$VERSION" chart
 stage "operator removed" remove_operator
 stage "operator from the registry" install
 GRPO_RELEASE_IMAGES="$REGISTRY/grpo/" test_of a_run_with

@@ -12,6 +12,7 @@ COREDNS_VERSION=v1.14.7
 HELM_VERSION=v4.3.1
 KWOK_VERSION=v0.7.0
 VERSITYGW_VERSION=v1.8.0
+KUBERNETES=(kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet)
 export GOFLAGS=-buildvcs=false
 
 # build NAME CGO ARGUMENTS...: `go install` of the tools of modules/NAME, or of the module@version given last.
@@ -46,7 +47,8 @@ build_containerd() {
 # The parts of a control plane without nodes.
 control_plane() {
   stage etcd build_etcd
-  stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" tool
+  # Not `tool`: e2e/kind/parts.sh builds kubeadm, which only nodes of kind need.
+  stage kubernetes build kubernetes 0 -ldflags "$(kubernetes_flags)" "${KUBERNETES[@]/#/k8s.io/kubernetes/cmd/}"
   stage helm build helm 0 -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$HELM_VERSION"
 }
 

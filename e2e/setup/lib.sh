@@ -52,6 +52,15 @@ hash_of() {
   done | sha256sum | cut -c1-24
 }
 
+# processor: this machine's, as images and releases name it.
+processor() {
+  case "$(uname -m)" in
+    x86_64) echo amd64 ;;
+    aarch64) echo arm64 ;;
+    *) die "no release is made for $(uname -m)" ;;
+  esac
+}
+
 # fresh NAME HASH: true when the stamp NAME was last written with HASH.
 fresh() { [ "$(cat "$CACHE/stamps/$1" 2> /dev/null)" = "$2" ]; }
 

@@ -3,14 +3,13 @@
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
 use crate::support::gateway::Gateway;
-use crate::support::{Result, SOON, Scene, repository, rows};
+use crate::support::{Result, SOON, Scene, nodes, rows};
 use grpo_crds::SandboxPool;
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
-use std::process::Command;
 use std::time::Duration;
 
 /// A probe without a good result is repeated after 10, 20 and 40 s.
@@ -32,10 +31,12 @@ async fn until_shown(scene: &Scene, type_: &str, status: &str, limit: Duration) 
 }
 
 /// Blocks all traffic out of new pods, as a network plugin that enforces the pool's NetworkPolicy. Removed on drop.
-struct Firewall;
+struct Firewall {
+    nodes: Vec<String>,
+}
 
 const TABLE: &str = "grpo_e2e_isolation";
-/// The addresses of this cluster's pods.
+/// The addresses of the cluster's pods (`POD_CIDR` in e2e/cluster/lib.sh).
 const PODS: &str = "10.112.0.0/16";
 
 impl Firewall {
@@ -44,28 +45,24 @@ impl Firewall {
         let pods = pods.list(&ListParams::default()).await?;
         let known = pods.items.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone());
         let known = known.collect::<Vec<_>>().join(", ");
-        let firewall = Self;
+        let firewall = Self {
+            nodes: nodes::names(&scene.client).await?,
+        };
         let drop = format!("ct state new ip saddr {PODS} ip saddr != {{ {known} }} drop;");
         let chain = |name: &str| format!("chain {name} {{ type filter hook {name} priority -10; {drop} }}");
         let table = format!("table ip {TABLE} {{\n{}\n{}\n}}", chain("forward"), chain("input"));
-        enter(&["nft", &table])?;
+        for node in &firewall.nodes {
+            nodes::on(node, &["nft", &table])?;
+        }
         Ok(firewall)
     }
 }
 
 impl Drop for Firewall {
     fn drop(&mut self) {
-        let _ = enter(&["nft", "delete", "table", "ip", TABLE]);
-    }
-}
-
-fn enter(command: &[&str]) -> Result<()> {
-    let ran = Command::new(repository().join("e2e/cluster/enter.sh"))
-        .args(command)
-        .output()?;
-    match ran.status.success() {
-        true => Ok(()),
-        false => Err(format!("{command:?}: {}", String::from_utf8_lossy(&ran.stderr)).into()),
+        for node in &self.nodes {
+            let _ = nodes::on(node, &["nft", "delete", "table", "ip", TABLE]);
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod examples;
 mod faults;
 mod finetune;
 mod gateway;
+mod gpus;
 mod histories;
 mod isolation;
 mod judges;

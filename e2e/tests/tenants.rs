@@ -4,7 +4,7 @@
 //! The cluster that `make cluster` builds enforces no NetworkPolicy, so only tokens and rights hold here.
 //! Needs a cluster with images: `make test-tenants`.
 
-use crate::support::{RUN_LIMIT, Result, SOON, Scene, repository, small_run};
+use crate::support::{RUN_LIMIT, Result, SOON, Scene, nodes, small_run};
 use grpo_contracts::access::{Service, account};
 use grpo_crds::SandboxPool;
 use grpo_testing::cluster::token::service_token;
@@ -14,7 +14,6 @@ use k8s_openapi::api::rbac::v1::RoleBinding;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use std::process::Command;
 
 const MALLORY: &str = "mallory";
 const RUN: &str = "victim";
@@ -89,7 +88,7 @@ const LOOPBACK: [(&str, u16); 2] = [("driver", 8071), ("engine", 8001)];
 
 /// The answer's code, asked from within the cluster's network.
 fn ask_over_network(method: &str, address: &str, path: &str, token: Option<&str>) -> Result<String> {
-    let mut command = Command::new(repository().join("e2e/cluster/enter.sh"));
+    let mut command = nodes::command(nodes::LOCAL);
     command.args(["curl", "--silent", "--max-time", "10", "--output", "/dev/null"]);
     command.args(["--write-out", "%{http_code}", "--request", method]);
     command.args(["--header", "content-type: application/json", "--data", "{}"]);

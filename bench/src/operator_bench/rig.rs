@@ -52,10 +52,15 @@ impl Rig {
 
     /// Starts an operator. Two concurrent operators need two accounts, which the audit log tells apart.
     pub fn operator(&self, account: usize) -> Result<Operator, RigError> {
+        self.operator_with(account, &[])
+    }
+
+    /// The same with more flags.
+    pub fn operator_with(&self, account: usize, more: &[&str]) -> Result<Operator, RigError> {
         let account = OPERATORS[account % OPERATORS.len()];
         let user = self.plane.user(account)?;
         let port = grpo_testing::control_plane::free_port()?;
-        let flags = [
+        let mut flags = vec![
             format!("--listen=127.0.0.1:{port}"),
             format!("--lease-namespace={SYSTEM}"),
             format!("--lease-name={LEASE}"),
@@ -64,9 +69,10 @@ impl Rig {
             // The examples use fields of later versions; here nothing runs them.
             "--admit-unsupported".to_owned(),
         ];
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let environment = vec![("KUBECONFIG".to_owned(), user.kubeconfig.display().to_string())];
         let operator = grpo_testing::program("grpo-operator").ok_or(RigError::NoOperator)?;
-        let part = Part::start_with(account, &operator, flags.into(), environment, self.plane.folder())?;
+        let part = Part::start_with(account, &operator, flags, environment, self.plane.folder())?;
         Ok(Operator {
             part,
             account,

@@ -1,4 +1,5 @@
-//! Figures of several ranks: 5, that they compute the same as one rank, and 9, the cost of sharding.
+//! Figures of several ranks: 5, that they compute the same as one rank, 6, their memory, 7, that of waves of
+//! micro-batches, and 9, the cost of sharding.
 
 use std::path::Path;
 
@@ -32,6 +33,8 @@ fn how(data: u32, sequence: u32, node: Option<u32>) -> How {
         steps: 1,
         without_collectives: false,
         memory: false,
+        copies: 1,
+        wave_copies: None,
         gradients: None,
     }
 }
@@ -168,6 +171,64 @@ pub fn memory(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
         }
     }
     Ok(rows)
+}
+
+/// Figure 7: the peak bytes of a step with 64 times the tokens of one wave beside those of that wave, and its loss and
+/// gradients beside those of a step whose micro-batches go through the blocks all at once.
+pub fn waves(folder: &Path, short: bool) -> Result<Vec<Row>, Failure> {
+    const TIMES: usize = 64;
+    let at = folder.join("7-waves");
+    prepare_model(&at, &geometry(Case::Group, short), Case::Group, short)?;
+    let with = |copies: usize, wave: usize, gradients: Option<&Path>| How {
+        keep: 0,
+        budget: if short { 40 } else { 800 },
+        memory: gradients.is_none(),
+        copies,
+        wave_copies: Some(wave),
+        gradients: gradients.map(Path::to_path_buf),
+        ..how(1, 1, None)
+    };
+    let peak = |copies| -> Result<f64, Failure> {
+        let bytes = run(&at, &with(copies, 1, None))?[0].peak_bytes;
+        eprintln!("{copies} times the tokens of a wave: {} MiB", bytes >> 20);
+        Ok(bytes as f64)
+    };
+    let (one, many) = (peak(1)?, peak(TIMES)?);
+    let gradients = |wave, name: &str| -> Result<_, Failure> {
+        let path = at.join(name);
+        let said = run(&at, &with(TIMES, wave, Some(&path)))?;
+        Ok((path, said[0].loss))
+    };
+    let (in_waves, loss) = gradients(1, "waves.json")?;
+    let (at_once, whole) = gradients(TIMES, "once.json")?;
+    let apart = distances(&in_waves, &at_once)?.into_iter().map(|(_, apart)| apart);
+    let row = |what: &str, value, bar| {
+        Row::significant(
+            format!("7: {TIMES} times the tokens of a wave, {what}"),
+            value,
+            "",
+            Some(bar),
+        )
+    };
+    // In the short variant, a wave's inputs are less than the rows themselves.
+    let peak = Row::significant(
+        format!("7: {TIMES} times the tokens of a wave, peak bytes"),
+        many / f64::from(1 << 20),
+        "MiB",
+        None,
+    );
+    let ratio = row("peak bytes / those of one wave", many / one, "<= 1.1");
+    Ok(vec![
+        peak.beside("one wave", one / f64::from(1 << 20)),
+        if short { Row { bar: None, ..ratio } } else { ratio },
+        row("largest distance of a gradient", apart.fold(0.0, f64::max), "<= 1e-5").beside("all at once", 0.0),
+        row(
+            "distance of the loss",
+            (loss - whole).abs() / whole.abs().max(1e-12),
+            "<= 1e-5",
+        )
+        .beside("all at once", 0.0),
+    ])
 }
 
 /// Figure 9: two ranks beside the same two ranks without communication.

@@ -15,7 +15,7 @@ use crate::step::{Said, compare};
 #[derive(Args)]
 pub struct Flags {
     /// 1: one group. 2: turns, append-only and trimmed. 5: several ranks beside one. 6: memory, estimated and counted.
-    /// 9: what sharding costs.
+    /// 7: memory of waves. 9: what sharding costs.
     #[arg(long, value_delimiter = ',', default_value = "1,2")]
     figures: Vec<u8>,
     /// Of every trainer.
@@ -86,8 +86,9 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
             .concat(),
             5 => division::equivalence(&bench.folder, flags.short)?,
             6 => division::memory(&bench.folder, flags.short)?,
+            7 => division::waves(&bench.folder, flags.short)?,
             9 => division::cost(&bench.folder, flags.short, flags.rounds)?,
-            other => return Err(format!("figure {other} is not measured here; 1, 2, 5, 6 and 9 are").into()),
+            other => return Err(format!("figure {other} is not measured here; 1, 2, 5, 6, 7 and 9 are").into()),
         };
         for row in &rows {
             met &= row.meets_its_bar();

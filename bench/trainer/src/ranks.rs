@@ -54,6 +54,12 @@ pub struct How {
     /// Count the bytes of tensors.
     #[arg(long)]
     pub memory: bool,
+    /// How many times as many rows: the folder's, each copy with other tokens, so that copies share nothing.
+    #[arg(long, default_value_t = 1)]
+    pub copies: usize,
+    /// Micro-batches go through the blocks in waves whose inputs are those of so many copies.
+    #[arg(long)]
+    pub wave_copies: Option<usize>,
     /// Rank 0 writes the gradients of the folder's weights there, and no step is taken.
     #[arg(long)]
     pub gradients: Option<PathBuf>,
@@ -68,6 +74,10 @@ impl How {
         put("keep", self.keep.to_string());
         put("budget", self.budget.to_string());
         put("steps", self.steps.to_string());
+        put("copies", self.copies.to_string());
+        if let Some(copies) = self.wave_copies {
+            put("wave-copies", copies.to_string());
+        }
         if let Some(node) = self.node {
             put("node", node.to_string());
         }
@@ -158,6 +168,11 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
     }
     model.activation_bytes = how.keep << 20;
     let rows = read_rows(folder)?;
+    if let Some(copies) = how.wave_copies {
+        let wave = copied(&rows, copies, &model.config);
+        model.input_bytes = model.input_bytes_of(&micro_batches(&model, &wave, how.budget)?);
+    }
+    let rows = copied(&rows, how.copies, &model.config);
     let mut said = Said::default();
     if let Some(path) = &how.gradients {
         let (gradients, loss) = gradients(&model, &rows, how.budget)?;
@@ -184,12 +199,34 @@ pub fn rank(folder: &Path, how: &How) -> Result<Said, Failure> {
     Ok(said)
 }
 
+/// The rows so many times, with other tokens in each copy: equal ones would be computed once.
+fn copied(rows: &[TrainRow], copies: usize, config: &Config) -> Vec<TrainRow> {
+    let vocabulary = config.vocab_size as u32;
+    let shifted = |copy: usize| {
+        rows.iter().cloned().map(move |mut row| {
+            for token in &mut row.tokens {
+                *token = (*token + copy as u32) % vocabulary;
+            }
+            row.sequence += copy * rows.len();
+            row
+        })
+    };
+    (0..copies).flat_map(shifted).collect()
+}
+
+/// This rank's micro-batches of these rows.
+fn micro_batches(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<Vec<MicroBatch>, TrainError> {
+    let (groups, own) = model.data_parallel();
+    let packing = pack(rows, budget, groups, &Cost::of(&model.config));
+    packing.ranks[own]
+        .iter()
+        .map(|pack| model.micro_batch(pack, rows))
+        .collect()
+}
+
 /// The estimated memory of the step.
 fn estimate(model: &Sharded, dims: ParallelDims, rows: &[TrainRow], how: &How) -> Result<Estimate, Failure> {
-    let (groups, own) = model.data_parallel();
-    let packing = pack(rows, how.budget, groups, &Cost::of(&model.config));
-    let batches = packing.ranks[own].iter().map(|pack| model.micro_batch(pack, rows));
-    let batches = batches.collect::<Result<Vec<MicroBatch>, _>>()?;
+    let batches = micro_batches(model, rows, how.budget)?;
     let load = Load {
         tokens: batches.iter().map(|batch| batch.tokens() as u64).collect(),
         trained: batches
@@ -221,12 +258,7 @@ fn step(model: &mut Sharded, rows: &[TrainRow], budget: usize) -> Result<f64, Fa
 
 /// Gradients of the policy loss, summed over tokens, from the rows to this rank's parts.
 fn gradients(model: &Sharded, rows: &[TrainRow], budget: usize) -> Result<(Vec<Tensor>, f64), Failure> {
-    let (groups, own) = model.data_parallel();
-    let packing = pack(rows, budget, groups, &Cost::of(&model.config));
-    let batches: Vec<MicroBatch> = packing.ranks[own]
-        .iter()
-        .map(|pack| model.micro_batch(pack, rows))
-        .collect::<Result<_, TrainError>>()?;
+    let batches = micro_batches(model, rows, budget)?;
     Ok(model.gradients(&batches, &mut |batch, logprobs, _| {
         let of = |(row, token): &(usize, usize)| -rows[*row].advantage * f64::from(rows[*row].weights[*token]);
         let weights: Vec<f64> = batch.trained.iter().map(of).collect();

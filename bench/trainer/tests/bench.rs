@@ -33,12 +33,12 @@ fn the_bench_in_small_finds_shared_and_unshared_steps_to_be_the_same() {
     }
 }
 
-/// Figures 5, 6 and 9 in small: each is of processes that meet on the loopback.
+/// Figures 5, 6, 7 and 9 in small: each is of processes that meet on the loopback.
 #[test]
 fn several_ranks_compute_what_one_does_however_they_divide_it() {
     let folder = tempfile::tempdir().unwrap();
     let ran = Command::new(env!("CARGO_BIN_EXE_grpo-bench-trainer"))
-        .args(["bench", "--short", "--rounds", "1", "--figures", "5,6,9"])
+        .args(["bench", "--short", "--rounds", "1", "--figures", "5,6,7,9"])
         .arg("--folder")
         .arg(folder.path())
         .arg("--out")
@@ -50,6 +50,7 @@ fn several_ranks_compute_what_one_does_however_they_divide_it() {
     for words in [
         "2 data parallel x 2 sequence parallel, sharded over groups of 2, fp64",
         "off by",
+        "64 times the tokens of a wave, peak bytes",
         "cost of sharding",
     ] {
         assert!(said.contains(words), "{said}");

@@ -109,7 +109,7 @@ pub enum Shard {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TrainerNetwork {
-    /// RDMA devices of each pod. The container may then lock memory (`IPC_LOCK`). Left out: TCP.
+    /// RDMA devices of each pod. The container runtime must not limit locked memory. Left out: TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rdma: Option<Rdma>,
     /// Network interface of the pods that NCCL and Gloo use, for example `eth0`. Default: the one of the pods' address.

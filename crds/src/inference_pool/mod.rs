@@ -300,7 +300,7 @@ pub struct ModelCache {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 512), regex(pattern = r"^/[A-Za-z0-9]"))]
     pub host_path: Option<String>,
-    /// A scratch volume of each pod, not larger than this.
+    /// A scratch volume of each pod, not larger than this. The pod requests so much disk of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_limit: Option<Quantity>,
 }
@@ -309,9 +309,9 @@ pub struct ModelCache {
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightsCache {
-    /// Largest size. While the next version comes, two versions and their deltas are on it: `kubectl grpo plan` adds
-    /// them up. The kubelet evicts a replica that has more on its disk; a full volume in memory delays the version, and
-    /// the replica keeps serving.
+    /// Largest size. The pod requests so much of its node. While the next version comes, two versions and their deltas
+    /// are on it: `kubectl grpo plan` adds them up. The kubelet evicts a replica that has more on its disk; a full
+    /// volume in memory delays the version, and the replica keeps serving.
     pub size_limit: Quantity,
     /// Memory: a file system in the node's memory, from which engines load faster than from most disks. The agent's
     /// container requests the memory.

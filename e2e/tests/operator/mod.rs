@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod nodes;
 mod ownership;
 mod refusals;
 mod rest;

@@ -241,3 +241,49 @@ async fn what_is_taken_out_of_a_pools_spec_is_taken_out_of_what_was_made_of_it()
     }
     Ok(())
 }
+
+/// The pools of a run are its own: a change by another client is undone as soon as it is seen, and a pool that is
+/// deleted is made again.
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
+async fn a_change_to_a_runs_own_pools_is_undone_at_once() -> Result<()> {
+    let (_plane, client, _operator) = start().await?;
+    ask(&client, Verb::Create, &run_called("own", TEAM), false).await?;
+    let pools = [
+        ("SandboxPool", "max", json!(63)),
+        ("InferencePool", "replicas", json!(7)),
+    ];
+    for (kind, field, other) in pools {
+        let pool = object("grpo.dev/v1alpha1", kind, "own");
+        let shown = async || get(&client, &pool).await.map_err(|refusal| refusal.to_string());
+        let before = until(SOON, kind, async || shown().await).await?;
+        assert_ne!(before["spec"][field], other);
+        // The operator writes the status meanwhile, so the version that was read may be outdated at the write.
+        until(SOON, "the pool to be changed", async || {
+            let changed = merged(&shown().await?, &json!({"spec": {field: other}}));
+            let written = ask(&client, Verb::Replace, &changed, false).await;
+            written.map(drop).map_err(|refusal| refusal.to_string())
+        })
+        .await?;
+        until(SOON, "the run's own value", async || {
+            let there = shown().await?;
+            if there["spec"][field] == before["spec"][field] {
+                Ok(())
+            } else {
+                Err(there["spec"].to_string())
+            }
+        })
+        .await?;
+        ask(&client, Verb::Delete, &pool, false).await?;
+        until(SOON, "the pool anew", async || {
+            let there = shown().await?;
+            if there["metadata"]["uid"] == before["metadata"]["uid"] {
+                Err(there["metadata"].to_string())
+            } else {
+                Ok(())
+            }
+        })
+        .await?;
+    }
+    Ok(())
+}

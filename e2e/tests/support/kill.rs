@@ -3,13 +3,12 @@
 //! The first process of a container cannot be killed that way from inside the container, so the test calls the node's
 //! container runtime.
 
-use super::{Result, SOON, Scene, repository};
+use super::{Result, SOON, Scene, nodes};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Api;
 use kube::runtime::watcher;
-use std::process::Command;
 
 /// A running container.
 #[derive(Clone, Debug)]
@@ -47,23 +46,9 @@ impl Victim {
             "SIGKILL",
             &self.id,
         ];
-        let local = repository().join("e2e/cluster/enter.sh");
-        let out = if self.node == "grpo-node" {
-            Command::new(local).args(ctr).output()?
-        } else {
-            Command::new("docker").args(["exec", &self.node]).args(ctr).output()?
-        };
-        if out.status.success() {
-            Ok(())
-        } else {
-            Err(format!(
-                "killing {} of pod {}: {}",
-                self.container,
-                self.pod,
-                String::from_utf8_lossy(&out.stderr)
-            )
-            .into())
-        }
+        let ran = nodes::on(&self.node, &ctr);
+        ran.map(drop)
+            .map_err(|error| format!("killing {} of pod {}: {error}", self.container, self.pod).into())
     }
 }
 

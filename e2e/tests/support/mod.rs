@@ -9,6 +9,7 @@ pub mod gateway;
 pub mod helm;
 pub mod hub;
 pub mod kill;
+pub mod nodes;
 pub mod outage;
 pub mod plugin;
 pub mod recorder;

@@ -2,6 +2,7 @@
 //!
 //! Only on the local cluster without a container engine, because its scripts stop parts of it.
 
+use super::nodes::{self, LOCAL};
 use super::{Result, repository};
 use std::process::Command;
 use std::time::Duration;
@@ -36,8 +37,8 @@ impl HiddenImages {
     /// Also hides images that have arrived since.
     pub fn hide() -> Result<Self> {
         let hidden = Self(());
-        script("enter.sh", &["bash", "-ec", HIDE, "hide", HIDDEN])?;
-        let still = script("enter.sh", &["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])?;
+        nodes::on(LOCAL, &["bash", "-ec", HIDE, "hide", HIDDEN])?;
+        let still = nodes::on(LOCAL, &["ctr", "--namespace", "k8s.io", "images", "ls", "-q"])?;
         match still.lines().any(|image| image.starts_with(HIDDEN)) {
             true => Ok(hidden),
             false => Err("the node has no image that could be hidden".into()),
@@ -46,7 +47,7 @@ impl HiddenImages {
 
     /// Restores the names of images, also those that a killed test left hidden.
     pub fn show() -> Result<()> {
-        script("enter.sh", &["bash", "-ec", SHOW, "show", HIDDEN]).map(drop)
+        nodes::on(LOCAL, &["bash", "-ec", SHOW, "show", HIDDEN]).map(drop)
     }
 }
 

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
+    admission::facts::VolumeTerms,
     desired_object::{DesiredObject, Owner},
     grpo_run::{
         self,
@@ -155,7 +156,7 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
         judge: None,
         sandboxes: None,
         store,
-        store_terms: Vec::new(),
+        volumes: VolumeTerms::new(),
         gpu_memory: around.gpu_memory,
         verdict: None,
         quota: None,

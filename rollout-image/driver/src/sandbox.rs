@@ -334,6 +334,11 @@ impl Gateway {
                 }
                 Err(refusal) => {
                     refused(Some(refusal.text()));
+                    // The pool is full, of this run's sandboxes too: a place becomes free when an episode ends, of this
+                    // run or of another that shares the pool.
+                    if refusal.code() == Some(ErrorCode::QueueDeadline) && self.queue.holds_some() {
+                        away.progress();
+                    }
                     (refusal, &mut away)
                 }
             };

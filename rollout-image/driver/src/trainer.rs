@@ -1,7 +1,9 @@
 //! The client of the trainer: asks for a step until it is done, whichever process restarts in between.
 //!
 //! Patience measures how long nothing happened: each replayed step, new attempt or change of phase restarts the time,
-//! and a running step takes as long as the trainer's own deadlines allow.
+//! and a running step takes as long as the trainer's own deadlines allow. A trainer that answers and makes no progress
+//! ends the run. One that does not answer ends only this attempt: its pods may wait for nodes, which no run is to blame
+//! for.
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
@@ -39,6 +41,8 @@ enum Asked {
     Running,
     /// Nothing final, with the reason.
     NotYet(String),
+    /// No answer, with the error.
+    Silent(String),
     Failed(String),
 }
 
@@ -84,6 +88,7 @@ impl TrainerClient {
             if let Ok(state) = &state {
                 see(state, &mut last_seen, &mut retry);
             }
+            let answers = state.is_ok();
             let why = match state {
                 Ok(state) if matches!(state.phase, TrainerPhase::Idle | TrainerPhase::Stepping) => {
                     note.send_replace(None);
@@ -95,9 +100,9 @@ impl TrainerClient {
                     state.step,
                     said(&state.error)
                 ),
-                Err(error) => format!("the trainer does not answer: {error}"),
+                Err(error) => silence(&error),
             };
-            self.wait(&mut retry, &why, note).await?;
+            self.wait(&mut retry, &why, answers, note).await?;
         }
     }
 
@@ -113,7 +118,9 @@ impl TrainerClient {
         let mut failures = 0;
         let mut last_seen = None;
         loop {
-            let why = match self.ask(k, request, &mut last_seen, &mut retry).await {
+            let asked = self.ask(k, request, &mut last_seen, &mut retry).await;
+            let answers = !matches!(asked, Asked::Silent(_));
+            let why = match asked {
                 Asked::Done(state) => {
                     note.send_replace(None);
                     return Ok(*state);
@@ -122,7 +129,7 @@ impl TrainerClient {
                     retry.progress();
                     format!("step {k} is under way")
                 }
-                Asked::NotYet(why) => why,
+                Asked::NotYet(why) | Asked::Silent(why) => why,
                 Asked::Failed(error) => {
                     failures += 1;
                     if failures >= FAILED_STEPS {
@@ -134,7 +141,7 @@ impl TrainerClient {
                     format!("step {k} failed: {error}")
                 }
             };
-            self.wait(&mut retry, &why, note).await?;
+            self.wait(&mut retry, &why, answers, note).await?;
         }
     }
 
@@ -147,7 +154,7 @@ impl TrainerClient {
     ) -> Asked {
         let state = match self.state().await {
             Ok(state) => state,
-            Err(error) => return Asked::NotYet(format!("the trainer does not answer: {error}")),
+            Err(error) => return Asked::Silent(silence(&error)),
         };
         see(&state, last_seen, retry);
         if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
@@ -200,6 +207,7 @@ impl TrainerClient {
         &self,
         retry: &mut Retry,
         why: &str,
+        answers: bool,
         note: &watch::Sender<Option<String>>,
     ) -> Result<(), DriverError> {
         note.send_if_modified(|note| {
@@ -212,7 +220,10 @@ impl TrainerClient {
                 "nothing happened at the trainer at {} for {:?}; {why}",
                 self.url, ended.within
             );
-            TerminalFault::new(Reason::TrainerUnavailable, message).into()
+            match answers {
+                true => TerminalFault::new(Reason::TrainerUnavailable, message).into(),
+                false => DriverError::Other(message),
+            }
         })
     }
 }
@@ -261,6 +272,10 @@ async fn successful(answer: reqwest::Response) -> Result<reqwest::Response, Stri
             Err(format!("the trainer answers {status}: {words}"))
         }
     }
+}
+
+fn silence(error: &str) -> String {
+    format!("the trainer does not answer: {error}")
 }
 
 fn said(error: &Option<String>) -> String {

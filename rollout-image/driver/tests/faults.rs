@@ -332,6 +332,32 @@ async fn a_trainer_that_replays_for_longer_than_the_patience_is_waited_for() {
     );
 }
 
+/// Defect 8: the trainer's pods wait for a node, and the run is not to blame.
+#[tokio::test]
+async fn a_trainer_that_never_answers_ends_the_attempt_and_not_the_run() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let trainer = TrainerClient::new(format!("http://{closed}"), Duration::from_millis(1300)).unwrap();
+    let note = watch::channel(None).0;
+    let request = StepRequest {
+        batch: paths::batch(1),
+        sha256: String::new(),
+        checkpoint: None,
+    };
+    for ended in [
+        trainer.ready(&note).await.map(drop),
+        trainer.step(1, &request, &note).await.map(drop),
+    ] {
+        let ended = ended.unwrap_err();
+        assert!(
+            matches!(&ended, DriverError::Other(message) if message.contains("does not answer")),
+            "{ended}"
+        );
+    }
+}
+
 /// Defect 8: the trainer's own deadlines limit the time of a step.
 #[tokio::test]
 async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {

@@ -67,6 +67,16 @@ impl Sharded {
         }
     }
 
+    /// A unit as it is published, on rank 0. The others send their parts, and neither copy the unit to the host nor
+    /// merge an adapter into it. Every rank must call it.
+    pub fn published_unit(&self, adapter: bool, index: usize) -> Result<Option<(Unit, Vec<Tensor>)>, TrainError> {
+        match (self.group.rank(), adapter) {
+            (0, true) => self.adapter(index).map(Some),
+            (0, false) => self.unit(index).map(Some),
+            _ => self.send_masters(index).map(|()| None),
+        }
+    }
+
     /// Gives the values of the published tensors to `take` on rank 0: name and shape of a tensor, and its next values,
     /// at most [`PIECE`]. Tensors come in the order of [`Sharded::published_tensors`]. All ranks hold one unit at a
     /// time. Every rank must call it.
@@ -77,13 +87,9 @@ impl Sharded {
     ) -> Result<(), TrainError> {
         let mut values = Vec::new();
         for index in 0..self.shards.len() {
-            let (unit, tensors) = match adapter {
-                true => self.adapter(index)?,
-                false => self.unit(index)?,
-            };
-            if self.group.rank() != 0 {
+            let Some((unit, tensors)) = self.published_unit(adapter, index)? else {
                 continue;
-            }
+            };
             for ((name, shape), tensor) in unit.tensors.iter().zip(tensors) {
                 let (tensor, whole) = (tensor.reshape([-1]), tensor.numel());
                 for at in (0..whole).step_by(PIECE) {

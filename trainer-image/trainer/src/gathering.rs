@@ -32,6 +32,14 @@ impl Sharded {
         Ok(wait_for(self.compute.device, on_host))
     }
 
+    /// Takes part in another rank's [`Sharded::gather_masters`].
+    pub(crate) fn send_masters(&self, index: usize) -> Result<(), TrainError> {
+        let whole = self.start_gather_of(self.start_prefetch(index)?, Kind::Float)?.wait()?;
+        // On a GPU the collective may still run: its memory must not be given back before.
+        wait_for(self.compute.device, || drop(whole));
+        Ok(())
+    }
+
     /// Units in this order, of which the next `ahead` are gathered while one is used.
     pub(crate) fn units_in(
         &self,

@@ -21,6 +21,7 @@ pub mod gradients;
 pub mod grpo;
 pub mod initial;
 pub mod launch;
+pub mod locked_memory;
 pub mod loss_fn;
 pub mod losses;
 pub mod memory;

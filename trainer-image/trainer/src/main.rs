@@ -20,6 +20,7 @@ use grpo_trainer::export::{self, Form, Options};
 use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::launch::{self, Ranks};
+use grpo_trainer::locked_memory;
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::TrainerStore;
@@ -117,6 +118,7 @@ fn main() {
 /// Starts the pod's ranks if the pod has several and this process is not a rank; otherwise runs the command.
 fn begin(command: Command) -> Result<(), TrainError> {
     if let Command::Serve { launcher, .. } = &command {
+        locked_memory::check()?;
         let count = number("LOCAL_WORLD_SIZE", Some(1))?;
         match launcher {
             Some(launcher) => launch::end_with(*launcher)?,

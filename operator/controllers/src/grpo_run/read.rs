@@ -5,7 +5,7 @@ use grpo_crds::{
     grpo_run::{AccessMode, Phase},
 };
 use grpo_operator_core::{
-    admission::whole,
+    admission::{facts::VolumeTerms, whole},
     desired_object::Owner,
     grpo_run::{
         observation::{RunObservation, StoreVolume},
@@ -61,7 +61,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         judge: None,
         sandboxes: None,
         store: StoreVolume::Missing,
-        store_terms: Vec::new(),
+        volumes: VolumeTerms::new(),
         gpu_memory: context.admission.gpu_memory(),
         verdict: context.admission.verdict(&owner.uid),
         quota: None,
@@ -71,7 +71,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         run: run.clone(),
         owner,
     };
-    (read.store, read.store_terms) = store(&read, context).await?;
+    (read.store, read.volumes) = volumes(&read, context).await?;
     if !read.has_begun() {
         read.missing = missing(&read, context).await?;
     }
@@ -161,6 +161,24 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
         }
     }
     Ok(missing)
+}
+
+/// The kind of the store's volume, and the node requirements of all volumes of the run's pods. Only admission needs the
+/// latter, and only until it has admitted the run.
+async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolume, VolumeTerms), Error> {
+    let (volume, terms) = store(read, context).await?;
+    let mut volumes = VolumeTerms::new();
+    volumes.extend(read.store_claim().map(|claim| (claim, terms)));
+    let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
+    if !admitted && context.admission.sees_nodes() {
+        for claim in read.named_claims() {
+            let found: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &claim).await?;
+            if let Some(bound) = found.and_then(|found| found.spec?.volume_name) {
+                volumes.insert(claim, context.cluster.volume_terms(&bound).await?);
+            }
+        }
+    }
+    Ok((volume, volumes))
 }
 
 /// The kind of the store's volume, and the volume's node requirements. A volume that does not exist yet has none, even

@@ -21,7 +21,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{
     facts::{Candidate, HOSTNAME, Member, PodNeeds},
-    fit::{Budget, Capacity, StorePlace, place},
+    fit::{Budget, Capacity, VolumePlaces, place},
     history::{Lifted, lift},
     messages,
     scale_up::{ask_for_nodes, reserve},
@@ -201,7 +201,7 @@ fn begin(
         // Without known nodes everything fits, so `capacity` is set here.
         return messages::does_not_fit(
             &run.gated,
-            &run.run.store_terms,
+            &run.run.volumes,
             capacity,
             snapshot.nodes.unwrap_or_default(),
             budget,
@@ -255,7 +255,7 @@ fn complete_again(
     }
     messages::does_not_fit(
         &left,
-        &run.run.store_terms,
+        &run.run.volumes,
         capacity.as_ref(),
         snapshot.nodes.unwrap_or_default(),
         budget,
@@ -333,11 +333,11 @@ fn places(
         .iter()
         .find(|pod| pod.member.as_ref().is_some_and(|member| member.together))
         .and_then(|pod| pod.node.as_deref());
-    let store = StorePlace {
+    let volumes = VolumePlaces {
         node: with_store,
-        terms: &run.run.store_terms,
+        terms: Some(&run.run.volumes),
     };
-    let nodes = place(capacity, pods, store, budget)?;
+    let nodes = place(capacity, pods, volumes, budget)?;
     let host = |node: &str| {
         let (facts, _) = capacity.nodes.iter().find(|(facts, _)| facts.name == node)?;
         facts.labels.get(HOSTNAME).cloned()

@@ -74,6 +74,8 @@ pub struct Member {
     pub selector: Arc<BTreeMap<String, String>>,
     /// Required node affinity: any of the terms.
     pub terms: Vec<NodeSelectorTerm>,
+    /// PersistentVolumeClaims that the pod mounts.
+    pub claims: Vec<String>,
     /// Names of nodes that the pod prefers to avoid.
     pub avoids: Vec<String>,
     pub tolerations: Arc<Vec<Toleration>>,
@@ -121,6 +123,12 @@ impl NodeFacts {
                 .taints
                 .iter()
                 .all(|taint| pod.tolerations.iter().any(|toleration| tolerates(toleration, taint)))
+    }
+
+    /// Whether all volumes that the pod mounts can be reached from here.
+    pub fn reaches(&self, pod: &Member, volumes: &VolumeTerms) -> bool {
+        let mut terms = pod.claims.iter().filter_map(|claim| volumes.get(claim));
+        terms.all(|terms| self.is_one_of(terms))
     }
 
     /// Whether the node matches any of the terms, or there are no terms.
@@ -247,12 +255,19 @@ impl Member {
                 .and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref())
                 .map(|required| required.node_selector_terms.clone())
                 .unwrap_or_default(),
+            claims: claims(spec),
             avoids: avoided_nodes(&affinity),
             tolerations: spec.tolerations.clone().unwrap_or_default().into(),
             together: is_with_its_store(&affinity),
             beyond_us: is_beyond_us(spec, &affinity),
         }
     }
+}
+
+fn claims(spec: &PodSpec) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    let claims = volumes.filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.map(|claim| claim.claim_name.clone()).collect()
 }
 
 /// Nodes that a preferred node affinity excludes by name.
@@ -432,9 +447,13 @@ pub struct Candidate {
     pub unclaimed: bool,
     /// Number of pods of each role in the complete run.
     pub whole: BTreeMap<&'static str, u32>,
-    /// Node requirements of the store's volume: any of the terms. Empty: no requirement.
-    pub store_terms: Vec<NodeSelectorTerm>,
+    /// Node requirements of the volumes that its pods mount.
+    pub volumes: VolumeTerms,
 }
+
+/// Node requirements of volumes, by the claim that is bound to each: any of the terms. A claim without an entry has no
+/// requirement: its volume may be reached from every node, or does not exist yet.
+pub type VolumeTerms = BTreeMap<String, Vec<NodeSelectorTerm>>;
 
 impl Candidate {
     /// Whether a pod that names the run belongs to it: in the run's namespace, controlled by the run or by the run's

@@ -6,10 +6,7 @@
 
 use std::{cmp::Reverse, sync::Arc};
 
-use k8s_openapi::api::core::v1::NodeSelectorTerm;
-
-use super::facts::{Amounts, Member, NodeFacts, PodNeeds, add};
-use crate::names::role;
+use super::facts::{Amounts, Member, NodeFacts, PodNeeds, VolumeTerms, add};
 
 /// Maximum tries of one search, and of all searches of one decision together.
 const TRIES: usize = 20_000;
@@ -34,13 +31,13 @@ pub struct Capacity<'a> {
     pub nodes: Vec<(&'a NodeFacts, Amounts)>,
 }
 
-/// Where pods that mount a run's store must go.
+/// Where pods that mount a run's volumes must go.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StorePlace<'a> {
-    /// The node of bound pods that share the volume.
+pub struct VolumePlaces<'a> {
+    /// The node of bound pods that share the store's volume.
     pub node: Option<&'a str>,
-    /// Node requirements of the volume: any of the terms. Empty: no requirement.
-    pub terms: &'a [NodeSelectorTerm],
+    /// Node requirements of all volumes. `None`: no requirement.
+    pub terms: Option<&'a VolumeTerms>,
 }
 
 /// Pods that go onto one node together: usually one.
@@ -96,17 +93,17 @@ impl<'a> Capacity<'a> {
 pub fn place(
     capacity: &Capacity<'_>,
     pods: &[&PodNeeds],
-    store: StorePlace<'_>,
+    volumes: VolumePlaces<'_>,
     budget: &mut Budget,
 ) -> Option<Vec<Arc<str>>> {
-    let items = items(pods, store.node);
+    let items = items(pods, volumes.node);
     let of_nodes = |is: &dyn Fn(&NodeFacts, &Item<'_>) -> bool| -> Vec<Vec<bool>> {
         let nodes = capacity.nodes.iter();
         nodes
             .map(|(node, _)| items.iter().map(|item| is(node, item)).collect())
             .collect()
     };
-    let admitted = of_nodes(&|node, item| is_admitted(node, item, pods, store.terms));
+    let admitted = of_nodes(&|node, item| is_admitted(node, item, pods, volumes.terms));
     let avoided = of_nodes(&|node, item| is_avoided(node, item, pods));
     let mut search = Search {
         free: capacity.nodes.iter().map(|(_, free)| free.clone()).collect(),
@@ -169,10 +166,9 @@ fn size(needs: &Amounts) -> (i64, i64, i64, i64) {
     (of(GPU), others, of("cpu"), of("memory"))
 }
 
-fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds], of_store: &[NodeSelectorTerm]) -> bool {
-    // Engines do not mount the store.
-    let reaches_store = |member: &Member| member.role == role::ENGINE || node.is_one_of(of_store);
-    let admits = |member: &Member| node.admits(member) && reaches_store(member);
+fn is_admitted(node: &NodeFacts, item: &Item<'_>, pods: &[&PodNeeds], volumes: Option<&VolumeTerms>) -> bool {
+    let reaches = |member: &Member| volumes.is_none_or(|volumes| node.reaches(member, volumes));
+    let admits = |member: &Member| node.admits(member) && reaches(member);
     item.only.is_none_or(|only| only == node.name)
         && item
             .pods

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use grpo_contracts::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
 use super::{
-    facts::{Candidate, NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, GPU, StorePlace, place},
+    facts::{Candidate, NodeFacts, PodNeeds, VolumeTerms},
+    fit::{Budget, Capacity, GPU, VolumePlaces, place},
     verdict::Verdict,
 };
 use crate::quantity::in_words;
@@ -126,10 +125,10 @@ pub fn requeue(until: Timestamp, no_nodes: bool, now: Timestamp) -> Verdict {
 /// The reason of a run that would not fit even on empty nodes.
 pub const NEVER_FITS: Reason = Reason::NeverFits;
 
-/// Why these pods of a run do not fit. `store_terms`: node requirements of the store's volume.
+/// Why these pods of a run do not fit.
 pub fn does_not_fit(
     pods: &[&PodNeeds],
-    store_terms: &[NodeSelectorTerm],
+    volumes: &VolumeTerms,
     capacity: Option<&Capacity<'_>>,
     nodes: &[NodeFacts],
     budget: &mut Budget,
@@ -138,11 +137,11 @@ pub fn does_not_fit(
     let Some(capacity) = capacity else {
         return waits(Reason::WaitsForCapacity, format!("waits for {wants}"));
     };
-    let store = StorePlace {
+    let places = VolumePlaces {
         node: None,
-        terms: store_terms,
+        terms: Some(volumes),
     };
-    let ever = place(&Capacity::total(nodes), pods, store, budget).is_some();
+    let ever = place(&Capacity::total(nodes), pods, places, budget).is_some();
     let scarce = scarce(pods, capacity);
     let on_nodes = free_in_words(pods, capacity, &scarce);
     if ever {
@@ -153,9 +152,9 @@ pub fn does_not_fit(
             ),
         );
     }
-    let volume = match store_terms.is_empty() {
-        true => "",
-        false => ", those of driver and trainer where the volume of its store can be reached",
+    let volume = match volumes_in_words(volumes) {
+        Some(claims) => format!(", each where the volumes that it mounts can be reached ({claims})"),
+        None => String::new(),
     };
     let one_node = if pods.iter().filter(|pod| is_together(pod)).count() > 1 {
         ", with the pods that share its ReadWriteOnce volume on one node"
@@ -168,6 +167,17 @@ pub fn does_not_fit(
             "wants {wants}{one_node}{volume}, which these nodes could not hold even if nothing else ran; {on_nodes}. Ask for less, correct nodeSelector and tolerations in podTemplate, or add nodes"
         ),
     )
+}
+
+/// The claims whose volumes not every node can reach: `PersistentVolumeClaims rows, run-store`.
+fn volumes_in_words(volumes: &VolumeTerms) -> Option<String> {
+    let bound: Vec<&str> = volumes
+        .iter()
+        .filter(|(_, terms)| !terms.is_empty())
+        .map(|(claim, _)| claim.as_str())
+        .collect();
+    let plural = if bound.len() == 1 { "" } else { "s" };
+    (!bound.is_empty()).then(|| format!("PersistentVolumeClaim{plural} {}", bound.join(", ")))
 }
 
 fn is_together(pod: &PodNeeds) -> bool {

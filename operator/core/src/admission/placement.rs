@@ -6,8 +6,8 @@ use std::sync::Arc;
 use grpo_contracts::reason::Reason;
 
 use super::{
-    facts::{NodeFacts, PodNeeds},
-    fit::{Budget, Capacity, StorePlace, place},
+    facts::{NodeFacts, PodNeeds, VolumeTerms},
+    fit::{Budget, Capacity, VolumePlaces, place},
     messages,
 };
 
@@ -23,10 +23,10 @@ pub fn placement(
 ) -> Result<Vec<Arc<str>>, (Reason, String)> {
     let mut budget = Budget::default();
     let capacity = Capacity::free(nodes, bound);
-    if let Some(places) = place(&capacity, pods, StorePlace::default(), &mut budget) {
+    if let Some(places) = place(&capacity, pods, VolumePlaces::default(), &mut budget) {
         return Ok(places);
     }
-    let verdict = messages::does_not_fit(pods, &[], Some(&capacity), nodes, &mut budget);
+    let verdict = messages::does_not_fit(pods, &VolumeTerms::new(), Some(&capacity), nodes, &mut budget);
     Err((verdict.reason, verdict.message))
 }
 

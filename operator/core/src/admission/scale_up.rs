@@ -8,7 +8,7 @@
 
 use super::{
     facts::Candidate,
-    fit::{Budget, Capacity, StorePlace, place},
+    fit::{Budget, Capacity, VolumePlaces, place},
     history::{History, lift},
     messages,
     standing::Standing,
@@ -50,12 +50,12 @@ pub fn ask_for_nodes(
 /// Reserves the capacity that the pending pods of a run could get: the scheduler gives them the first new node, so
 /// another run admitted onto it would not be bound.
 pub fn reserve(capacity: &mut Capacity<'_>, run: &Standing<'_>, budget: &mut Budget) {
-    let store = StorePlace {
+    let volumes = VolumePlaces {
         node: None,
-        terms: &run.run.store_terms,
+        terms: Some(&run.run.volumes),
     };
     for pod in &run.unbound {
-        let node = place(capacity, &[pod], store, budget).and_then(|nodes| nodes.into_iter().next());
+        let node = place(capacity, &[pod], volumes, budget).and_then(|nodes| nodes.into_iter().next());
         if let Some(node) = node {
             capacity.take(&node, &pod.requests);
         }

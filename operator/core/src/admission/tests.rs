@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     decide::{BIND_DEADLINE, Decision, History, PATIENCE, Snapshot, Step, decide},
-    facts::{Candidate, NodeFacts, PodNeeds},
+    facts::{Candidate, NodeFacts, PodNeeds, VolumeTerms},
     verdict::Verdict,
 };
 
@@ -58,10 +58,21 @@ fn manifest(run: &str, role: &str, rank: u32, gpus: u32, more: serde_json::Value
             "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": gpus.to_string()}}}],
         },
     });
+    if role != "engine" {
+        pod["spec"]["volumes"] = json!([mounted(&format!("{run}-store"))]);
+    }
     for (key, value) in more.as_object().unwrap() {
         pod["spec"][key] = value.clone();
     }
     pod
+}
+
+fn mounted(claim: &str) -> serde_json::Value {
+    json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}})
+}
+
+fn of_store(run: &str, terms: Vec<NodeSelectorTerm>) -> VolumeTerms {
+    BTreeMap::from([(format!("{run}-store"), terms)])
 }
 
 fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
@@ -80,7 +91,7 @@ fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate {
         pool: Some(format!("{name}-pool")),
         unclaimed: false,
         whole,
-        store_terms: Vec::new(),
+        volumes: VolumeTerms::new(),
     }
 }
 
@@ -677,7 +688,7 @@ fn pods_that_mount_the_store_go_to_the_zone_of_its_volume_and_a_run_waits_for_ro
         }
         let mut world = World::new(nodes);
         world.add("run", 60, (1, 8), (1, 8));
-        world.runs[0].store_terms = terms("topology.kubernetes.io/zone", Some(zone));
+        world.runs[0].volumes = of_store("run", terms("topology.kubernetes.io/zone", Some(zone)));
         world.settle();
         world
     };
@@ -691,7 +702,10 @@ fn pods_that_mount_the_store_go_to_the_zone_of_its_volume_and_a_run_waits_for_ro
     }
     let (reason, message) = world("north").message("run");
     assert_eq!(reason, "NeverFits");
-    assert!(message.contains("the volume of its store"), "{message}");
+    assert!(
+        message.contains("the volumes that it mounts") && message.contains("PersistentVolumeClaim run-store"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -701,7 +715,7 @@ fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
     let world = |host: Option<&str>| {
         let mut world = World::new(vec![node("a", 8), node("b", 8), node("c", 0)]);
         let mut run = candidate("run", 60, 1, 0);
-        run.store_terms = terms("kubernetes.io/hostname", host);
+        run.volumes = of_store("run", terms("kubernetes.io/hostname", host));
         world.runs.push(run);
         world.pods.push(pod_from("run", "driver", 0, 0, shares.clone()));
         world.pods.push(pod_from("run", "trainer", 0, 8, shares.clone()));
@@ -717,6 +731,33 @@ fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
     let (reason, message) = elsewhere.message("run");
     assert_eq!(reason, "NeverFits");
     assert!(message.contains("ReadWriteOnce"), "{message}");
+}
+
+/// The store's volume is made on the node of its first pod, so a driver elsewhere could never mount it beside its rows.
+#[test]
+fn pods_go_to_the_node_of_every_volume_that_they_mount_before_the_stores_is_made() {
+    let together = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"grpo.dev/store": "run-store"}}, "topologyKey": "kubernetes.io/hostname"}]}});
+    let world = |volumes: &[(&str, &str)]| {
+        let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+        let mut run = candidate("run", 60, 1, 0);
+        let terms = |(claim, host): &(&str, &str)| ((*claim).to_owned(), terms("kubernetes.io/hostname", Some(host)));
+        run.volumes = volumes.iter().map(terms).collect();
+        world.runs.push(run);
+        let driver = json!({"affinity": together, "volumes": [mounted("run-store"), mounted("rows")]});
+        world.pods.push(pod_from("run", "driver", 0, 0, driver));
+        let trainer = json!({"affinity": together, "volumes": [mounted("run-store")]});
+        world.pods.push(pod_from("run", "trainer", 0, 8, trainer));
+        world.settle();
+        world
+    };
+    for host in ["a", "b"] {
+        let world = world(&[("rows", host)]);
+        assert!(world.of("run").all(|pod| pod.node.as_deref() == Some(host)), "{host}");
+    }
+    let (reason, message) = world(&[("rows", "a"), ("run-store", "b")]).message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("PersistentVolumeClaims rows, run-store"), "{message}");
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn candidate(seen: &RunObservation) -> Candidate {
         pool: seen.own_inference().and_then(|pool| pool.uid()),
         unclaimed: seen.inference.is_some() && seen.run.spec.inference.pool_ref.is_some() && !claims(seen),
         whole: whole(&seen.run).into_iter().collect(),
-        store_terms: seen.store_terms.clone(),
+        volumes: seen.volumes.clone(),
     }
 }
 

@@ -5,10 +5,18 @@ use grpo_crds::{
     grpo_run::{Attempts, Mode},
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 use super::references::Reference;
-use crate::{admission::Verdict, desired_object::Owner, ownership::is_owned_by, pods::PodFacts, quota::QuotaWait};
+use crate::{
+    admission::{Verdict, facts::VolumeTerms},
+    desired_object::Owner,
+    names,
+    ownership::is_owned_by,
+    pods::PodFacts,
+    quota::QuotaWait,
+};
 
 /// All input of a decision about a run.
 #[derive(Clone, Debug)]
@@ -25,8 +33,8 @@ pub struct RunObservation {
     /// The pool of the run's sandboxes, if it exists.
     pub sandboxes: Option<SandboxPool>,
     pub store: StoreVolume,
-    /// Node requirements of the store's PersistentVolume, once the volume claim is bound: any of the terms.
-    pub store_terms: Vec<NodeSelectorTerm>,
+    /// Node requirements of the volumes that the run's pods mount, once their claims are bound.
+    pub volumes: VolumeTerms,
     /// Memory of the largest GPU, in MiB, if nodes report it.
     pub gpu_memory: Option<u64>,
     /// Admission's verdict on the run.
@@ -52,6 +60,30 @@ pub enum StoreVolume {
 }
 
 impl RunObservation {
+    /// The claim of the store's volume; none in a bucket.
+    pub fn store_claim(&self) -> Option<String> {
+        let store = &self.run.spec.store;
+        let existing = store
+            .persistent_volume_claim
+            .as_ref()
+            .map(|claim| claim.claim_name.clone());
+        existing.or_else(|| {
+            let template = store.volume_claim_template.as_ref();
+            template.map(|_| names::store_claim(&self.owner.name))
+        })
+    }
+
+    /// The other PersistentVolumeClaims that the spec names: of rows, models and caches. A claim that no pod mounts is
+    /// harmless here.
+    pub fn named_claims(&self) -> BTreeSet<String> {
+        let mut claims = BTreeSet::new();
+        collect_claims(&json!(self.run.spec), &mut claims);
+        if let Some(store) = self.store_claim() {
+            claims.remove(&store);
+        }
+        claims
+    }
+
     /// Name of the InferencePool the run samples from.
     pub fn inference_name(&self) -> &str {
         self.run
@@ -97,5 +129,23 @@ impl RunObservation {
             .pool_ref
             .as_ref()
             .map_or(&self.owner.name, |pool| &pool.name)
+    }
+}
+
+/// Every `claimName` of a value: a source that the API gets later is found too.
+fn collect_claims(value: &Value, claims: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                match field {
+                    Value::String(claim) if name == "claimName" => {
+                        claims.insert(claim.clone());
+                    }
+                    _ => collect_claims(field, claims),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| collect_claims(item, claims)),
+        _ => {}
     }
 }

@@ -5,7 +5,11 @@
 
 use grpo_contracts::run_config::pool_cache;
 use grpo_contracts::{ModelDownload, RunConfig, access::Service, names::store_claim_of, volumes::dataset_volumes};
-use grpo_crds::{AttemptStatus, grpo_run::Trainer, sources::ModelSource};
+use grpo_crds::{
+    AttemptStatus,
+    grpo_run::{Rdma, Trainer},
+    sources::ModelSource,
+};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -126,6 +130,7 @@ pub fn trainer(
     spec["subdomain"] = json!(hosts);
     let mut own = rendezvous(&seen.owner, trainer, attempt, node);
     own.extend(network(trainer));
+    own.extend(rdma(trainer).map(|_| ("GRPO_RDMA", "1".to_owned())));
     let deadline = trainer.deadlines.start().as_secs() + START_MARGIN;
     let mut container = json!({
         "name": "trainer",
@@ -197,12 +202,15 @@ fn network(trainer: &Trainer) -> Vec<(&'static str, String)> {
     })
 }
 
-/// RDMA devices, and the right to lock the memory that they access.
+fn rdma(trainer: &Trainer) -> Option<&Rdma> {
+    trainer.network.as_ref()?.rdma.as_ref()
+}
+
+/// RDMA devices. `IPC_LOCK` is not added: a process that is not root would not have it, and the trainer checks the
+/// limit on locked memory instead.
 fn give_rdma(container: &mut Value, trainer: &Trainer) {
-    let rdma = trainer.network.as_ref().and_then(|network| network.rdma.as_ref());
-    if let Some(rdma) = rdma {
+    if let Some(rdma) = rdma(trainer) {
         container["resources"]["limits"][&rdma.resource] = json!(rdma.count.to_string());
-        container["securityContext"]["capabilities"]["add"] = json!(["IPC_LOCK"]);
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     observation::{RunObservation, StoreVolume},
 };
 use crate::{
-    admission::Verdict,
+    admission::{Verdict, facts::VolumeTerms},
     desired_object::Owner,
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     pods::{PodFacts, PodState},
@@ -34,7 +34,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         judge: None,
         sandboxes: None,
         store: StoreVolume::OneNode,
-        store_terms: Vec::new(),
+        volumes: VolumeTerms::new(),
         gpu_memory: None,
         verdict: None,
         quota: None,
@@ -307,7 +307,7 @@ fn trainer_pod(trainer: &str) -> Value {
 }
 
 #[test]
-fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
+fn rdma_is_asked_for_without_a_capability_that_a_process_of_another_user_would_not_have() {
     let rdma = trainer_pod(
         "{gpusPerNode: 8, network: {rdma: {resource: rdma/hca, count: 2}}, resources: {limits: {memory: 1Ti}}}",
     );
@@ -316,14 +316,40 @@ fn rdma_is_asked_for_with_the_right_to_lock_memory_and_neither_without_it() {
         container["resources"]["limits"],
         json!({"memory": "1Ti", "nvidia.com/gpu": "8", "rdma/hca": "2"})
     );
-    assert_eq!(
-        container["securityContext"]["capabilities"],
-        json!({"drop": ["ALL"], "add": ["IPC_LOCK"]})
-    );
+    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(variable(container, "GRPO_RDMA"), "1");
     let plain = trainer_pod("{gpusPerNode: 8, network: {interface: eth1}}");
     let container = &plain["spec"]["containers"][0];
-    assert_eq!(container["securityContext"]["capabilities"], json!({"drop": ["ALL"]}));
     assert_eq!(container["resources"]["limits"], json!({"nvidia.com/gpu": "8"}));
+    let names = container["env"].as_array().unwrap().iter();
+    assert_eq!(names.filter(|one| one["name"] == "GRPO_RDMA").count(), 0);
+}
+
+/// Admission looks at the volumes of these claims.
+#[test]
+fn every_claim_that_a_pod_mounts_is_the_stores_or_named_by_the_spec() {
+    let mut run: Value = serde_yaml_ng::from_str(DEMO).unwrap();
+    let rows = json!({"persistentVolumeClaim": {"claimName": "rows", "path": "rows.jsonl"}});
+    run["spec"]["tasks"]["train"]["dataset"] = rows;
+    run["spec"]["model"] = json!({"persistentVolumeClaim": {"claimName": "models", "path": "m"}});
+    run["spec"]["inference"]["pool"]["modelCache"] = json!({"claimName": "cache"});
+    let seen = seen(object(&run.to_string()));
+    assert_eq!(seen.store_claim().as_deref(), Some("demo-store"));
+    let named = seen.named_claims();
+    assert_eq!(named.iter().collect::<Vec<_>>(), ["cache", "models", "rows"]);
+    let mut mounted = std::collections::BTreeSet::new();
+    for (_, pod, _) in &decided(&seen).create {
+        for volume in pod.object["spec"]["volumes"].as_array().into_iter().flatten() {
+            mounted.extend(volume["persistentVolumeClaim"]["claimName"].as_str().map(str::to_owned));
+        }
+    }
+    assert!(mounted.contains("rows") && mounted.contains("models"), "{mounted:?}");
+    assert!(
+        mounted
+            .iter()
+            .all(|claim| claim == "demo-store" || named.contains(claim)),
+        "{mounted:?}"
+    );
 }
 
 #[test]

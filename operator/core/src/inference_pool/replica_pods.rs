@@ -236,6 +236,10 @@ fn agent(
         // The kubelet charges files in memory to the container that writes them.
         resources["requests"]["memory"] = json!(format!("{}Mi", 64 + bytes.div_ceil(1 << 20)));
     }
+    let disk = on_disk(&seen.pool.spec);
+    if disk > 0 {
+        resources["requests"]["ephemeral-storage"] = json!(format!("{}Mi", disk.div_ceil(1 << 20)));
+    }
     json!({
         "name": "agent",
         "image": settings.agent_image,
@@ -302,6 +306,27 @@ fn in_memory(spec: &InferencePoolSpec) -> Option<u64> {
     let cache = spec.weights_cache.as_ref()?;
     let bytes = thousandths(&cache.size_limit)? / 1000;
     (cache.medium == Some(CacheMedium::Memory)).then_some(u64::try_from(bytes).ok()?)
+}
+
+/// Bytes of the node's disk that the pool's bounded caches may fill. The agent requests them for the pod, so that it
+/// comes to a node that has them, and is not the first to be evicted there.
+fn on_disk(spec: &InferencePoolSpec) -> u64 {
+    let weights = spec
+        .weights_cache
+        .as_ref()
+        .filter(|cache| cache.medium != Some(CacheMedium::Memory));
+    let model = spec
+        .model_cache
+        .as_ref()
+        .filter(|cache| cache.claim_name.is_none() && cache.host_path.is_none());
+    let limits = [
+        weights.map(|cache| &cache.size_limit),
+        model.and_then(|cache| cache.size_limit.as_ref()),
+    ];
+    let bytes = limits.into_iter().flatten().filter_map(thousandths);
+    bytes
+        .filter_map(|thousandths| u64::try_from(thousandths / 1000).ok())
+        .sum()
 }
 
 /// The volume to which the agent pulls versions of the weights.

@@ -111,6 +111,45 @@ fn versions_of_the_weights_are_kept_on_a_volume_of_the_size_and_kind_that_the_po
 }
 
 #[test]
+fn the_agent_requests_the_disk_of_the_caches_that_have_a_limit_there() {
+    for (caches, wanted) in [
+        (json!({}), json!(null)),
+        (json!({"weightsCache": {"sizeLimit": "40Gi"}}), json!("40960Mi")),
+        (
+            json!({"weightsCache": {"sizeLimit": "40Gi", "medium": "Memory"}}),
+            json!(null),
+        ),
+        (json!({"modelCache": {"sizeLimit": "60Gi"}}), json!("61440Mi")),
+        (json!({"modelCache": {"claimName": "models"}}), json!(null)),
+        (
+            json!({"weightsCache": {"sizeLimit": "1500M"}, "modelCache": {"sizeLimit": "1Gi"}}),
+            json!("2455Mi"),
+        ),
+    ] {
+        let mut seen = seen(1);
+        seen.pool.spec.weights_cache = serde_json::from_value(caches["weightsCache"].clone()).unwrap();
+        seen.pool.spec.model_cache = serde_json::from_value(caches["modelCache"].clone()).unwrap();
+        let pod = decided(&seen).create[0].0.object.clone();
+        let containers = pod["spec"]["containers"].as_array().unwrap();
+        let agent = containers
+            .iter()
+            .find(|container| container["name"] == "agent")
+            .unwrap();
+        assert_eq!(agent["resources"]["requests"]["ephemeral-storage"], wanted, "{caches}");
+    }
+}
+
+/// Engines of several nodes need no field of their own for RDMA.
+#[test]
+fn an_extended_resource_of_the_pool_reaches_the_engine() {
+    let mut seen = with_engine("{vllm: {tensorParallel: 8}}", 1);
+    seen.pool.spec.resources = serde_json::from_value(json!({"limits": {"rdma/hca": "1"}})).unwrap();
+    let pod = decided(&seen).create[0].0.object.clone();
+    let limits = &pod["spec"]["containers"][0]["resources"]["limits"];
+    assert_eq!(*limits, json!({"nvidia.com/gpu": "8", "rdma/hca": "1"}));
+}
+
+#[test]
 fn the_agent_requests_the_memory_of_a_weights_cache_in_memory() {
     let requested = |medium: &str| {
         let mut seen = seen(1);

@@ -1,6 +1,7 @@
-//! Files by which a patch could decide test results: pytest and Python load them automatically, and a hook in one of
-//! them turns failures into passes. A patch's changes to them are not applied before an evaluation, so the grader's
-//! tree has the task's own files. The policy's version of such a file counts only if the task's fix changes it too.
+//! Files by which a patch could decide test results: pytest and Python load them automatically, or the evaluation's
+//! command starts them, and a change in one of them turns failures into passes. A patch's changes to them are not
+//! applied before an evaluation, so the grader's tree has the task's own files. The policy's version of such a file
+//! counts only if the task's fix changes it too.
 
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -17,6 +18,14 @@ const NAMES: [&str; 10] = [
     "pyproject.toml",
     "sitecustomize.py",
     "usercustomize.py",
+];
+/// From the root of the tree: programs that the evaluations of SWE-bench, SWE-Gym and SWE-rebench start instead of
+/// pytest, of Django and of SymPy, with the modules that SymPy's needs.
+const PATHS: [&str; 4] = [
+    "bin/test",
+    "sympy/testing/runtests.py",
+    "sympy/utilities/runtests.py",
+    "tests/runtests.py",
 ];
 const BEGINS: &[u8] = b"diff --git ";
 
@@ -88,7 +97,7 @@ fn header(section: &[u8]) -> &[u8] {
 fn is_setup(header: &[u8]) -> bool {
     let name = header.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let name = name.strip_suffix(b"\"").unwrap_or(name);
-    NAMES.iter().any(|setup| setup.as_bytes() == name)
+    NAMES.iter().any(|setup| setup.as_bytes() == name) || PATHS.contains(&path(header).as_str())
 }
 
 fn path(header: &[u8]) -> String {

@@ -82,6 +82,11 @@ impl Queue {
         self.counted(Kind::Held)
     }
 
+    /// Whether the run holds a sandbox, and so makes progress.
+    pub fn holds_some(&self) -> bool {
+        self.state().held > 0
+    }
+
     fn counted(&self, kind: Kind) -> Counted {
         let mut state = self.state();
         *state.count(kind) += 1;

@@ -92,3 +92,48 @@ fn a_refusal_for_the_workloads_fault_is_its_loss_and_no_void() {
     assert!(!refused(Whose::Infrastructure).is_workloads_fault());
     assert!(!refused(Whose::Client).is_workloads_fault());
 }
+
+/// A gateway whose pool is full for so many requests, and that then refuses for good; counts the requests.
+async fn full(requests: usize) -> (Gateway, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use axum::{Json, Router, http::StatusCode, routing::post};
+    use std::sync::atomic::Ordering;
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = asked.clone();
+    let lease = move || {
+        let full = seen.fetch_add(1, Ordering::Relaxed) < requests;
+        let (status, code) = match full {
+            true => (StatusCode::SERVICE_UNAVAILABLE, ErrorCode::QueueDeadline),
+            false => (StatusCode::BAD_REQUEST, ErrorCode::BadRequest),
+        };
+        async move { (status, Json(ErrorBody::new(code, Whose::Infrastructure, "of the test"))) }
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().route("/v1/leases", post(lease));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let gateway = Gateway::new(&url, "run", Duration::from_millis(300), Duration::from_secs(60)).unwrap();
+    (gateway, asked)
+}
+
+/// Two runs share a pool: each holds a part of it, and its other episodes are no voids because of the other run's.
+#[tokio::test]
+async fn a_run_that_holds_sandboxes_waits_for_a_full_pool_beyond_its_patience_and_one_that_holds_none_does_not() {
+    use std::sync::atomic::Ordering;
+    let patience = Duration::from_millis(300);
+    let (gateway, asked) = full(6).await;
+    let held = gateway.queue.holds();
+    let error = gateway
+        .lease("l", "img", Priority::Agent, patience)
+        .await
+        .err()
+        .unwrap();
+    assert_eq!(asked.load(Ordering::Relaxed), 7, "{error}");
+    drop(held);
+    let (gateway, asked) = full(6).await;
+    let error = gateway
+        .lease("l", "img", Priority::Agent, patience)
+        .await
+        .err()
+        .unwrap();
+    assert!(asked.load(Ordering::Relaxed) < 7, "{error}");
+}

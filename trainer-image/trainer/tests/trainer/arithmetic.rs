@@ -3,6 +3,7 @@
 use crate::common::graph::Graph;
 use crate::common::{algorithm, alone, batch, config, flat, model, ranks, steps, tested, worlds};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
+use grpo_model::weights;
 use grpo_native::attention::computed_passes;
 use grpo_objective::advantage::batch_advantages;
 use grpo_objective::loss::{token_loss, token_weights};
@@ -291,6 +292,19 @@ fn waves_of_micro_batches_keep_no_more_inputs_than_their_budget_and_have_the_gra
             }
         }
     }
+}
+
+#[test]
+fn only_the_rank_that_publishes_makes_whole_units_of_what_all_ranks_send() {
+    let given = ranks(2, |group| {
+        let model = model(group);
+        let units = 0..model.shards.len();
+        let whole = units.filter_map(|index| model.published_unit(false, index).unwrap());
+        let whole: Vec<_> = whole.flat_map(|(_, tensors)| tensors).collect();
+        whole.iter().map(|tensor| tensor.numel()).sum::<usize>()
+    });
+    let all: usize = weights::units(&config()).iter().map(|unit| unit.numel()).sum();
+    assert_eq!(given, [all, 0]);
 }
 
 #[test]

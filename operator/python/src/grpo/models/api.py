@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: 16a428515e53a8829171994988a88a1f6ed83fa77bb34d6f628d8ae1653b0338
+# inputs sha256: e587f917129194c8d88dbe9d3c2fe9427448072d8db3d376437c1e41decb6a78
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -1329,7 +1329,7 @@ class ModelCache(Spec):
     `privileged`, and the folder writable for user 65532.
     """
     size_limit: int | str | None = None
-    """A scratch volume of each pod, not larger than this."""
+    """A scratch volume of each pod, not larger than this. The pod requests so much disk of its node."""
 
 
 class ModelHub(Spec):
@@ -2538,11 +2538,11 @@ class TrainerNetwork(Spec):
     ] = None
     """Network interface of the pods that NCCL and Gloo use, for example `eth0`. Default: the one of the pods' address."""
     rdma: TrainerNetworkRdma | None = None
-    """RDMA devices of each pod. The container may then lock memory (`IPC_LOCK`). Left out: TCP."""
+    """RDMA devices of each pod. The container runtime must not limit locked memory. Left out: TCP."""
 
 
 class TrainerNetworkRdma(Spec):
-    """RDMA devices of each pod. The container may then lock memory (`IPC_LOCK`). Left out: TCP."""
+    """RDMA devices of each pod. The container runtime must not limit locked memory. Left out: TCP."""
 
     resource: Annotated[
         str,
@@ -2642,9 +2642,9 @@ class WeightsCache(Spec):
 
     size_limit: int | str
     """
-    Largest size. While the next version comes, two versions and their deltas are on it: `kubectl grpo plan` adds
-    them up. The kubelet evicts a replica that has more on its disk; a full volume in memory delays the version, and
-    the replica keeps serving.
+    Largest size. The pod requests so much of its node. While the next version comes, two versions and their deltas
+    are on it: `kubectl grpo plan` adds them up. The kubelet evicts a replica that has more on its disk; a full
+    volume in memory delays the version, and the replica keeps serving.
     """
     medium: Literal['Disk', 'Memory'] | None = None
     """What a scratch volume is on."""

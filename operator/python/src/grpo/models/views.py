@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: 16a428515e53a8829171994988a88a1f6ed83fa77bb34d6f628d8ae1653b0338
+# inputs sha256: e587f917129194c8d88dbe9d3c2fe9427448072d8db3d376437c1e41decb6a78
 """The views of a run's records."""
 
 from __future__ import annotations

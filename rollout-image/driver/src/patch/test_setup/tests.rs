@@ -30,6 +30,17 @@ fn files_that_decide_how_tests_run_are_left_out_in_any_folder() {
 }
 
 #[test]
+fn programs_that_an_evaluation_starts_are_left_out_where_they_lie_and_not_elsewhere() {
+    for path in PATHS {
+        let patch = [section(path, "x"), section(&format!("src/{path}"), "y")].concat();
+        let left = (section(&format!("src/{path}"), "y"), vec![path.to_owned()]);
+        assert_eq!(left_out(&patch, None), left);
+        let fix = format!("--- a/{path}\n+++ b/{path}\n");
+        assert_eq!(left_out(&patch, Some(&fix)), (patch, Vec::new()));
+    }
+}
+
+#[test]
 fn other_files_of_like_names_are_the_policys() {
     let patch = [
         section("src/my_conftest.py", "x"),
