@@ -19,7 +19,7 @@ if [ "${1:-}" != --inside ]; then
   for pause in 0 1 2 4; do
     sleep "$pause"
     find /sys/fs/cgroup -depth -type d \( -path "/sys/fs/cgroup/$CGROUP*" -o -path "/sys/fs/cgroup/*/$CGROUP*" \) -exec rmdir {} + 2> /dev/null || true
-    compgen -G "/sys/fs/cgroup/*/$CGROUP" > /dev/null || break
+    compgen -G "/sys/fs/cgroup/*/$CGROUP" > /dev/null || [ -e "/sys/fs/cgroup/$CGROUP" ] || break
   done
   exit "$rc"
 fi

@@ -112,8 +112,11 @@ image() {
 
 build() {
   local root hash
-  hash=$(hash_of "${BASH_SOURCE[0]}" "$REPO/e2e/kind/parts.sh" "$CLUSTER_DIR/layout.sh" "$ROUTER" "$CACHE/stamps/go-kubernetes" "$CACHE/stamps/go-containerd" "$CACHE/stamps/go-runc")
+  hash=$(hash_of "${BASH_SOURCE[0]}" "$REPO/e2e/kind/parts.sh" "$CLUSTER_DIR/layout.sh" "$ROUTER" "$CACHE/stamps/go-kubernetes" "$CACHE/stamps/go-containerd" "$CACHE/stamps/go-runc" \
+    "$CACHE/stamps/go-etcd" "$CACHE/stamps/go-coredns")
   if fresh kind-node "$hash" && [ -e "$KIND/node.tar" ]; then note "as it was"; return; fi
+  # Of a build that was killed.
+  rm -rf "$KIND"/tmp.*
   root=$(mktemp -d -p "$KIND")
   # shellcheck disable=SC2064
   trap "rm -rf '$root'" EXIT

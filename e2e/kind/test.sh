@@ -51,8 +51,11 @@ case "${1:-}" in
     : > "$STEPS"
     # The same kubeconfig serves both.
     GRPO_CLUSTER=local "$CLUSTER_DIR/down.sh"
+    unset GRPO_CLUSTER
     if uses_kind; then
+      removed
       steps
+      removed
     else
       [ "$(id -u)" -eq 0 ] || die "without a container engine and kind this test needs root, to make namespaces"
       "$REPO/e2e/setup/setup.sh"

@@ -23,7 +23,7 @@ join() {
   local image="$REGISTRY/$1" processor
   shift
   list create "$image:$VERSION"
-  for processor in "$@"; do list add --tls-verify="$TLS" "$image:$VERSION" "docker://$image:$VERSION-$processor"; done
+  for processor in "$@"; do list add --tls-verify="$TLS" --arch "$processor" "$image:$VERSION" "docker://$image:$VERSION-$processor"; done
   list push --all --tls-verify="$TLS" "$image:$VERSION" "docker://$image:$VERSION"
   note "$image:$VERSION for $*"
 }

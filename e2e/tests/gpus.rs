@@ -97,15 +97,19 @@ async fn place(scene: &Scene, pool: &BTreeSet<String>, each: usize) -> Result<()
     let placed = scene
         .until_pods("grpo.dev/run", SOON, "an engine and two trainer pods on nodes", placed)
         .await?;
+    // Errors in place of assertions: the caller takes the claims back first.
     let mut given: BTreeMap<&str, usize> = BTreeMap::new();
     for (pod, node, cards) in &placed {
         scene.say(&format!("{pod}: {cards} cards of {node}"));
-        assert_eq!(*cards, CARDS, "{pod}");
-        assert!(pool.contains(node), "{pod} is on {node}, outside of the pool {pool:?}");
+        if *cards != CARDS || !pool.contains(node) {
+            return Err(format!("{pod} has {cards} cards of {node}; the pool is {pool:?}").into());
+        }
         *given.entry(node).or_default() += cards;
     }
-    assert!(given.values().all(|cards| *cards <= each), "{given:?}, of {each} each");
-    Ok(())
+    match given.values().all(|cards| *cards <= each) {
+        true => Ok(()),
+        false => Err(format!("{given:?}, of {each} each").into()),
+    }
 }
 
 #[tokio::test]

@@ -1,15 +1,17 @@
-//! The volumes of runs' stores, which no watch shows.
+//! The volumes of runs, which no watch shows.
 
 use std::{
     collections::HashMap,
     sync::{Mutex, PoisonError},
 };
 
-use grpo_operator_core::grpo_run::observation::StoreVolume;
+use grpo_operator_core::{admission::facts::VolumeTerms, grpo_run::observation::StoreVolume};
 
 #[derive(Default)]
 pub struct StoreVolumes {
     volumes: Mutex<HashMap<String, StoreVolume>>,
+    /// Node requirements of the bound claims of each run.
+    terms: Mutex<HashMap<String, VolumeTerms>>,
 }
 
 impl StoreVolumes {
@@ -25,8 +27,21 @@ impl StoreVolumes {
         volumes.insert(owner.to_owned(), store);
     }
 
+    /// Node requirements of the run's volumes when they were read. A volume's requirements never change, and pods of
+    /// the run keep its claims from being replaced.
+    pub fn terms(&self, owner: &str) -> VolumeTerms {
+        let terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+        terms.get(owner).cloned().unwrap_or_default()
+    }
+
+    pub fn keep_terms(&self, owner: &str, of_volumes: &VolumeTerms) {
+        let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner);
+        terms.insert(owner.to_owned(), of_volumes.clone());
+    }
+
     /// Forgets an owner.
     pub fn forget(&self, owner: &str) {
+        self.terms.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
         self.volumes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

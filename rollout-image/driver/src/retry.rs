@@ -83,6 +83,11 @@ impl Retry {
         self.next = self.pauses.first;
     }
 
+    /// A sign that waiting makes sense: restarts the time, and leaves the pauses as long as they are.
+    pub fn still_alive(&mut self) {
+        self.since = Instant::now();
+    }
+
     /// Time since the last progress.
     pub fn elapsed(&self) -> Duration {
         self.since.elapsed()

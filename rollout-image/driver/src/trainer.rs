@@ -3,7 +3,7 @@
 //! Patience measures how long nothing happened: each replayed step, new attempt or change of phase restarts the time,
 //! and a running step takes as long as the trainer's own deadlines allow. A trainer that answers and makes no progress
 //! ends the run. One that does not answer ends only this attempt: its pods may wait for nodes, which no run is to blame
-//! for.
+//! for. Such attempts count as failures in a row, so this has an end too.
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
@@ -46,6 +46,14 @@ enum Asked {
     Failed(String),
 }
 
+/// Why the trainer's state is unknown.
+enum Stateless {
+    /// Nothing answers.
+    Silent(String),
+    /// An answer that has no state.
+    Refused(String),
+}
+
 impl TrainerClient {
     pub fn new(url: impl Into<String>, patience: Duration) -> Result<Self, reqwest::Error> {
         let http = reqwest::Client::builder()
@@ -74,9 +82,16 @@ impl TrainerClient {
 
     /// The trainer's own state; an error while it does not answer.
     pub async fn state(&self) -> Result<TrainerState, String> {
+        let state = self.answered_state().await;
+        state.map_err(|(Stateless::Silent(why) | Stateless::Refused(why))| why)
+    }
+
+    async fn answered_state(&self) -> Result<TrainerState, Stateless> {
         let request = self.http.get(format!("{}/v1/state", self.url));
-        let answer = successful(self.send(request.timeout(Duration::from_secs(5))).await?).await?;
-        answer.json().await.map_err(|e| format!("malformed response: {e}"))
+        let sent = self.send(request.timeout(Duration::from_secs(5))).await;
+        let sent = sent.map_err(|error| Stateless::Silent(format!("the trainer does not answer: {error}")))?;
+        let state = successful(sent).await.map_err(Stateless::Refused)?.json().await;
+        state.map_err(|error| Stateless::Refused(format!("malformed response: {error}")))
     }
 
     /// Waits until the trainer has published weights and is ready for a step.
@@ -84,11 +99,11 @@ impl TrainerClient {
         let mut retry = Retry::new(self.patience, PAUSES);
         let mut last_seen = None;
         loop {
-            let state = self.state().await;
+            let state = self.answered_state().await;
             if let Ok(state) = &state {
                 see(state, &mut last_seen, &mut retry);
             }
-            let answers = state.is_ok();
+            let answers = !matches!(state, Err(Stateless::Silent(_)));
             let why = match state {
                 Ok(state) if matches!(state.phase, TrainerPhase::Idle | TrainerPhase::Stepping) => {
                     note.send_replace(None);
@@ -100,7 +115,7 @@ impl TrainerClient {
                     state.step,
                     said(&state.error)
                 ),
-                Err(error) => silence(&error),
+                Err(Stateless::Silent(why) | Stateless::Refused(why)) => why,
             };
             self.wait(&mut retry, &why, answers, note).await?;
         }
@@ -152,9 +167,10 @@ impl TrainerClient {
         last_seen: &mut Option<TrainerProgress>,
         retry: &mut Retry,
     ) -> Asked {
-        let state = match self.state().await {
+        let state = match self.answered_state().await {
             Ok(state) => state,
-            Err(error) => return Asked::Silent(silence(&error)),
+            Err(Stateless::Silent(why)) => return Asked::Silent(why),
+            Err(Stateless::Refused(why)) => return Asked::NotYet(why),
         };
         see(&state, last_seen, retry);
         if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
@@ -272,10 +288,6 @@ async fn successful(answer: reqwest::Response) -> Result<reqwest::Response, Stri
             Err(format!("the trainer answers {status}: {words}"))
         }
     }
-}
-
-fn silence(error: &str) -> String {
-    format!("the trainer does not answer: {error}")
 }
 
 fn said(error: &Option<String>) -> String {

@@ -35,8 +35,11 @@ impl Sharded {
     /// Takes part in another rank's [`Sharded::gather_masters`].
     pub(crate) fn send_masters(&self, index: usize) -> Result<(), TrainError> {
         let whole = self.start_gather_of(self.start_prefetch(index)?, Kind::Float)?.wait()?;
-        // On a GPU the collective may still run: its memory must not be given back before.
-        wait_for(self.compute.device, || drop(whole));
+        // On a GPU the collective may still run. A rank that went ahead of the publishing one would wait for it at the
+        // end for longer than a collective may take; a value of the last tensor arrives on the host after all of them.
+        let last = whole.last().filter(|tensor| tensor.numel() > 0);
+        let value = last.map(|tensor| tensor.reshape([-1]).narrow(0, 0, 1));
+        wait_for(self.compute.device, || value.map(|value| value.to_device(Device::Cpu)));
         Ok(())
     }
 

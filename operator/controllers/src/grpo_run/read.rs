@@ -163,14 +163,19 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
     Ok(missing)
 }
 
-/// The kind of the store's volume, and the node requirements of all volumes of the run's pods. Only admission needs the
-/// latter, and only until it has admitted the run.
+/// The kind of the store's volume, and the node requirements of all volumes of the run's pods.
+///
+/// While the run waits they are read anew: a person may replace a claim. Later the known ones are kept: pods that are
+/// lost, and engines that are added, must go where their volumes can be reached too.
 async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolume, VolumeTerms), Error> {
-    let (volume, terms) = store(read, context).await?;
+    let (volume, of_store) = store(read, context).await?;
+    let uid = &read.owner.uid;
+    if read.verdict.as_ref().is_some_and(|verdict| verdict.admitted) {
+        return Ok((volume, context.store_volumes.terms(uid)));
+    }
     let mut volumes = VolumeTerms::new();
-    volumes.extend(read.store_claim().map(|claim| (claim, terms)));
-    let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
-    if !admitted && context.admission.sees_nodes() {
+    volumes.extend(read.store_claim().map(|claim| (claim, of_store)));
+    if context.admission.sees_nodes() {
         for claim in read.named_claims() {
             let found: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &claim).await?;
             if let Some(bound) = found.and_then(|found| found.spec?.volume_name) {
@@ -178,6 +183,7 @@ async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolum
             }
         }
     }
+    context.store_volumes.keep_terms(uid, &volumes);
     Ok((volume, volumes))
 }
 

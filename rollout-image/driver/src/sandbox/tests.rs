@@ -93,9 +93,11 @@ fn a_refusal_for_the_workloads_fault_is_its_loss_and_no_void() {
     assert!(!refused(Whose::Client).is_workloads_fault());
 }
 
-/// A gateway whose pool is full for so many requests, and that then refuses for good; counts the requests.
-async fn full(requests: usize) -> (Gateway, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
-    use axum::{Json, Router, http::StatusCode, routing::post};
+/// A gateway that grants no lease for so many requests, and then refuses for good; counts the requests. Of its four
+/// sandboxes so many are leased.
+async fn without_places(requests: usize, leased: u32) -> (Gateway, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
+    use axum::routing::{get, post};
+    use axum::{Json, Router, http::StatusCode};
     use std::sync::atomic::Ordering;
     let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let seen = asked.clone();
@@ -109,7 +111,14 @@ async fn full(requests: usize) -> (Gateway, std::sync::Arc<std::sync::atomic::At
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let router = Router::new().route("/v1/leases", post(lease));
+    let pool = move || async move {
+        let state = serde_json::json!({"ready": 0, "leased": leased, "pending": 4 - leased, "max": 4, "warmHits": 0,
+            "coldLeases": 0, "voided": 0});
+        Json(state)
+    };
+    let router = Router::new()
+        .route("/v1/leases", post(lease))
+        .route("/v1/pool", get(pool));
     tokio::spawn(async move { axum::serve(listener, router).await });
     let gateway = Gateway::new(&url, "run", Duration::from_millis(300), Duration::from_secs(60)).unwrap();
     (gateway, asked)
@@ -117,23 +126,17 @@ async fn full(requests: usize) -> (Gateway, std::sync::Arc<std::sync::atomic::At
 
 /// Two runs share a pool: each holds a part of it, and its other episodes are no voids because of the other run's.
 #[tokio::test]
-async fn a_run_that_holds_sandboxes_waits_for_a_full_pool_beyond_its_patience_and_one_that_holds_none_does_not() {
+async fn a_run_that_holds_sandboxes_waits_for_a_full_pool_beyond_its_patience() {
     use std::sync::atomic::Ordering;
-    let patience = Duration::from_millis(300);
-    let (gateway, asked) = full(6).await;
-    let held = gateway.queue.holds();
-    let error = gateway
-        .lease("l", "img", Priority::Agent, patience)
-        .await
-        .err()
-        .unwrap();
-    assert_eq!(asked.load(Ordering::Relaxed), 7, "{error}");
-    drop(held);
-    let (gateway, asked) = full(6).await;
-    let error = gateway
-        .lease("l", "img", Priority::Agent, patience)
-        .await
-        .err()
-        .unwrap();
-    assert!(asked.load(Ordering::Relaxed) < 7, "{error}");
+    // Longer than each pause, shorter than all of them.
+    let patience = Duration::from_millis(1000);
+    for (holds, leased, waits) in [(true, 4, true), (false, 4, false), (true, 3, false)] {
+        let (gateway, asked) = without_places(3, leased).await;
+        let held = holds.then(|| gateway.queue.holds());
+        let error = gateway.lease("l", "img", Priority::Agent, patience).await;
+        let came_to_its_end = asked.load(Ordering::Relaxed) == 4;
+        assert!(error.is_err());
+        assert_eq!(came_to_its_end, waits, "holds {holds}, {leased} of 4 leased");
+        drop(held);
+    }
 }
