@@ -31,9 +31,6 @@ use tokio::time::Instant;
 
 /// How long the gateway holds a lease request before it answers that no lease is available.
 const LEASE_WAIT: Duration = Duration::from_secs(60);
-/// A request waits so long for a place in a full pool, if the run holds sandboxes of it: shorter than the time that
-/// waiting may add to an episode.
-const FULL_POOL: Duration = Duration::from_secs(25 * 60);
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(200), Duration::from_secs(5));
 /// Between two requests for an image that cannot be pulled: the gateway asks the registry, not the driver.
 const IMAGE_PAUSES: Pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(30));
@@ -302,17 +299,6 @@ impl Gateway {
 
     /// The same; `refused` gets each refusal after which the call is sent again, and `None` for an image that cannot be
     /// pulled: [`Images`] has its message.
-    /// Whether every sandbox of the pool is leased: a place becomes free when an episode ends, of this run or of another
-    /// that shares the pool. A pool that cannot make sandboxes is not full.
-    async fn is_full(&self) -> bool {
-        let request = self.authorized(self.http.get(self.at("/v1/pool"))).timeout(EXEC_MARGIN);
-        let answer = match request.send().await {
-            Ok(answer) => answer.json::<PoolState>().await,
-            Err(error) => Err(error),
-        };
-        answer.is_ok_and(|pool| pool.max > 0 && pool.leased >= pool.max)
-    }
-
     async fn send_telling(
         &self,
         call: &Call<'_>,
@@ -349,7 +335,7 @@ impl Gateway {
                 Err(refusal) => {
                     refused(Some(refusal.text()));
                     if refusal.code() == Some(ErrorCode::QueueDeadline)
-                        && began.elapsed() < FULL_POOL
+                        && began.elapsed() < queue::FULL_POOL
                         && self.queue.holds_some()
                         && self.is_full().await
                     {

@@ -1,8 +1,8 @@
 //! The limit on locked memory, which RDMA needs: the network card reads and writes pages that must not move.
 //!
 //! A process that is not root cannot raise its hard limit, and a capability would not help it: Kubernetes gives
-//! capabilities to root only. So the container runtime must set the limit. NCCL finds a low one in its first collective, minutes
-//! after the start and with a message about `ibv_reg_mr`; here it is found at once.
+//! capabilities to root only. So the container runtime must set the limit. NCCL finds a low one in its first
+//! collective, minutes after the start and with a message about `ibv_reg_mr`; here it is found at once.
 
 use crate::error::TrainError;
 

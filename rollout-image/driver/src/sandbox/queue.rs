@@ -7,8 +7,14 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use grpo_sandbox_protocol::PoolState;
 use tokio::time::Instant;
 
+use super::{EXEC_MARGIN, Gateway};
+
+/// A request waits so long for a place in a full pool, if the run holds sandboxes of it: shorter than the time that
+/// waiting may add to an episode.
+pub(super) const FULL_POOL: Duration = Duration::from_secs(25 * 60);
 /// A pool that scales from zero or pulls an image grants its first lease within this time.
 const QUIET: Duration = Duration::from_secs(60);
 /// Attempts of an episode pause for at most five minutes. After a longer pause a wait begins anew.
@@ -128,6 +134,19 @@ impl Queue {
             tell(self.message());
             tokio::time::sleep(LOOK_AGAIN).await;
         }
+    }
+}
+
+impl Gateway {
+    /// Whether every sandbox of the pool is leased: a place becomes free when an episode ends, of this run or of
+    /// another that shares the pool. A pool that cannot make sandboxes is not full.
+    pub(super) async fn is_full(&self) -> bool {
+        let request = self.authorized(self.http.get(self.at("/v1/pool"))).timeout(EXEC_MARGIN);
+        let answer = match request.send().await {
+            Ok(answer) => answer.json::<PoolState>().await,
+            Err(error) => Err(error),
+        };
+        answer.is_ok_and(|pool| pool.max > 0 && pool.leased >= pool.max)
     }
 }
 
