@@ -90,7 +90,7 @@ images() {
     "$root/var/lib/containerd" "$work/state" "$socket" > "$work/containerd.toml"
   containerd --config "$work/containerd.toml" --log-level warn > "$work/log" 2>&1 &
   server=$!
-  for _ in $(seq 1 100); do ! ctr -a "$socket" version > /dev/null 2>&1 || break; sleep 0.1; done
+  await 10 ctr -a "$socket" version
   tar -c -C "$LAYOUT" . | ctr -a "$socket" -n k8s.io images import --no-unpack --all-platforms - || { cat "$work/log"; kill "$server"; return 1; }
   kill "$server"
   wait "$server" || true
