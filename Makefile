@@ -136,6 +136,11 @@ test-histories: ## episodes that are longer than their context on the real clust
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture histories::
 
+test-elastic: ## 50 engines start and about as many end in a run that works: its pool is scaled, a pod is lost, a process is killed; 15 minutes
+	@demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture elastic::
+
 test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapters and full weights (5 GB to install, 25 GB of disk)
 	@demo/prepare.sh
 	e2e/engines/files.sh
@@ -157,10 +162,10 @@ check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real P
 	# The chart as the other tests expect it.
 	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --wait --timeout 120s
 
-test-tenants: ## a user of another namespace tries to reach a run: by the API server, by the network with her own tokens, by manifests; 3 minutes
+test-tenants: ## a user of another namespace tries to reach a run: by the API server, by the network with her own tokens, at a viewer, by manifests; 3 minutes
 	@demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --nocapture tenants::
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture tenants::a_user
 
 test-operations: ## an upgrade, a rollback and a new installation while runs work, and a store that moves; compiles the version of e2e/upgrade/from once (40 minutes), then 15 minutes
 	@e2e/upgrade/before.sh build
@@ -177,7 +182,7 @@ test-release: ## images and chart pushed to a registry on this machine, installe
 test-kind: ## a kind cluster with two nodes that claim GPUs, the chart, a run, and pods placed on the GPUs; without Docker, as root, engine and node image are made too (600 MB to download, 25 GB of disk meanwhile); 20 minutes
 	@e2e/kind/test.sh
 
-test-book: ## the commands of the book's quickstart and of its pages on the viewer and on installing, run as they are printed; 25 minutes
+test-book: ## the commands of the book's quickstart and of its pages on the viewer, on installing and on a first run on GPUs, run as they are printed; 25 minutes
 	@e2e/book/test.sh
 
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
@@ -354,6 +359,12 @@ check-python: ## the Python client: types, wheel, and its tests with the real pl
 	$(ENV)
 	cargo build $(PLAIN) --bin kubectl-grpo --bin grpo-bench-viewer
 	e2e/python-client/check.sh "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$$CARGO_TARGET_DIR/debug/grpo-bench-viewer"
+
+check-inspect: ## an exported evaluation, read by Inspect's own reader (330 MB to install); not part of make test
+	@e2e/setup/setup.sh build
+	$(ENV)
+	cargo build $(PLAIN) --bin kubectl-grpo --bin grpo-bench-viewer
+	e2e/inspect/check.sh "$$CARGO_TARGET_DIR/debug/kubectl-grpo" "$$CARGO_TARGET_DIR/debug/grpo-bench-viewer"
 
 check-clients: ## mini-swe-agent, SWE-ReX and schemathesis against a gateway (900 MB to install); not part of make test
 	@e2e/clients/check.sh

@@ -35,7 +35,7 @@ steps() {
   step "nodes ready" "$CLUSTER_DIR/kind.sh" up
   step "images, tasks and chart" "$REPO/demo/prepare.sh"
   step "pods on two nodes with GPUs" tests gpus::
-  step "end-to-end tests" tests tools:: cluster:: isolation::
+  step "end-to-end tests" tests tools:: cluster:: isolation:: tenants::policies
 }
 
 case "${1:-}" in

@@ -1,8 +1,13 @@
 //! Two teams on a real cluster: mallory, who has the cluster role `edit` in a namespace of her own, tries to reach the
-//! run of another team: by the API server, by manifests, and by the network, with tokens that she can make.
+//! run of another team: by the API server, by manifests, at a viewer, and by the network, with tokens that she can
+//! make.
 //!
 //! The cluster that `make cluster` builds enforces no NetworkPolicy, so only tokens and rights hold here.
-//! Needs a cluster with images: `make test-tenants`.
+//! Needs a cluster with images: `make test-tenants`. [`policies`] is for a cluster that enforces NetworkPolicies:
+//! `make test-kind`.
+
+mod policies;
+mod viewer;
 
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, nodes, small_run};
 use grpo_contracts::access::{Service, account};
@@ -294,6 +299,9 @@ async fn a_user_of_another_namespace_reaches_nothing_of_a_run() -> Result<()> {
         );
         attempts += 1;
     }
+
+    // At a viewer of the other team.
+    attempts += viewer::attempts(&theirs, RUN).await?;
 
     // By manifests: her run in the sandboxes of the other team.
     let pools: Api<SandboxPool> = Api::namespaced(theirs.client.clone(), &theirs.namespace);

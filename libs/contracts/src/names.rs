@@ -24,6 +24,9 @@ pub const GRADER: &str = "grpo.dev/grader";
 /// The path of the agent image in every sandbox of a pool that has one. It is fixed: the paths of an agent's
 /// interpreters are absolute.
 pub const AGENT_FOLDER: &str = "/opt/agent";
+/// The environment variable of a trainer whose nodes reach each other by RDMA: the trainer checks the limit on locked
+/// memory first.
+pub const RDMA_VARIABLE: &str = "GRPO_RDMA";
 /// Pods in namespaces with this label, `true`, may reach this project's services to collect metrics.
 pub const METRICS: &str = "grpo.dev/metrics";
 

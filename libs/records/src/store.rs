@@ -196,7 +196,8 @@ pub trait Store: Debug + Send + Sync {
     /// Removes a file; no error if it does not exist.
     async fn delete(&self, path: &str) -> Result<(), StoreError> {
         match self.objects().delete(&at(path)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(error) if is_gone(&error) => Ok(()),
             Err(source) => Err(access("deleting", path, source)),
         }
     }
@@ -214,6 +215,16 @@ pub trait Store: Debug + Send + Sync {
     /// changed; otherwise it is a copy that is removed with the value.
     async fn local_copy(&self, path: &str) -> Result<LocalCopy, StoreError> {
         LocalCopy::download(self, path).await
+    }
+}
+
+/// Whether a file to delete does not exist. S3 deletes by lists, also a list of one file; a server's answer for a file
+/// that was deleted at the same time is then in a generic error.
+fn is_gone(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::NotFound { .. } => true,
+        object_store::Error::Generic { source, .. } => source.to_string().contains("NoSuchKey"),
+        _ => false,
     }
 }
 

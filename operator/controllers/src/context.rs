@@ -16,7 +16,7 @@ use crate::{
     metrics::Metrics,
     pending_pods::PendingPods,
     quotas::Quotas,
-    store_volumes::StoreVolumes,
+    run_volumes::RunVolumes,
     watched_store::WatchedStores,
     watches::{ledgers::Ledgers, pods::PodIndex},
 };
@@ -34,7 +34,7 @@ pub struct Context {
     pub pending_pods: PendingPods,
     pub quotas: Quotas,
     pub attempts: AttemptCounts,
-    pub store_volumes: StoreVolumes,
+    pub run_volumes: RunVolumes,
     pub agents: Agents,
     pub metrics: Metrics,
     pub admission: Arc<Admission>,
@@ -62,7 +62,7 @@ impl Context {
             pending_pods: PendingPods::default(),
             quotas: Quotas::default(),
             attempts: AttemptCounts::default(),
-            store_volumes: StoreVolumes::default(),
+            run_volumes: RunVolumes::default(),
             agents: Agents::default(),
             metrics,
             admission,
@@ -76,7 +76,7 @@ impl Context {
     pub fn forget(&self, uid: &str) {
         self.pending_pods.forget(uid);
         self.quotas.forget(uid);
-        self.store_volumes.forget(uid);
+        self.run_volumes.forget(uid);
         self.attempts.forget(uid);
         self.admission.forget(uid);
         self.succeeded(uid);

@@ -24,8 +24,8 @@ mod owned_objects;
 mod parent;
 mod pending_pods;
 mod quotas;
+mod run_volumes;
 mod sandbox_pool;
-mod store_volumes;
 mod watched_store;
 mod watches;
 

@@ -1,7 +1,7 @@
 //! `kubectl grpo export`: episodes in the file formats of other projects, one sample of each task.
 //!
 //! This module reads episodes one after another and writes each file as soon as its content is known;
-//! [`mini_swe_agent`] and [`atif`] define the content.
+//! [`mini_swe_agent`], [`atif`] and [`inspect`] define the content.
 
 use crate::arguments::Export;
 use crate::episodes;
@@ -15,6 +15,7 @@ use std::path::Path;
 
 pub mod atif;
 pub mod chat_completions;
+pub mod inspect;
 pub mod mini_swe_agent;
 pub mod pass_at;
 pub mod report;
@@ -57,7 +58,8 @@ impl Exported {
 }
 
 /// Writes `preds.json`, `predictions.jsonl`, `exit_statuses.yaml`, `results.jsonl`, `summary.json`, for each task
-/// `<id>/<id>.traj.json` and `<id>/trajectory.json`, and for all samples `chat_completions/<step>.jsonl`.
+/// `<id>/<id>.traj.json` and `<id>/trajectory.json`, and for all samples `chat_completions/<step>.jsonl` and
+/// `inspect.json`.
 pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result<Exported, Error> {
     let listing = episodes::list(source, &wanted.part, &[], usize::MAX).await?;
     // A set has one scope for each evaluated version, the newest first.
@@ -72,6 +74,7 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
     let mut predictions = Map::new();
     let mut report = Report::default();
     let mut chats = BTreeMap::new();
+    let mut log = inspect::Log::default();
     let mut statuses: BTreeMap<String, Vec<String>> = BTreeMap::new();
     std::fs::create_dir_all(dest)?;
     for episode in listing
@@ -96,15 +99,11 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         };
         let place = (meta.key.group, meta.key.sample);
         chats.insert(place, format!("{}\n", chat_completions::line(&turns)));
+        let patch = patch(source, &episode.path).await?;
+        log.add(meta, &turns, &patch);
         if !is_exported {
             continue;
         }
-        let view = source.episode(&episode.path).await?;
-        let patch = match (view.patch, view.patch_omitted) {
-            (Some(patch), 0) => patch,
-            (Some(_), _) => whole_patch(source, &episode.path).await?,
-            (None, _) => String::new(),
-        };
         let folder = dest.join(id);
         std::fs::create_dir_all(&folder)?;
         let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
@@ -123,6 +122,7 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
         file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
         output::write(&file, &chats.into_values().collect::<String>())?;
     }
+    output::write(&dest.join("inspect.json"), &pretty(&log.finish(&done.scope)))?;
     done.without_verdict = report.errors();
     output::write(&dest.join("results.jsonl"), &report.results())?;
     let summary = report.summary(&done.scope, wanted.sample);
@@ -157,7 +157,14 @@ async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRe
     ended.turns().map_err(|error| unreadable(error.to_string()))
 }
 
-async fn whole_patch(source: &mut Source, episode: &str) -> Result<String, Error> {
+/// The episode's whole patch; empty if it has none.
+async fn patch(source: &mut Source, episode: &str) -> Result<String, Error> {
+    let view = source.episode(episode).await?;
+    match (view.patch, view.patch_omitted) {
+        (Some(patch), 0) => return Ok(patch),
+        (Some(_), _) => {}
+        (None, _) => return Ok(String::new()),
+    }
     let bytes = source.whole_file(&paths::patch(episode)).await?.unwrap_or_default();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -4,10 +4,10 @@
 //! capabilities to root only. So the container runtime must set the limit. NCCL finds a low one in its first
 //! collective, minutes after the start and with a message about `ibv_reg_mr`; here it is found at once.
 
+use grpo_contracts::names::RDMA_VARIABLE;
+
 use crate::error::TrainError;
 
-/// Set by the operator for a trainer with `trainer.network.rdma`.
-pub const VARIABLE: &str = "GRPO_RDMA";
 const LIMITS: &str = "/proc/self/limits";
 const NAME: &str = "Max locked memory";
 /// NCCL's own buffers of one rank; less cannot work.
@@ -15,7 +15,7 @@ const LEAST: u64 = 1 << 30;
 
 /// Refuses to start when the operator asked for RDMA and the limit is too low.
 pub fn check() -> Result<(), TrainError> {
-    if std::env::var_os(VARIABLE).is_none() {
+    if std::env::var_os(RDMA_VARIABLE).is_none() {
         return Ok(());
     }
     let text = std::fs::read_to_string(LIMITS)

@@ -2,9 +2,10 @@
 //! exec.
 
 use super::{ClusterError, api, wait};
+use grpo_contracts::names;
 use grpo_crds::GrpoRun;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, AttachParams, DeleteParams, PostParams};
+use kube::api::{Api, AttachParams, DeleteParams, ListParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
-/// Any of our images with `tar` would do; this one is in the cluster because the run's driver needed it.
+/// The image of a run without a driver's pod. Any of our images with `tar` would do.
 const IMAGE: &str = "grpo.dev/driver:dev";
 const PATIENCE: Duration = Duration::from_secs(120);
 const ERROR_LINES: u64 = 4096;
@@ -22,7 +23,7 @@ pub async fn copy(client: &Client, run: &GrpoRun, to: &Path) -> Result<(), Clust
     let namespace = run.namespace().unwrap_or_default();
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let name = format!("{}-store-reader", run.name_any());
-    let reader = reader(run, &name)?;
+    let reader = reader(run, &name, &image(&pods, run).await?)?;
     let object = format!("Pod {namespace}/{name}");
     remove(&pods, &name).await?;
     pods.create(&PostParams::default(), &reader)
@@ -44,7 +45,28 @@ fn place(run: &GrpoRun) -> (String, String) {
     }
 }
 
-fn reader(run: &GrpoRun, name: &str) -> Result<Pod, ClusterError> {
+/// The driver's image: the nodes have it, under a name by which they may use it. A kubelet that has pulled an image
+/// checks the right to use it under each other name too.
+async fn image(pods: &Api<Pod>, run: &GrpoRun) -> Result<String, ClusterError> {
+    let drivers = format!(
+        "{}={},{}={}",
+        names::RUN,
+        run.name_any(),
+        names::ROLE,
+        names::role::DRIVER
+    );
+    let found = pods.list(&ListParams::default().labels(&drivers)).await.map_err(api(
+        "listing the driver's pods of",
+        format!("GrpoRun {}", run.name_any()),
+    ))?;
+    let image = found
+        .items
+        .into_iter()
+        .find_map(|pod| pod.spec?.containers.first()?.image.clone());
+    Ok(image.unwrap_or_else(|| IMAGE.to_owned()))
+}
+
+fn reader(run: &GrpoRun, name: &str, image: &str) -> Result<Pod, ClusterError> {
     let (claim, _) = place(run);
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -55,7 +77,7 @@ fn reader(run: &GrpoRun, name: &str) -> Result<Pod, ClusterError> {
             "activeDeadlineSeconds": 600,
             "automountServiceAccountToken": false,
             "containers": [{
-                "name": "reader", "image": IMAGE, "imagePullPolicy": "IfNotPresent",
+                "name": "reader", "image": image, "imagePullPolicy": "IfNotPresent",
                 "command": ["sleep", "600"],
                 "securityContext": {"runAsUser": 0},
                 "volumeMounts": [{"name": "store", "mountPath": "/store", "readOnly": true}],

@@ -21,6 +21,7 @@ macro_rules! store_guarantees {
             ranges_and_listings_see_what_was_written,
             a_checksum_is_that_of_all_bytes,
             what_is_not_there_is_missing_and_no_error_to_delete,
+            of_two_who_delete_at_once_neither_fails,
             a_folder_goes_with_everything_below_it,
             readers_of_paths_get_the_bytes_as_a_file,
             a_stream_has_the_bytes_of_its_range,
@@ -172,6 +173,21 @@ pub async fn what_is_not_there_is_missing_and_no_error_to_delete(store: RunStore
     store.create_bytes("no/thing", "x").await.unwrap();
     store.delete("no/thing").await.unwrap();
     assert!(!store.exists("no/thing").await.unwrap());
+}
+
+/// Only a server can fail this: some answer the second of two requests with an error.
+pub async fn of_two_who_delete_at_once_neither_fails(store: RunStore) {
+    for round in 0..16 {
+        for name in ["one", "two"] {
+            store.create_bytes(&format!("{round}/{name}"), "x").await.unwrap();
+        }
+        let (file, folder) = (format!("{round}/one"), format!("{round}"));
+        let (first, second) = tokio::join!(store.delete(&file), store.delete(&file));
+        first.and(second).unwrap();
+        let (first, second) = tokio::join!(store.delete_folder(&folder), store.delete_folder(&folder));
+        first.and(second).unwrap();
+        assert_eq!(store.files_below(&folder).await.unwrap(), [""; 0]);
+    }
 }
 
 pub async fn a_folder_goes_with_everything_below_it(store: RunStore) {

@@ -16,7 +16,7 @@
 
 use super::error::{StoreError, access, missing_or};
 use super::io::needs_io_threads;
-use super::{Created, Staged, Store, Upload, at, sha256_hex};
+use super::{Created, Staged, Store, Upload, at, is_gone, sha256_hex};
 use crate::paths::is_plain_name;
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -261,16 +261,6 @@ impl Store for RemoteStore {
             }
         }
         Ok(())
-    }
-}
-
-/// Whether a file to delete does not exist. For a delete of many files in one request, S3's answer is in a generic
-/// error.
-fn is_gone(error: &object_store::Error) -> bool {
-    match error {
-        object_store::Error::NotFound { .. } => true,
-        object_store::Error::Generic { source, .. } => source.to_string().contains("NoSuchKey"),
-        _ => false,
     }
 }
 

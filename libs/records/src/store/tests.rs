@@ -85,6 +85,16 @@ async fn a_server_that_completes_what_was_aborted_is_found_out_by_the_probe() {
     }
 }
 
+#[test]
+fn only_an_answer_that_a_file_is_not_there_means_that_it_is_deleted() {
+    let refused = |code: &str| object_store::Error::Generic {
+        store: "S3",
+        source: format!("Error performing DeleteObjects request: {code}").into(),
+    };
+    assert!(is_gone(&refused("NoSuchKey")));
+    assert!(!is_gone(&refused("AccessDenied")));
+}
+
 /// Azure refuses a hyphen, and proxies such as nginx drop an underscore.
 #[test]
 fn the_name_of_a_files_token_is_one_that_every_server_takes() {

@@ -171,7 +171,7 @@ async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolum
     let (volume, of_store) = store(read, context).await?;
     let uid = &read.owner.uid;
     if read.verdict.as_ref().is_some_and(|verdict| verdict.admitted) {
-        return Ok((volume, context.store_volumes.terms(uid)));
+        return Ok((volume, context.run_volumes.terms(uid)));
     }
     let mut volumes = VolumeTerms::new();
     volumes.extend(read.store_claim().map(|claim| (claim, of_store)));
@@ -183,7 +183,7 @@ async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolum
             }
         }
     }
-    context.store_volumes.keep_terms(uid, &volumes);
+    context.run_volumes.keep_terms(uid, &volumes);
     Ok((volume, volumes))
 }
 
@@ -197,7 +197,7 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
         (Some(existing), _) => {
             // Read once, not at each event of the run. Only admission needs the node requirements, and only until it
             // has admitted the run.
-            if admitted && let Some(known) = context.store_volumes.of(&read.owner.uid) {
+            if admitted && let Some(known) = context.run_volumes.of(&read.owner.uid) {
                 return nowhere(known);
             }
             (existing.claim_name.clone(), None)
@@ -228,7 +228,7 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
     } else {
         StoreVolume::OneNode
     };
-    context.store_volumes.keep(&read.owner.uid, volume);
+    context.run_volumes.keep(&read.owner.uid, volume);
     let terms = match &spec.volume_name {
         Some(name) if context.admission.sees_nodes() => context.cluster.volume_terms(name).await?,
         _ => Vec::new(),

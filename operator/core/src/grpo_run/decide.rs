@@ -32,7 +32,8 @@ use crate::{
     settings::Settings,
 };
 
-/// Period of the check of unmet preconditions: no watch shows every volume that a person creates.
+/// Period of the check of unmet preconditions, and of the volumes that a waiting run mounts: no watch shows a volume
+/// that a person creates, or a claim that was replaced under its name.
 const RECHECK: Duration = Duration::from_secs(20);
 
 pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
@@ -131,6 +132,8 @@ fn going_on(
 ) -> Decision {
     let admission = blockers::admission(seen);
     let may_ask = blockers.is_empty();
+    let bound_to_places = seen.volumes.values().any(|terms| !terms.is_empty());
+    let waits_with_volumes = !admission.admitted && seen.run.spec.queue_name.is_none() && bound_to_places;
     let gives_back = blockers.iter().any(|(reason, _)| *reason == Reason::QuotaExceeded);
     let admitted = may_ask && admission.admitted;
     let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = blockers.first() {
@@ -199,7 +202,7 @@ fn going_on(
             .into_iter()
             .flatten()
             .filter_map(|update| update.retry_in)
-            .chain((!may_ask).then_some(RECHECK))
+            .chain((!may_ask || waits_with_volumes).then_some(RECHECK))
             .chain(seen.quota.as_ref().map(|wait| until(wait.until, seen.now)))
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))

@@ -130,7 +130,7 @@ pub fn trainer(
     spec["subdomain"] = json!(hosts);
     let mut own = rendezvous(&seen.owner, trainer, attempt, node);
     own.extend(network(trainer));
-    own.extend(rdma(trainer).map(|_| ("GRPO_RDMA", "1".to_owned())));
+    own.extend(rdma(trainer).map(|_| (grpo_contracts::names::RDMA_VARIABLE, "1".to_owned())));
     let deadline = trainer.deadlines.start().as_secs() + START_MARGIN;
     let mut container = json!({
         "name": "trainer",

@@ -6,6 +6,11 @@
 
 use grpo_crds::{InferencePoolSpec, inference_pool::LoraLimits};
 
+/// Names of a pod's containers, and of the volume to which the agent pulls versions of the weights.
+pub const AGENT: &str = "agent";
+pub const ENGINE: &str = "engine";
+pub const WEIGHTS_VOLUME: &str = "cache";
+
 /// The engine listens here, on loopback: the agent in its pod is the only client.
 pub const ENGINE_PORT: u16 = 8001;
 

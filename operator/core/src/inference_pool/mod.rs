@@ -4,6 +4,7 @@
 //! command lines of [`vllm`] and [`sglang`].
 
 pub mod decide;
+mod disk;
 mod flags;
 mod labels;
 mod launch;

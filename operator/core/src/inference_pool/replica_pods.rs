@@ -21,8 +21,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
+    disk,
     labels::pool_labels,
-    launch::{ENGINE_PORT, Launch},
+    launch::{AGENT, ENGINE, ENGINE_PORT, Launch, WEIGHTS_VOLUME},
     observation::InferencePoolObservation,
     sglang, vllm,
 };
@@ -75,7 +76,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
     });
     match (&engine.external, &engine.embedded) {
         (Some(external), _) => {
-            spec["volumes"] = json!([scratch_volume("cache"), scratch_volume("tmp")]);
+            spec["volumes"] = json!([scratch_volume(WEIGHTS_VOLUME), scratch_volume("tmp")]);
             spec["containers"] = json!([external_agent(seen, external, settings, attempt)]);
         }
         (None, Some(_)) => {
@@ -125,6 +126,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
         );
         spec["initContainers"] = json!(first);
     }
+    disk::request(&mut spec);
     let mut labels = pool_labels(seen);
     for (label, number) in [
         (names::GROUP, key.group),
@@ -236,12 +238,8 @@ fn agent(
         // The kubelet charges files in memory to the container that writes them.
         resources["requests"]["memory"] = json!(format!("{}Mi", 64 + bytes.div_ceil(1 << 20)));
     }
-    let disk = on_disk(&seen.pool.spec);
-    if disk > 0 {
-        resources["requests"]["ephemeral-storage"] = json!(format!("{}Mi", disk.div_ceil(1 << 20)));
-    }
     json!({
-        "name": "agent",
+        "name": AGENT,
         "image": settings.agent_image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": args,
@@ -254,7 +252,7 @@ fn agent(
         "resources": resources,
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [mount("cache", CACHE, false), mount("tmp", "/tmp", false), tokens.1, access.1],
+        "volumeMounts": [mount(WEIGHTS_VOLUME, CACHE, false), mount("tmp", "/tmp", false), tokens.1, access.1],
     })
 }
 
@@ -308,33 +306,12 @@ fn in_memory(spec: &InferencePoolSpec) -> Option<u64> {
     (cache.medium == Some(CacheMedium::Memory)).then_some(u64::try_from(bytes).ok()?)
 }
 
-/// Bytes of the node's disk that the pool's bounded caches may fill. The agent requests them for the pod, so that it
-/// comes to a node that has them, and is not the first to be evicted there.
-fn on_disk(spec: &InferencePoolSpec) -> u64 {
-    let weights = spec
-        .weights_cache
-        .as_ref()
-        .filter(|cache| cache.medium != Some(CacheMedium::Memory));
-    let model = spec
-        .model_cache
-        .as_ref()
-        .filter(|cache| cache.claim_name.is_none() && cache.host_path.is_none());
-    let limits = [
-        weights.map(|cache| &cache.size_limit),
-        model.and_then(|cache| cache.size_limit.as_ref()),
-    ];
-    let bytes = limits.into_iter().flatten().filter_map(thousandths);
-    bytes
-        .filter_map(|thousandths| u64::try_from(thousandths / 1000).ok())
-        .sum()
-}
-
 /// The volume to which the agent pulls versions of the weights.
 fn weights_volume(spec: &InferencePoolSpec) -> Value {
     let Some(cache) = &spec.weights_cache else {
-        return scratch_volume("cache");
+        return scratch_volume(WEIGHTS_VOLUME);
     };
-    let mut volume = json!({"name": "cache", "emptyDir": {"sizeLimit": cache.size_limit.0}});
+    let mut volume = json!({"name": WEIGHTS_VOLUME, "emptyDir": {"sizeLimit": cache.size_limit.0}});
     if cache.medium == Some(CacheMedium::Memory) {
         volume["emptyDir"]["medium"] = json!("Memory");
     }
@@ -344,7 +321,7 @@ fn weights_volume(spec: &InferencePoolSpec) -> Value {
 fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt: u32) -> (Value, Vec<Value>) {
     let spec = &seen.pool.spec;
     let mut volumes = vec![weights_volume(spec), scratch_volume("tmp")];
-    let mut mounts = vec![mount("cache", CACHE, true), mount("tmp", "/tmp", false)];
+    let mut mounts = vec![mount(WEIGHTS_VOLUME, CACHE, true), mount("tmp", "/tmp", false)];
     if let Some((volume, at)) = model(&spec.model, settings) {
         volumes.push(volume);
         mounts.push(at);
@@ -354,7 +331,7 @@ fn embedded_engine(seen: &InferencePoolObservation, settings: &Settings, attempt
         mounts.push(mount(CACHE_VOLUME, MODEL_CACHE, true));
     }
     let container = json!({
-        "name": "engine",
+        "name": ENGINE,
         "image": settings.engine_image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": ["--model-dir", spec.model.directory(), "--listen", format!("127.0.0.1:{ENGINE_PORT}")],
@@ -383,7 +360,7 @@ fn served_engine(
         cache_volume(spec.model_cache.as_ref()),
     ];
     let mut mounts = vec![
-        mount("cache", CACHE, true),
+        mount(WEIGHTS_VOLUME, CACHE, true),
         mount("tmp", "/tmp", false),
         mount("shm", "/dev/shm", false),
         mount(CACHE_VOLUME, MODEL_CACHE, false),
@@ -395,7 +372,7 @@ fn served_engine(
     let (image, command, args, mut own) = command_line(seen, settings, launch);
     own.extend(shared_environment());
     let mut container = json!({
-        "name": "engine",
+        "name": ENGINE,
         "image": image,
         "imagePullPolicy": settings.image_pull_policy,
         "command": command,

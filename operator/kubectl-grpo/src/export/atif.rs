@@ -96,14 +96,10 @@ fn ids(calls: &Value) -> Vec<Value> {
 
 /// The fields of an answer besides its text.
 fn answer(turn: &TurnRecord) -> Value {
-    let calls = turn.action.as_calls().unwrap_or_default().into_iter();
-    let calls = calls.map(|call| called(&call.id, &call.name, arguments(&call.arguments)));
-    let command = turn.action.as_command();
-    let command = command.map(|command| {
-        let id = format!("call_{}_0", turn.turn);
-        called(&id, COMMAND, json!({ "command": command }))
-    });
-    let calls: Vec<Value> = calls.chain(command).collect();
+    let calls = calls(turn).into_iter();
+    let calls: Vec<Value> = calls
+        .map(|call| json!({ "tool_call_id": call.id, "function_name": call.function, "arguments": call.arguments }))
+        .collect();
     let mut metrics = json!({ "prompt_tokens": turn.prompt_length, "completion_tokens": turn.sampled_length });
     if !turn.sampled.is_empty() {
         metrics["completion_token_ids"] = json!(turn.sampled);
@@ -123,8 +119,28 @@ fn answer(turn: &TurnRecord) -> Value {
     more
 }
 
-fn called(id: &str, name: &str, arguments: Value) -> Value {
-    json!({ "tool_call_id": id, "function_name": name, "arguments": arguments })
+/// A call of a tool, or a command of a built-in bash loop.
+pub(super) struct Call {
+    pub id: String,
+    pub function: String,
+    /// An object.
+    pub arguments: Value,
+}
+
+/// The calls of an answer, in their order.
+pub(super) fn calls(turn: &TurnRecord) -> Vec<Call> {
+    let calls = turn.action.as_calls().unwrap_or_default().into_iter();
+    let calls = calls.map(|call| Call {
+        arguments: arguments(&call.arguments),
+        id: call.id,
+        function: call.name,
+    });
+    let command = turn.action.as_command().map(|command| Call {
+        id: format!("call_{}_0", turn.turn),
+        function: COMMAND.to_owned(),
+        arguments: json!({ "command": command }),
+    });
+    calls.chain(command).collect()
 }
 
 /// The format requires an object: any other text is wrapped in one.

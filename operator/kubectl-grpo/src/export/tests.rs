@@ -51,6 +51,9 @@ async fn a_sample_of_each_task_is_exported() {
         .map(|message| &message["role"])
         .collect();
     assert_eq!(roles[..3], ["system", "user", "assistant"]);
+    let log = read(&dest.path().join("inspect.json"));
+    assert_eq!(log["results"]["total_samples"], 2);
+    assert_eq!(log["samples"][1]["epoch"], 2);
     let interchange = read(&dest.path().join("psf__requests-1/trajectory.json"));
     assert_eq!(interchange["extra"]["sample"], 1);
     assert!(interchange["steps"][2]["metrics"]["completion_token_ids"].is_array());

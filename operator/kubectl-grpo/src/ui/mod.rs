@@ -85,12 +85,18 @@ async fn places(options: &ClusterOptions, wanted: &Ui) -> Result<Vec<Place>, Err
     Ok(places)
 }
 
-async fn serve(runs: &[Arc<Viewed>], wanted: &Ui) -> Result<(), Error> {
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, wanted.port));
+/// On loopback only: other machines do not reach the records. 0: any free port.
+pub async fn listen(port: u16) -> Result<(TcpListener, SocketAddr), Error> {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listening =
         |why: std::io::Error| Error::Viewer(format!("cannot listen on {at}: {why}; --port takes another port"));
     let listener = TcpListener::bind(at).await.map_err(listening)?;
     let at = listener.local_addr().map_err(listening)?;
+    Ok((listener, at))
+}
+
+async fn serve(runs: &[Arc<Viewed>], wanted: &Ui) -> Result<(), Error> {
+    let (listener, at) = listen(wanted.port).await?;
     let shown = Arc::new(Shown {
         runs: runs.to_vec(),
         token: hex::encode(rand::random::<[u8; 16]>()),

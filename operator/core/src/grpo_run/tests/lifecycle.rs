@@ -9,6 +9,7 @@ use grpo_crds::{
     grpo_run::{Mode, Phase},
 };
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
@@ -87,6 +88,27 @@ fn a_run_that_does_not_fit_is_queued_and_says_what_is_missing() {
     assert_eq!((holds.as_str(), reason.as_str()), ("False", "WaitsForCapacity"));
     assert!(message.contains("8 nvidia.com/gpu"), "{message}");
     assert_eq!(condition(&decision, "Provisioned").2, message);
+}
+
+/// No watch shows that a claim was replaced under its name by one whose volume fits.
+#[test]
+fn the_volumes_of_a_run_that_waits_are_looked_at_again() {
+    let again = |terms: usize, admitted: bool| {
+        let terms = vec![NodeSelectorTerm::default(); terms];
+        let run = RunObservation {
+            volumes: [("demo-store".to_owned(), terms)].into(),
+            verdict: Some(Verdict {
+                admitted,
+                reason: Reason::NeverFits,
+                message: "wants 1 driver pod, where the volumes that it mounts can be reached".into(),
+            }),
+            ..running_demo()
+        };
+        decided(&run).retry_in
+    };
+    assert_eq!(again(1, false), Some(Duration::from_secs(20)));
+    assert_eq!(again(0, false), None, "every node reaches the volume");
+    assert_eq!(again(1, true), None, "its pods keep their claims");
 }
 
 #[test]

@@ -8,13 +8,13 @@ use std::{
 use grpo_operator_core::{admission::facts::VolumeTerms, grpo_run::observation::StoreVolume};
 
 #[derive(Default)]
-pub struct StoreVolumes {
+pub struct RunVolumes {
     volumes: Mutex<HashMap<String, StoreVolume>>,
     /// Node requirements of the bound claims of each run.
     terms: Mutex<HashMap<String, VolumeTerms>>,
 }
 
-impl StoreVolumes {
+impl RunVolumes {
     /// The volume of a run's claim when it was read: pods of the run keep the claim from being replaced, and its access
     /// modes never change.
     pub fn of(&self, owner: &str) -> Option<StoreVolume> {

@@ -1,0 +1,102 @@
+//! Pods go to nodes that all of their volumes can be reached from.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use serde_json::json;
+
+use super::world::{World, candidate, mounted, node, pod_from};
+use crate::admission::facts::VolumeTerms;
+
+/// Node terms of a PersistentVolume that exists only on nodes with this label.
+fn terms(label: &str, value: Option<&str>) -> Vec<NodeSelectorTerm> {
+    let term = |value: &str| json!({"matchExpressions": [{"key": label, "operator": "In", "values": [value]}]});
+    let terms = value.map(|value| serde_json::from_value(term(value)).unwrap());
+    terms.into_iter().collect()
+}
+
+/// A volume of one zone, writable from several nodes: driver and trainer go to that zone, engines anywhere.
+#[test]
+fn pods_that_mount_the_store_go_to_the_zone_of_its_volume_and_a_run_waits_for_room_there() {
+    let world = |zone: &str| {
+        let mut nodes = vec![node("a", 8), node("b", 8)];
+        for (node, zone) in nodes.iter_mut().zip(["east", "west"]) {
+            node.labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+        }
+        let mut world = World::new(nodes);
+        world.add("run", 60, (1, 8), (1, 8));
+        world.runs[0].volumes = of_store("run", terms("topology.kubernetes.io/zone", Some(zone)));
+        world.settle();
+        world
+    };
+    for (zone, store_node, other) in [("east", "a", "b"), ("west", "b", "a")] {
+        let world = world(zone);
+        for pod in world.of("run") {
+            let engine = pod.member.as_ref().unwrap().role == "engine";
+            let wanted = if engine { other } else { store_node };
+            assert_eq!(pod.node.as_deref(), Some(wanted), "{} in {zone}", pod.name);
+        }
+    }
+    let (reason, message) = world("north").message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(
+        message.contains("the volumes that it mounts") && message.contains("PersistentVolumeClaim run-store"),
+        "{message}"
+    );
+}
+
+#[test]
+fn pods_that_share_a_volume_go_to_one_node_and_to_that_of_the_volume() {
+    let shares = json!({"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"grpo.dev/store": "run-store"}}, "topologyKey": "kubernetes.io/hostname"}]}}});
+    let world = |host: Option<&str>| {
+        let mut world = World::new(vec![node("a", 8), node("b", 8), node("c", 0)]);
+        let mut run = candidate("run", 60, 1, 0);
+        run.volumes = of_store("run", terms("kubernetes.io/hostname", host));
+        world.runs.push(run);
+        world.pods.push(pod_from("run", "driver", 0, 0, shares.clone()));
+        world.pods.push(pod_from("run", "trainer", 0, 8, shares.clone()));
+        world.settle();
+        world
+    };
+    let free = world(None);
+    let nodes: Vec<_> = free.of("run").map(|pod| pod.node.clone()).collect();
+    assert!(nodes[0].is_some() && nodes[0] == nodes[1], "{nodes:?}");
+    let settled = world(Some("b"));
+    assert!(settled.of("run").all(|pod| pod.node.as_deref() == Some("b")));
+    let mut elsewhere = world(Some("c"));
+    let (reason, message) = elsewhere.message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("ReadWriteOnce"), "{message}");
+}
+
+/// The store's volume is made on the node of its first pod, so a driver elsewhere could never mount it beside its rows.
+#[test]
+fn pods_go_to_the_node_of_every_volume_that_they_mount_before_the_stores_is_made() {
+    let together = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"labelSelector": {"matchLabels": {"grpo.dev/store": "run-store"}}, "topologyKey": "kubernetes.io/hostname"}]}});
+    let world = |volumes: &[(&str, &str)]| {
+        let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+        let mut run = candidate("run", 60, 1, 0);
+        let terms = |(claim, host): &(&str, &str)| ((*claim).to_owned(), terms("kubernetes.io/hostname", Some(host)));
+        run.volumes = volumes.iter().map(terms).collect();
+        world.runs.push(run);
+        let driver = json!({"affinity": together, "volumes": [mounted("run-store"), mounted("rows")]});
+        world.pods.push(pod_from("run", "driver", 0, 0, driver));
+        let trainer = json!({"affinity": together, "volumes": [mounted("run-store")]});
+        world.pods.push(pod_from("run", "trainer", 0, 8, trainer));
+        world.settle();
+        world
+    };
+    for host in ["a", "b"] {
+        let world = world(&[("rows", host)]);
+        assert!(world.of("run").all(|pod| pod.node.as_deref() == Some(host)), "{host}");
+    }
+    let (reason, message) = world(&[("rows", "a"), ("run-store", "b")]).message("run");
+    assert_eq!(reason, "NeverFits");
+    assert!(message.contains("PersistentVolumeClaims rows, run-store"), "{message}");
+}
+
+fn of_store(run: &str, terms: Vec<NodeSelectorTerm>) -> VolumeTerms {
+    BTreeMap::from([(format!("{run}-store"), terms)])
+}
