@@ -36,9 +36,12 @@ END
   done >> "$folder/grpo.yaml"
 }
 
-. "$REPO/e2e/setup/env.sh"
 case "${1:-} $#" in
-  "archive 2") stage "plugin" build; stage "archive" archive "$2" ;;
+  "archive 2")
+    . "$REPO/e2e/setup/env.sh"
+    stage "plugin" build
+    stage "archive" archive "$2"
+    ;;
   "krew 4") stage "krew manifest" krew "$2" "$3" "$4" ;;
   *) die "usage: plugin.sh archive dist; plugin.sh krew 0.1.0 https://example.com/team/grpo-operator dist" ;;
 esac
