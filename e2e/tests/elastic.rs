@@ -1,5 +1,5 @@
 //! Replicas come and go while a run works: its pool is scaled up and down, pods disappear, engine processes are killed.
-//! Each engine that starts gets its first row soon after it serves, and no row is lost.
+//! In the median an engine that starts gets its first row soon after it serves, and no episode is lost.
 //!
 //! `GRPO_ELASTIC_ENGINES` is the number of engines that start, `GRPO_ELASTIC_SEED` the seed of the changes.
 //! Needs a cluster with images and chart: `make test-elastic`.

@@ -1,5 +1,5 @@
-//! `inspect.json`: the log of an evaluation as Inspect of the UK AI Security Institute reads and shows it
-//! (`inspect view`; inspect_ai, MIT): all samples of each task as its epochs, with conversations, verdicts and tokens.
+//! `inspect.json`: the log of an evaluation as Inspect of the UK AI Security Institute reads it (inspect_ai, MIT): all
+//! samples of each task as its epochs, with conversations, verdicts and tokens.
 //!
 //! Only episodes with a verdict are in it: Inspect would count a void as wrong.
 
