@@ -2,9 +2,10 @@
 //!
 //! The replicas are the addresses that the pool's headless service resolves to, looked up every second. A replica is
 //! eligible if it said that it serves the requested weights and has not just failed. Of the eligible ones an episode
-//! takes the one that answered it before, which has its prefix in its cache, unless that one is much busier than
-//! others; else the least busy one. A replica with unknown weights, or one that boots and serves nothing, is not
-//! eligible: it has the fewest requests and would get all of them. Failures in a row lengthen its cool-down.
+//! takes the one that answered it before, which has its prefix in its cache, unless that one has many more requests or
+//! episodes than another: a replica that joins gets a share of the episodes that run. Else it takes the least busy one.
+//! A replica with unknown weights, or one that boots and serves nothing, is not eligible: it has the fewest requests
+//! and would get all of them. Failures in a row lengthen its cool-down.
 
 mod gate;
 pub mod switch;
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 /// Cool-down of a failed replica; doubles with each failure in a row.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 const LONGEST_COOL_DOWN: Duration = Duration::from_secs(8);
-/// An episode's own replica may have this many requests more than one and a half times those of the least busy one.
+/// An episode's own replica may have this many requests, or episodes, more than one and a half times those of the least
+/// busy one.
 const MORE_AT_HOME: usize = 4;
 /// How long the list of addresses is used.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +40,8 @@ pub enum Endpoints {
 #[derive(Debug, Default, Clone)]
 struct Replica {
     in_flight: usize,
+    /// Live episodes whose home it is; most of them wait for a command at any moment.
+    episodes: usize,
     /// The version that it said it serves; `None` while it serves nothing, does not answer, or has not been asked.
     serving: Option<String>,
     rest_until: Option<Instant>,
@@ -151,19 +155,34 @@ impl Replicas {
     /// Takes the eligible replica that `home` names, or the least busy one, which becomes the home. The request counts
     /// for the replica until the guard is dropped.
     pub fn take(&self, version: &str, home: &Home) -> Option<InFlight> {
+        let mut home = home.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut known = self.known();
         let now = Instant::now();
-        let eligible = known.iter().filter(|(_, r)| r.is_eligible(version, now));
-        let (least, fewest) = eligible
-            .map(|(replica, r)| (*replica, r.in_flight))
-            .min_by_key(|(_, in_flight)| *in_flight)?;
-        let mut home = home.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let stays = home.filter(|replica| {
-            let state = known.get(replica).filter(|r| r.is_eligible(version, now));
-            state.is_some_and(|r| r.in_flight <= fewest + fewest / 2 + MORE_AT_HOME)
+        let eligible = || known.iter().filter(|(_, r)| r.is_eligible(version, now));
+        let (least, idlest) = eligible().min_by_key(|(_, r)| (r.in_flight, r.episodes))?;
+        let (emptiest, fewest) = eligible().min_by_key(|(_, r)| (r.episodes, r.in_flight))?;
+        let bound = |least: usize| least + least / 2 + MORE_AT_HOME;
+        let at_home = home.as_ref().and_then(|lives| {
+            let state = known.get(&lives.replica).filter(|r| r.is_eligible(version, now))?;
+            Some((lives.replica, state))
         });
-        let replica = *home.insert(stays.unwrap_or(least));
-        known.get_mut(&replica)?.in_flight += 1;
+        let replica = match at_home {
+            Some((_, state)) if state.episodes > bound(fewest.episodes) => *emptiest,
+            Some((replica, state)) if state.in_flight <= bound(idlest.in_flight) => replica,
+            _ => *least,
+        };
+        let moves = home.as_ref().is_none_or(|lives| lives.replica != replica);
+        let state = known.get_mut(&replica)?;
+        state.in_flight += 1;
+        state.episodes += usize::from(moves);
+        drop(known);
+        if moves {
+            // The earlier home counts the episode until here.
+            *home = Some(Lives {
+                replica,
+                replicas: self.clone(),
+            });
+        }
         Some(InFlight {
             replica,
             replicas: self.clone(),
@@ -182,8 +201,21 @@ impl Replicas {
 }
 
 /// The replica that answered an episode last: of a prompt that it knows, it computes only the new part.
-#[derive(Debug, Default)]
-pub struct Home(Mutex<Option<SocketAddr>>);
+#[derive(Default)]
+pub struct Home(Mutex<Option<Lives>>);
+
+/// An episode counts for its replica until this is dropped.
+struct Lives {
+    replica: SocketAddr,
+    replicas: Replicas,
+}
+
+impl Drop for Lives {
+    fn drop(&mut self) {
+        self.replicas
+            .with(self.replica, |r| r.episodes = r.episodes.saturating_sub(1));
+    }
+}
 
 /// A request that a replica works on.
 pub struct InFlight {

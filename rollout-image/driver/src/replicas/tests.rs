@@ -59,6 +59,25 @@ async fn a_replica_that_fails_rests_longer_each_time_until_it_answers() {
 }
 
 #[tokio::test]
+async fn a_replica_that_joins_gets_a_share_of_the_episodes_that_run() {
+    let replicas = of(&[1, 2]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    let homes: Vec<Home> = (0..12).map(|_| Home::default()).collect();
+    // Requests one after the other: no replica has more than one at a time.
+    let ask = || -> Vec<SocketAddr> {
+        let taken = homes.iter().filter_map(|home| replicas.take("a-v1", home));
+        taken.map(|guard| guard.replica).collect()
+    };
+    assert_eq!(ask(), [replica(1); 12]);
+    replicas.serves(replica(2), Some("a-v1"));
+    let after = ask();
+    assert_eq!(after.iter().filter(|at| **at == replica(2)).count(), 4);
+    assert_eq!(ask(), after, "they stay where their prefix is now");
+    drop(homes);
+    assert!(replicas.known().values().all(|r| r.episodes == 0));
+}
+
+#[tokio::test]
 async fn an_episode_stays_with_the_replica_that_has_its_prefix_while_that_is_not_much_busier() {
     let replicas = of(&[1, 2]).await;
     replicas.serves(replica(1), Some("a-v1"));
