@@ -279,10 +279,17 @@ impl Rollouts {
     }
 
     async fn stored(&self, dir: &str, begun: bool) -> Result<Option<EpisodeMeta>, StoreError> {
-        match begun {
-            true => self.episodes.store.read_if_there(&paths::meta(dir)).await,
-            false => Ok(None),
+        if !begun {
+            return Ok(None);
         }
+        let meta: Option<EpisodeMeta> = self.episodes.store.read_if_there(&paths::meta(dir)).await?;
+        if let Some(meta) = &meta
+            && !self.journal.read(|state| state.verdicts.contains_key(dir)).await
+        {
+            // An earlier driver died between the record and its journal entry: maybe before it removed the verdict.
+            self.episodes.remove_verdict(dir, meta).await;
+        }
+        Ok(meta)
     }
 
     /// Records one entry per verdict, even if the driver died between `meta.json` and the journal.

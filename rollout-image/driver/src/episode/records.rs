@@ -175,12 +175,17 @@ impl Episodes {
             // Another driver was first: an attempt has one verdict, and theirs stands.
             Created::Existed => self.store.read(&paths::meta(dir)).await?,
         };
-        // A void has no verdict in its record, and another episode may have taken it over.
+        self.remove_verdict(dir, &meta).await;
+        Ok(meta)
+    }
+
+    /// Removes the file of a verdict that `meta` contains. A void contains none, and another episode may have taken
+    /// over that of its attempt.
+    pub async fn remove_verdict(&self, dir: &str, meta: &EpisodeMeta) {
         if meta.outcome.is_verdict()
             && let Err(error) = self.store.delete(&paths::verdict(dir)).await
         {
             tracing::warn!("{dir} keeps its verdict beside its record: {error}");
         }
-        Ok(meta)
     }
 }
