@@ -255,9 +255,9 @@ impl Facts {
         })
     }
 
-    /// Adds the tokens' rotary angles, which all layers share, for all micro-batches.
-    fn with_angles(&self, mut moments: Vec<Estimate>, load: &Load) -> Vec<Estimate> {
-        let angles = MASTER * self.geometry.head_dim * load.tokens.iter().sum::<u64>();
+    /// Adds the rotary angles of so many tokens, which all layers share.
+    fn with_angles(&self, mut moments: Vec<Estimate>, tokens: u64) -> Vec<Estimate> {
+        let angles = MASTER * self.geometry.head_dim * tokens;
         for moment in &mut moments {
             moment.activations += angles;
         }
@@ -376,7 +376,7 @@ impl Facts {
                 ..base
             },
         ];
-        self.with_angles(moments, load)
+        self.with_angles(moments, largest)
     }
 
     fn streamed(&self, load: &Load) -> Vec<Estimate> {
@@ -441,7 +441,7 @@ impl Facts {
                 ..base
             },
         ];
-        self.with_angles(moments, load)
+        self.with_angles(moments, all)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::rotation::{Angles, Rope};
 
 /// Positions and attention of `b * t` tokens.
 pub struct Layout {
-    /// `[b * t]` int64.
+    /// `[b * t]` int32.
     positions: Tensor,
     /// The pieces of the whole sequence, if this is a part.
     pieces: Vec<Piece>,
@@ -47,7 +47,7 @@ impl Layout {
                 causal: true,
             });
         Self {
-            positions: Tensor::arange(t as i64, (tch::Kind::Int64, tch::Device::Cpu)).repeat([b]),
+            positions: Tensor::arange(t as i64, (tch::Kind::Int, tch::Device::Cpu)).repeat([b]),
             pieces: pieces.collect(),
             shared: None,
             keys: None,
@@ -58,7 +58,7 @@ impl Layout {
     /// Tokens of a packed tree.
     pub fn tree(positions: &[usize], pieces: Vec<Piece>) -> Result<Self, AttentionError> {
         attention::check(&pieces, positions.len())?;
-        let positions: Vec<i64> = positions.iter().map(|p| *p as i64).collect();
+        let positions: Vec<i32> = positions.iter().map(|p| *p as i32).collect();
         Ok(Self {
             positions: Tensor::from_slice(&positions),
             pieces,
@@ -137,6 +137,11 @@ impl Layout {
             Some(angles) if angles.are_of(rope) => angles.clone(),
             _ => kept.insert(Rc::new(rope.at(&self.positions))).clone(),
         }
+    }
+
+    /// Frees the angles. The next rotation looks them up again.
+    pub fn forget_angles(&self) {
+        self.angles.replace(None);
     }
 
     /// Attention of `q: [b, t, heads, d]` over `k, v: [b, t, groups, d]`, to `[b, t, heads * d]`.

@@ -38,7 +38,7 @@ impl Rope {
         })
     }
 
-    /// The angles at `positions: [n]` int64. Dimension i is paired with i + d/2; both have the same angle.
+    /// The angles at `positions: [n]` int32. Dimension i is paired with i + d/2; both have the same angle.
     pub fn at(&self, positions: &Tensor) -> Angles {
         let half = self.cos.size()[1] / 2;
         let at = |table: &Tensor| table.narrow(1, 0, half).index_select(0, positions);

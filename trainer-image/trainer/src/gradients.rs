@@ -89,6 +89,7 @@ impl Sharded {
                 unit.add(&leaves);
             }
             self.embedded(&mut embedding_and_head, &batch.ids, &grad_of(&below));
+            batch.layout.forget_angles();
         }
         // A rank without micro-batches has used none yet.
         while let Some(tensors) = coming.next()? {
@@ -209,6 +210,8 @@ impl Sharded {
         }
         for (batch, above) in batches.iter().zip(&flowing) {
             self.embedded(embedding_and_head, &batch.ids, above);
+            // Those of all waves would be more than a wave's inputs where a model is shallow.
+            batch.layout.forget_angles();
         }
         if let Some(last) = leaving {
             gradients.push(last.wait()?);

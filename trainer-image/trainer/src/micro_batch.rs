@@ -11,7 +11,7 @@ use grpo_model::model::Pass;
 use grpo_native::Exchange;
 use grpo_native::attention::Piece;
 use grpo_native::device::sent;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use crate::error::TrainError;
 use crate::packing::Pack;
@@ -19,7 +19,7 @@ use crate::train_row::TrainRow;
 
 /// Rows computed together.
 pub struct MicroBatch {
-    /// `[b, t]` int64: padded rows, or one packed tree.
+    /// `[b, t]` int32: padded rows, or one packed tree. A step's micro-batches all exist at once.
     pub ids: Tensor,
     /// Positions of these tokens, and the keys that they see.
     pub layout: Rc<Layout>,
@@ -29,7 +29,7 @@ pub struct MicroBatch {
     pub temperatures: Tensor,
     /// Row and index in it of each trained token, by row, then by index.
     pub trained: Vec<(usize, usize)>,
-    /// For every layer, the experts of each token of `ids`, `[b, t, experts per token]` int64, -1 if the layer's router
+    /// For every layer, the experts of each token of `ids`, `[b, t, experts per token]` int16, -1 if the layer's router
     /// decides. `None` in a layer, or an empty list: the routers decide for all tokens.
     pub experts: Vec<Option<Tensor>>,
 }
@@ -70,7 +70,7 @@ impl MicroBatch {
     pub fn pass(&self, layer: usize) -> Pass {
         let experts = self.experts.get(layer).and_then(Option::as_ref);
         Pass {
-            experts: experts.map(Tensor::shallow_clone),
+            experts: experts.map(|experts| experts.to_kind(Kind::Int64)),
             ..Pass::default()
         }
     }
@@ -134,7 +134,7 @@ impl MicroBatch {
         }
         let here = whole / shared.world();
         let begin = here * shared.rank();
-        let mut ids: Vec<i64> = pack.tokens.iter().map(|token| i64::from(*token)).collect();
+        let mut ids: Vec<i32> = pack.tokens.iter().map(|token| token.cast_signed()).collect();
         ids.resize(whole, 0);
         let layout = Layout::part(&positions, pieces, shared.clone())?;
         let mut trained = Trained::default();
@@ -151,7 +151,7 @@ impl MicroBatch {
 
     /// A packed tree of some of `rows`.
     pub fn packed(pack: &Pack, rows: &[TrainRow]) -> Result<Self, TrainError> {
-        let ids: Vec<i64> = pack.tokens.iter().map(|token| i64::from(*token)).collect();
+        let ids: Vec<i32> = pack.tokens.iter().map(|token| token.cast_signed()).collect();
         let layout = Layout::tree(&pack.positions, pack.pieces.clone())?;
         let mut trained = Trained::default();
         for entry in &pack.entries {
@@ -163,11 +163,11 @@ impl MicroBatch {
     /// Rows padded on the right, nothing shared: the baseline for packing. Rows are numbered from `first`.
     pub fn padded(rows: &[TrainRow], first: usize) -> Self {
         let t = rows.iter().map(|row| row.tokens.len()).max().unwrap_or(1).max(1);
-        let mut ids = vec![0i64; rows.len() * t];
+        let mut ids = vec![0i32; rows.len() * t];
         let mut trained = Trained::default();
         for (b, row) in rows.iter().enumerate() {
             for (i, token) in row.tokens.iter().enumerate() {
-                ids[b * t + i] = i64::from(*token);
+                ids[b * t + i] = token.cast_signed();
             }
             for i in row.trained() {
                 trained.push(b * t + i - 1, first + b, row, i);

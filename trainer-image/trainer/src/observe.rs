@@ -67,6 +67,7 @@ impl Sharded {
                 let [logprobs, entropies] = both_numbers(&logprobs, &entropies)?;
                 note(at, piece, &logprobs, &entropies);
             }
+            batch.layout.forget_angles();
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 //!
 //! Engine and trainer round differently, and rounding decides between two experts that are nearly as good: the trainer
 //! would differentiate by other experts than those behind the rollout logprobs. An engine's recorded experts are in
-//! files of the run's store; rows name them by spans ([`ExpertsSpan`]). A rank reads the files of a pack just before it
-//! computes the pack, so a step's records are never in memory at once.
+//! files of the run's store; rows name them by spans ([`ExpertsSpan`]). A rank reads those of its own packs. All packs
+//! of a step exist at once, so their experts are kept in two bytes each, and widened for a layer of a wave.
 //!
 //! A prefix that rows share is computed once, by the experts of one of these rows. The trainer's router decides for
 //! tokens without a record, and for the base model, from which nothing was sampled.
@@ -25,7 +25,7 @@ use crate::state::sha256;
 use crate::train_row::TrainRow;
 
 /// Left to the router.
-const UNKNOWN: i64 = -1;
+const UNKNOWN: i16 = -1;
 
 /// Experts of a span's tokens as `[tokens, layers, per token]`, or why they cannot be used. The file's layout is
 /// described at [`ExpertsSpan`].
@@ -76,7 +76,7 @@ fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<V
     Ok(numbers)
 }
 
-/// Experts of a pack's tokens, per layer `[1, tokens, experts per token]` int64, -1 if not known; `None` for a layer
+/// Experts of a pack's tokens, per layer `[1, tokens, experts per token]` int16, -1 if not known; `None` for a layer
 /// without experts.
 pub(crate) fn experts_of(
     pack: &Pack,
@@ -108,7 +108,7 @@ pub(crate) fn experts_of(
                     all[to * k..(to + 1) * k]
                         .iter_mut()
                         .zip(chosen)
-                        .for_each(|(place, expert)| *place = i64::from(*expert));
+                        .for_each(|(place, expert)| *place = i16::try_from(*expert).unwrap_or(UNKNOWN));
                 }
             }
         }
