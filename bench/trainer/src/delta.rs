@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::Args;
 use grpo_bench_report::{Bench, Row};
-use grpo_model::weights::export::Precision;
+use grpo_model::weights::Precision;
 use grpo_native::{Group, Rendezvous};
 use grpo_trainer::TrainError;
 use grpo_trainer::initial::initial_weights;

@@ -6,6 +6,7 @@
 //! and an engine reports it after loading. [`TensorsDigest`] computes it from tensors that arrive one by one.
 
 pub mod export;
+mod precision;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::lora::Linear;
+pub use precision::Precision;
 pub use source::Source;
 
 /// One tensor, row-major.
@@ -133,7 +135,7 @@ pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
     };
     let data: Vec<(&String, Vec<u8>)> = weights
         .iter()
-        .map(|(name, a)| (name, a.values.iter().flat_map(|v| v.to_le_bytes()).collect()))
+        .map(|(name, array)| (name, Precision::F32.encoded(&array.values)))
         .collect();
     let views = data
         .iter()
@@ -151,15 +153,23 @@ pub fn to_safetensors(weights: &Weights) -> Result<Vec<u8>, ModelError> {
 /// Values that are hashed at a time.
 const HASHED: usize = 1 << 14;
 
-/// [`checksum`] of tensors that arrive one by one, in any order.
+/// [`checksum`] of tensors that arrive one by one, in any order, as a reader of a file of this precision gets them.
 #[derive(Clone, Debug, Default)]
 pub struct TensorsDigest {
+    precision: Precision,
     by_name: BTreeMap<String, [u8; 32]>,
     /// A tensor of which values are missing: its name, the digest so far, how many are missing.
     open: Option<(String, Sha256, usize)>,
 }
 
 impl TensorsDigest {
+    pub fn of(precision: Precision) -> Self {
+        Self {
+            precision,
+            ..Self::default()
+        }
+    }
+
     /// Adds the next values of a tensor: all of them, or a part that the next calls complete.
     pub fn add(&mut self, name: &str, shape: &[usize], values: &[f32]) {
         let (mut sha, missing) = match self.open.take().filter(|(open, ..)| open == name) {
@@ -174,10 +184,9 @@ impl TensorsDigest {
                 (sha, shape.iter().product())
             }
         };
-        let mut buffer = Vec::with_capacity(4 * HASHED.min(values.len()));
+        let mut buffer = Vec::new();
         for piece in values.chunks(HASHED) {
-            buffer.clear();
-            buffer.extend(piece.iter().flat_map(|value| value.to_le_bytes()));
+            self.precision.encode_as_read(piece, &mut buffer);
             sha.update(&buffer);
         }
         match missing.saturating_sub(values.len()) {

@@ -1,7 +1,7 @@
 //! Collects whole weights from the ranks' shards, to publish, export and compare them.
 
-use grpo_model::weights::export::{Named, Precision};
-use grpo_model::weights::{Array, TensorsDigest, Unit, Weights};
+use grpo_model::weights::export::Named;
+use grpo_model::weights::{Array, Precision, TensorsDigest, Unit, Weights};
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -105,10 +105,9 @@ impl Sharded {
 
     /// The checksum of the published tensors, on rank 0. Every rank must call it.
     pub fn published_checksum(&self, adapter: bool) -> Result<Option<String>, TrainError> {
-        let precision = self.published_precision(adapter);
-        let mut digest = TensorsDigest::default();
+        let mut digest = TensorsDigest::of(self.published_precision(adapter));
         self.each_published(adapter, |name, shape, values| {
-            digest.add(name, shape, &precision.rounded(values));
+            digest.add(name, shape, values);
             Ok(())
         })?;
         Ok((self.group.rank() == 0).then(|| digest.finish()))

@@ -3,7 +3,7 @@
 //! Each rank has one GPU. On the CPU everything is in the pod's memory already, so nothing is offloaded.
 
 use grpo_crds::grpo_run::{Offload, Trainer};
-pub use grpo_model::weights::export::Precision;
+pub use grpo_model::weights::Precision;
 use grpo_native::device;
 use grpo_native::gpu_wait::wait_for;
 use tch::{Device, Kind, Tensor};

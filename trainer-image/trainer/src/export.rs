@@ -6,8 +6,8 @@
 use std::path::Path;
 
 use grpo_model::ModelError;
-use grpo_model::weights::export::{Export, Precision};
-use grpo_model::weights::units;
+use grpo_model::weights::export::Export;
+use grpo_model::weights::{Precision, units};
 use tch::Kind;
 
 use crate::error::TrainError;

@@ -195,8 +195,8 @@ fn run(command: Command) -> Result<(), TrainError> {
                     false => Form::Model,
                 },
                 precision: match precision {
-                    Precision::F32 => weights::export::Precision::F32,
-                    Precision::Bf16 => weights::export::Precision::Bf16,
+                    Precision::F32 => weights::Precision::F32,
+                    Precision::Bf16 => weights::Precision::Bf16,
                 },
                 file_bytes,
             };

@@ -3,7 +3,6 @@
 //! Tensors arrive one after the other and are written at once; a file's header is known beforehand from the units. A
 //! directory is written beside its final name and renamed last, so the name has all content or does not exist.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::Unit;
+use super::precision::Precision;
 use crate::config::Config;
 use crate::error::ModelError;
 use crate::lora::Lora;
@@ -19,54 +19,8 @@ use crate::lora::Lora;
 /// A tensor's name and shape.
 pub type Named = (String, Vec<usize>);
 
-/// The type of the written values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    #[default]
-    F32,
-    /// Rounded to the nearest, ties to even.
-    Bf16,
-}
-
-impl Precision {
-    /// Bytes of a value.
-    pub fn bytes(self) -> u64 {
-        match self {
-            Self::F32 => 4,
-            Self::Bf16 => 2,
-        }
-    }
-
-    /// The values after rounding to this precision, as a reader of the file gets them.
-    pub fn rounded(self, values: &[f32]) -> Cow<'_, [f32]> {
-        match self {
-            Self::F32 => Cow::Borrowed(values),
-            Self::Bf16 => values
-                .iter()
-                .map(|value| half::bf16::from_f32(*value).to_f32())
-                .collect(),
-        }
-    }
-
-    /// The bytes of values in a file of this precision.
-    pub fn encoded(self, values: &[f32]) -> Vec<u8> {
-        match self {
-            Self::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            Self::Bf16 => {
-                let rounded = values.iter().map(|value| half::bf16::from_f32(*value));
-                rounded.flat_map(half::bf16::to_le_bytes).collect()
-            }
-        }
-    }
-
-    /// Its name in a safetensors header, and in `config.json`.
-    fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::F32 => ("F32", "float32"),
-            Self::Bf16 => ("BF16", "bfloat16"),
-        }
-    }
-}
+/// Values that are encoded at a time.
+const PIECE: usize = 1 << 20;
 
 /// The files of a model directory other than its weights, if present.
 pub const COMPANIONS: [&str; 9] = [
@@ -207,13 +161,11 @@ impl Export {
             return Err(self.out_of_order(name));
         }
         let last = at + 1 == tensors.len();
-        let written = match precision {
-            Precision::F32 => values.iter().try_for_each(|value| out.write_all(&value.to_le_bytes())),
-            Precision::Bf16 => values
-                .iter()
-                .try_for_each(|value| out.write_all(&half::bf16::from_f32(*value).to_le_bytes())),
-        };
-        written.map_err(failed(&path))?;
+        let mut bytes = Vec::new();
+        for piece in values.chunks(PIECE) {
+            precision.encode(piece, &mut bytes);
+            out.write_all(&bytes).map_err(failed(&path))?;
+        }
         match last {
             false => self.open = Some((out, at + 1)),
             true => {

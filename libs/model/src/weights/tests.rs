@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::export::{Export, Precision};
+use super::export::Export;
 use super::*;
 
 fn weights() -> Weights {
@@ -124,15 +124,32 @@ fn the_checksum_of_tensors_that_come_in_parts_is_the_same() {
 }
 
 #[test]
-fn what_a_reader_gets_of_a_precision_is_what_is_rounded_to_it() {
+fn values_are_rounded_as_the_crate_half_rounds_them() {
+    let low = [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff];
+    let all = (0..=u32::from(u16::MAX)).flat_map(|high| low.map(|low| f32::from_bits(high << 16 | low)));
+    let values: Vec<f32> = all.collect();
+    let halves: Vec<half::bf16> = values.iter().map(|value| half::bf16::from_f32(*value)).collect();
+    let bytes: Vec<u8> = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+    assert!(Precision::Bf16.encoded(&values) == bytes);
+    // NaNs too: as bytes, they can be compared.
+    let (mut read, mut wanted) = (Vec::new(), Vec::new());
+    Precision::Bf16.encode_as_read(&values, &mut read);
+    wanted.extend(halves.iter().flat_map(|half| half.to_f32().to_le_bytes()));
+    assert!(read == wanted);
+}
+
+#[test]
+fn the_checksum_of_a_precision_is_that_of_the_values_a_reader_gets() {
     let values = [1.0, -1.003_906_3, 1e-40, 3.200_000_3];
-    for precision in [Precision::F32, Precision::Bf16] {
-        let rounded = precision.rounded(&values);
-        assert_eq!(precision.encoded(&rounded), precision.encoded(&values));
-        assert_eq!(precision.rounded(&rounded), rounded);
-    }
-    assert_eq!(*Precision::F32.rounded(&values), values);
-    assert_eq!(Precision::Bf16.encoded(&values).len(), 8);
+    let sum = |digest: TensorsDigest, values: &[f32]| {
+        let mut digest = digest;
+        digest.add("a", &[4], values);
+        digest.finish()
+    };
+    let read = values.map(|value| half::bf16::from_f32(value).to_f32());
+    let of_bf16 = sum(TensorsDigest::of(Precision::Bf16), &values);
+    assert_eq!(of_bf16, sum(TensorsDigest::default(), &read));
+    assert_ne!(of_bf16, sum(TensorsDigest::default(), &values));
 }
 
 #[test]

@@ -54,6 +54,8 @@ impl Upload {
         self.bytes += bytes.len() as u64;
         while !bytes.is_empty() {
             let full = part(self.begun);
+            // At once: a vector that grows moves its bytes several times.
+            self.pending.reserve_exact(full - self.pending.len());
             let (now, later) = bytes.split_at(bytes.len().min(full - self.pending.len()));
             self.pending.extend_from_slice(now);
             bytes = later;

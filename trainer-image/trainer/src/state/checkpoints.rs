@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use grpo_model::weights::Unit;
+use grpo_model::weights::{Precision, Unit};
 use grpo_native::gpu_wait::wait_for;
 use grpo_records::paths;
 use grpo_records::store::{StoreError, Uploaded, wait};
@@ -154,7 +154,7 @@ impl TrainerStore {
             .flat_map(|(_, tensor)| tensor.split(PIECE as i64, 0));
         let tensors = tensors.map(|piece| {
             let values = Vec::<f32>::try_from(piece)?;
-            Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
+            Ok(Precision::F32.encoded(&values))
         });
         let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
         let Uploaded { sha256, .. } = self.put_pieces(&path, pieces)?;

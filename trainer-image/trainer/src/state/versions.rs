@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use grpo_contracts::weights::WEIGHTS_KEPT;
-use grpo_model::weights::TensorsDigest;
-use grpo_model::weights::export::{COMPANIONS, Named, Precision, header};
+use grpo_model::weights::export::{COMPANIONS, Named, header};
+use grpo_model::weights::{Precision, TensorsDigest};
 use grpo_records::paths;
 use grpo_records::store::Uploaded;
 use grpo_records::weights::{WeightsFile, WeightsManifest};
@@ -62,6 +62,8 @@ pub struct Publication<'a> {
     /// `None` if the version is already published.
     files: Option<Files<'a>>,
     digest: TensorsDigest,
+    /// A piece as it is written.
+    bytes: Vec<u8>,
     manifest: WeightsManifest,
 }
 
@@ -94,13 +96,21 @@ impl Publication<'_> {
             self.rest.pop();
             self.given = 0;
         }
-        let precision = self.precision;
-        let Self { files, digest, .. } = self;
+        let Self {
+            files,
+            digest,
+            precision,
+            bytes,
+            ..
+        } = self;
         // Writes the encoded values and digests the values that readers will see, in parallel.
         std::thread::scope(|scope| {
-            scope.spawn(|| digest.add(name, shape, &precision.rounded(values)));
+            scope.spawn(|| digest.add(name, shape, values));
             match files {
-                Some(files) => files.write(&precision.encoded(values)),
+                Some(files) => {
+                    precision.encode(values, bytes);
+                    files.write(bytes)
+                }
                 None => Ok(()),
             }
         })
@@ -202,7 +212,8 @@ impl TrainerStore {
             given: 0,
             known,
             files,
-            digest: TensorsDigest::default(),
+            digest: TensorsDigest::of(precision),
+            bytes: Vec::new(),
             manifest: WeightsManifest {
                 version,
                 lineage: lineage.to_owned(),

@@ -6,7 +6,7 @@ use crate::common::{algorithm, batch, family_config as config, family_json as co
 use grpo_crds::algorithm::Algorithm;
 use grpo_model::adapter;
 use grpo_model::lora::{Linear, Lora};
-use grpo_model::weights::export::Precision;
+use grpo_model::weights::Precision;
 use grpo_model::weights::{self, Source, Weights};
 use grpo_model::{Config, Family};
 use grpo_native::{Group, Rendezvous};

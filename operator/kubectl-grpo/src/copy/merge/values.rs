@@ -1,5 +1,6 @@
 //! Tensor values as bytes, in the types of weights.
 
+use grpo_model::weights::Precision;
 use half::{bf16, f16};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +43,11 @@ fn numbers<const N: usize>(bytes: &[u8], number: impl Fn([u8; N]) -> f32) -> Vec
 
 pub fn encoded(kind: Kind, values: &[f32]) -> Vec<u8> {
     match kind {
-        Kind::F32 => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        Kind::F32 => Precision::F32.encoded(values),
         Kind::F16 => values
             .iter()
             .flat_map(|value| f16::from_f32(*value).to_le_bytes())
             .collect(),
-        Kind::BF16 => values
-            .iter()
-            .flat_map(|value| bf16::from_f32(*value).to_le_bytes())
-            .collect(),
+        Kind::BF16 => Precision::Bf16.encoded(values),
     }
 }
