@@ -1,7 +1,7 @@
 """A tiny random Qwen3 for a real engine, and what transformers says of what the engine sampled from it.
 
 `tiny_qwen3.py write FOLDER` writes the model to FOLDER/model, full weights of other random values to FOLDER/weights/w-v1 and w-v2, LoRA
-adapters to the model to FOLDER/adapters/a-v1 to a-v3.
+adapters to the model to FOLDER/adapters/a-v1 to a-v3. Beside each is canary.json: the logprobs of some tokens.
 
 `tiny_qwen3.py compare FOLDER ROWS TOLERANCE` reads rows that were sampled, one JSON object a line, and computes in 32 bits the logprob of each
 of their tokens from the files that the row's version was made of. None may be further from the engine's than TOLERANCE; a token of a
@@ -58,6 +58,11 @@ def write(folder: pathlib.Path) -> None:
         (folder / files / "tokenizer_config.json").write_text(
             json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "t0", "eos_token": "t2"})
         )
+    for files in VERSIONS:
+        tokens = [7 * at % config.vocab_size for at in range(1, 33)]
+        row = {"prompt": tokens[:1], "token_ids": tokens[1:], "temperature": 1.0}
+        found = logprobs(read(folder, files), row)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+        (folder / files / "canary.json").write_text(json.dumps({"tokens": tokens, "logprobs": found.tolist()}))
 
 
 def write_adapter(config: Qwen3Config, path: pathlib.Path) -> None:

@@ -304,6 +304,7 @@ async fn source(work: &Path) -> Result<(String, Vec<(Way, String)>)> {
             files: vec![file.clone()],
             deltas: Vec::new(),
             tensors_sha256: file.sha256.clone(),
+            canary: None,
         };
         if way == Way::Delta {
             std::fs::hard_link(step_file, place(&version, &delta.name))?;

@@ -13,6 +13,7 @@
 //! | [`remote`] | orders, passed on | the other agent's status |
 
 pub mod adapters;
+pub mod canary;
 pub mod chat;
 pub mod completion;
 pub mod embedded;
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{ChatRequest, ErrorBody, ErrorCode, WeightsOrder};
+use grpo_records::weights::Canary;
 
 use wire::Answered;
 
@@ -53,6 +55,31 @@ pub struct Weights<'a> {
     pub sha256: &'a str,
     /// Whether the files are an adapter to the model with which the engine booted.
     pub adapter: bool,
+    /// The trainer's logprobs under these weights, if its release writes them.
+    pub canary: Option<&'a Canary>,
+}
+
+impl Weights<'_> {
+    /// Checks the engine's logprobs of the canary, if there is one. `logprobs` asks the engine at `url`.
+    async fn check<F>(&self, url: &str, logprobs: impl FnOnce(Vec<u32>) -> F) -> Result<(), EngineFault>
+    where
+        F: Future<Output = Result<Vec<f32>, EngineFault>>,
+    {
+        let Some(canary) = self.canary else { return Ok(()) };
+        let found = logprobs(canary.tokens.clone()).await?;
+        let version = &self.order.version;
+        match canary::compare(canary, &found) {
+            Ok(distance) => {
+                tracing::info!(version, distance, "the engine's logprobs are the trainer's");
+                Ok(())
+            }
+            Err(why) => Err(EngineFault::OtherWeights {
+                url: url.to_owned(),
+                version: version.clone(),
+                why,
+            }),
+        }
+    }
 }
 
 /// Why a request to an engine failed.
@@ -64,6 +91,11 @@ pub enum EngineFault {
     Refused { url: String, message: String },
     #[error("the engine at {url} answered what this agent does not understand: {cause}; are both of the same release?")]
     Misunderstood { url: String, cause: String },
+    #[error(
+        "the engine at {url} said that it loaded {version} and computes with other weights: {why}. Restart its container; if that \
+         does not help, compare its model and its quantization with the trainer's"
+    )]
+    OtherWeights { url: String, version: String, why: String },
     #[error("this engine cannot be given {version}: {why}")]
     Unable { version: String, why: String },
     #[error("{url} is not fit for training: {why}")]

@@ -246,6 +246,7 @@ impl<E: Engine> Worker<E> {
                 dir: Path::new(""),
                 sha256: "",
                 adapter: false,
+                canary: None,
             };
             self.engine.load(weights, self.pace.load_deadline).await?;
             return self.verified(order, before).await;
@@ -263,6 +264,7 @@ impl<E: Engine> Worker<E> {
             dir: &folder,
             sha256: &manifest.tensors_sha256,
             adapter: manifest.files.iter().any(|file| file.name == ADAPTER_CONFIG),
+            canary: manifest.canary.as_ref(),
         };
         let loaded = self.engine.load(weights, self.pace.load_deadline).await?;
         if let Some(found) = loaded

@@ -7,7 +7,8 @@ use crate::support::{Agent, Source};
 use grpo_engine_agent::Kind;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_protocol::completion::Prompt;
-use grpo_engine_protocol::{CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, WeightsOrder};
+use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, WeightsOrder};
+use grpo_records::weights::Canary;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
@@ -50,15 +51,21 @@ impl RealVllm {
         real
     }
 
+    /// Publishes the files of a folder of the tiny model as `version`, with its logprobs by transformers as canary.
+    fn publish(&self, folder: &str, names: &[&str], version: &str, change: impl FnOnce(&mut Canary)) -> WeightsOrder {
+        let read = |name: &str| std::fs::read(self.tiny.join(folder).join(name)).unwrap();
+        let files = names.iter().map(|name| (*name, read(name))).collect();
+        let mut canary: Canary = serde_json::from_slice(&read("canary.json")).unwrap();
+        change(&mut canary);
+        self.source
+            .publish_files(version, files, &sha256(folder.as_bytes()), |manifest| {
+                manifest.canary = Some(canary)
+            })
+    }
+
     /// Loads the files of a folder of the tiny model as `version`.
     async fn bring(&self, folder: &str, names: &[&str], version: &str) {
-        let files = names
-            .iter()
-            .map(|name| (*name, std::fs::read(self.tiny.join(folder).join(name)).unwrap()));
-        let order = self
-            .source
-            .publish_files(version, files.collect(), &sha256(folder.as_bytes()), |_| {});
-        self.order(&order).await;
+        self.order(&self.publish(folder, names, version, |_| {})).await;
     }
 
     async fn order(&self, order: &WeightsOrder) {
@@ -249,4 +256,11 @@ async fn a_real_vllm_ends_its_rows_before_it_takes_full_weights() {
         now = (version, files);
     }
     real.sample(now.0, now.1).await;
+    let shift = |canary: &mut Canary| canary.logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
+    real.agent
+        .order(&real.publish("weights/w-v1", &FULL, "w-v4", shift))
+        .await;
+    let status = real.agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("unverified"));
+    assert!(status.message.unwrap().contains("differ from the trainer's by 3.0"));
 }

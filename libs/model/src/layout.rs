@@ -105,10 +105,18 @@ impl Layout {
     /// The same layout with adapter dropout by these keys of its tokens, `[b * t]` int64.
     pub fn dropping(&self, keys: Tensor) -> Self {
         Self {
+            keys: Some(keys),
+            ..self.keeping_all()
+        }
+    }
+
+    /// The same layout without dropout.
+    pub fn keeping_all(&self) -> Self {
+        Self {
             positions: self.positions.shallow_clone(),
             pieces: self.pieces.clone(),
             shared: self.shared.clone(),
-            keys: Some(keys),
+            keys: None,
             angles: RefCell::default(),
         }
     }

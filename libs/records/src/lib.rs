@@ -67,4 +67,4 @@ pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
 pub use verdict::VerdictRecord;
-pub use weights::{WeightsDelta, WeightsFile, WeightsManifest};
+pub use weights::{Canary, WeightsDelta, WeightsFile, WeightsManifest};

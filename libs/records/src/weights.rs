@@ -34,8 +34,19 @@ impl WeightsDelta {
     }
 }
 
+/// Logprobs of a fixed prompt by the trainer under a version's weights. An engine that has loaded the version computes
+/// nearly the same ones.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Canary {
+    pub tokens: Vec<u32>,
+    /// Natural logarithm of the probability of each token after those before it, from the second token on, at
+    /// temperature 1.
+    pub logprobs: Vec<f32>,
+}
+
 /// The contents and the origin of a version.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WeightsManifest {
     /// `<lineage>-v<step>`.
@@ -52,6 +63,9 @@ pub struct WeightsManifest {
     pub deltas: Vec<WeightsDelta>,
     /// Checksum of names, shapes and values, independent of their layout in files. An engine reports it after loading.
     pub tensors_sha256: String,
+    /// Versions of earlier releases have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canary: Option<Canary>,
 }
 
 impl WeightsManifest {

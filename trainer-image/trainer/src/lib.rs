@@ -6,10 +6,11 @@
 //! divides the work over ranks, [`memory`] estimates its memory, [`flops`] its operations. [`grpo`] turns a stored
 //! batch into a step: [`mini_batch`] cuts it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains
 //! a warm start from [`initial`] weights. [`state`] writes checkpoints and weights versions and finds those to continue
-//! from; [`export`] writes weights for other programs. [`serve`] is the process of a run's pods: rank 0 answers the
-//! driver, every rank follows rank 0's orders; [`launch`] starts the ranks of a pod that has several, and [`watchdog`]
-//! ends a rank that waits for a rank that hangs.
+//! from; [`canary`] computes what engines check a load with; [`export`] writes weights for other programs. [`serve`] is
+//! the process of a run's pods: rank 0 answers the driver, every rank follows rank 0's orders; [`launch`] starts the
+//! ranks of a pod that has several, and [`watchdog`] ends a rank that waits for a rank that hangs.
 
+pub mod canary;
 mod collect;
 pub mod compute;
 pub mod error;

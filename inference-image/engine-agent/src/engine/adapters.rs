@@ -124,7 +124,8 @@ impl Adapters {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = serving;
     }
 
-    pub async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
+    /// Loads an adapter, which then waits for [`Adapters::serve`].
+    pub async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
         let version = weights.order.version.as_str();
         let serving = self.current().map(|serving| serving.version);
         let loaded = self.loaded().await?;
@@ -132,11 +133,7 @@ impl Adapters {
             .iter()
             .filter(|old| *old != version && Some(*old) != serving.as_ref())
         {
-            let forget = json!({"lora_name": old});
-            let path = format!("{}/unload_lora_adapter", self.prefix);
-            if let Err(fault) = self.server.tell(&path, &forget, UNLOAD_DEADLINE).await {
-                tracing::warn!("cannot unload the adapter {old}: {fault}");
-            }
+            self.unload(old).await;
         }
         // Loaded before this agent began: name and folder are the version, so it is the same adapter.
         if !loaded.iter().any(|known| known == version) {
@@ -150,12 +147,34 @@ impl Adapters {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// Has a loaded adapter serve, unless its check found other weights: it is then unloaded, so that the next attempt
+    /// loads it again.
+    pub async fn serve(&self, weights: Weights<'_>, checked: Result<(), EngineFault>) -> Result<Serving, EngineFault> {
+        let version = weights.order.version.as_str();
+        if let Err(fault) = checked {
+            self.unload(version).await;
+            return Err(fault);
+        }
         let serving = Serving {
             version: version.to_owned(),
             sha256: Some(weights.sha256.to_owned()),
         };
         self.set(Some(serving.clone()));
         Ok(serving)
+    }
+
+    async fn unload(&self, name: &str) {
+        let path = format!("{}/unload_lora_adapter", self.prefix);
+        if let Err(fault) = self
+            .server
+            .tell(&path, &json!({"lora_name": name}), UNLOAD_DEADLINE)
+            .await
+        {
+            tracing::warn!("cannot unload the adapter {name}: {fault}");
+        }
     }
 
     /// Names of the engine's adapters.
@@ -165,6 +184,9 @@ impl Adapters {
         Ok(adapters.map(|adapter| adapter.id).collect())
     }
 }
+
+/// The label of full weights before the agent has verified their load. No request asks for this name.
+pub const UNVERIFIED: &str = "unverified";
 
 /// The version of weights that the engine calls `label`.
 pub fn version_of_label(label: &str) -> &str {

@@ -2,7 +2,7 @@
 //! completions do not.
 //!
 //! `update_weights_from_disk` reads full weights from a folder; it waits for running requests and drops the prefix
-//! cache.
+//! cache. The weights get the label of their version after the check of its canary.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use grpo_engine_protocol::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::adapters::{Adapters, version_of_label};
+use super::adapters::{Adapters, UNVERIFIED, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
-use super::wire::{Answered, Server, ask, engine_seed, misbehaved, read_request};
+use super::wire::{Answered, CHECK_DEADLINE, STATE_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 #[derive(Clone, Debug)]
@@ -32,6 +32,17 @@ pub struct Sglang {
 #[derive(Deserialize)]
 struct ModelInfo {
     weight_version: String,
+}
+
+/// A row with the logprobs of its prompt: logprob and id of each token, then its text.
+#[derive(Deserialize)]
+struct Scored {
+    meta_info: ScoredPrompt,
+}
+
+#[derive(Deserialize)]
+struct ScoredPrompt {
+    input_token_logprobs: Vec<(Option<f32>, u32, Value)>,
 }
 
 #[derive(Deserialize)]
@@ -48,6 +59,35 @@ impl Sglang {
             server,
             no_folders,
         }
+    }
+
+    /// Logprobs of a prompt's tokens from the second one on, under the model's own weights or an adapter.
+    async fn logprobs(&self, adapter: Option<&str>, tokens: Vec<u32>) -> Result<Vec<f32>, EngineFault> {
+        let url = self.server.at("/generate");
+        let mut asked = json!({
+            "input_ids": [tokens],
+            "sampling_params": [{"max_new_tokens": 1, "temperature": 0.0}],
+            "return_logprob": true,
+            "logprob_start_len": 0,
+        });
+        if let Some(adapter) = adapter {
+            asked["lora_path"] = json!([adapter]);
+        }
+        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
+        let answer: Vec<Scored> = ask(call.json(&asked), &url).await?;
+        let said = answer.into_iter().next().map(|row| row.meta_info.input_token_logprobs);
+        // Nothing predicts the first token.
+        let found = said
+            .unwrap_or_default()
+            .into_iter()
+            .skip(1)
+            .map(|(logprob, ..)| logprob);
+        found
+            .collect::<Option<Vec<f32>>>()
+            .ok_or_else(|| EngineFault::Misunderstood {
+                url: url.to_string(),
+                cause: "a token of a prompt has no logprob, although all were asked for".to_owned(),
+            })
     }
 }
 
@@ -75,11 +115,16 @@ impl Engine for Sglang {
                 why: why.clone(),
             });
         }
+        let generate = self.server.at("/generate").to_string();
         if weights.adapter {
-            return self.adapters.load(weights, deadline).await;
+            self.adapters.load(weights, deadline).await?;
+            let checked = weights
+                .check(&generate, |tokens| self.logprobs(Some(version.as_str()), tokens))
+                .await;
+            return self.adapters.serve(weights, checked).await;
         }
         let url = self.server.at("/update_weights_from_disk");
-        let update = json!({"model_path": weights.dir, "weight_version": version, "flush_cache": true});
+        let update = json!({"model_path": weights.dir, "weight_version": UNVERIFIED, "flush_cache": true});
         let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
         let updated: Updated = ask(call, &url).await?;
         if !updated.success {
@@ -89,6 +134,12 @@ impl Engine for Sglang {
             });
         }
         self.adapters.set(None);
+        weights.check(&generate, |tokens| self.logprobs(None, tokens)).await?;
+        // No row was sampled from unverified weights: no row has to be aborted.
+        let label = json!({"new_version": version, "abort_all_requests": false});
+        self.server
+            .tell("/update_weight_version", &label, STATE_DEADLINE)
+            .await?;
         self.serving().await
     }
 

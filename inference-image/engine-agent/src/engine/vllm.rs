@@ -4,8 +4,8 @@
 //! `pause` (running requests end first, new ones are refused), `reload_weights` on every worker, a reset of the prefix
 //! cache, `resume`, and a label with the version once the load is verified. The workers' report of success proves
 //! nothing (see [`ties_layers`]). So the agent compares the weights' checksums, and the tokens sampled from a fixed
-//! prompt, with those from before: from the second version on, both must differ where the tensors differ. The run
-//! checks that the weights are the right ones by the distance between the engine's logprobs and the trainer's.
+//! prompt, with those from before: from the second version on, both must differ where the tensors differ. Before a
+//! version serves, its logprobs of the version's canary are compared with the trainer's.
 //! `make check-vllm` tests vLLM 0.32 on a CPU; there is no test with a GPU yet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,16 +19,10 @@ use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBo
 use serde::Deserialize;
 use serde_json::json;
 
-use super::adapters::{Adapters, version_of_label};
+use super::adapters::{Adapters, UNVERIFIED, version_of_label};
 use super::completion::{Completion, Proof, answered, completion};
-use super::wire::{Answered, STATE_DEADLINE, Server, ask, misbehaved, read_request};
+use super::wire::{Answered, CHECK_DEADLINE, STATE_DEADLINE, Server, ask, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
-
-/// The label of weights before the agent has verified their load. No request asks for this name.
-const UNVERIFIED: &str = "unverified";
-
-/// Deadline for hashing all weights, or dropping a cache.
-const CHECK_DEADLINE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug)]
 pub struct Vllm {
@@ -46,21 +40,21 @@ pub struct Vllm {
     replacements: Arc<AtomicU64>,
 }
 
-/// Loaded full weights: the tensors' checksum from the manifest, the engine's own checksums, and its canary tokens.
+/// Loaded full weights: the tensors' checksum from the manifest, the engine's own checksums, and its samples.
 #[derive(Clone, Debug)]
 struct Loaded {
     sha256: String,
     checksums: BTreeMap<String, String>,
-    canary: Canary,
+    samples: Samples,
 }
 
-/// The canary prompt: token ids that every vocabulary has.
-const CANARY: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-const CANARY_TOKENS: u32 = 4;
+/// The prompt of the samples: token ids that every vocabulary has.
+const PROMPT: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+const SAMPLED_TOKENS: u32 = 4;
 
-/// Tokens sampled from the canary prompt.
+/// Tokens sampled from [`PROMPT`].
 #[derive(Clone, Debug, PartialEq)]
-struct Canary {
+struct Samples {
     ids: Vec<u32>,
     logprobs: Vec<Option<f32>>,
 }
@@ -84,8 +78,26 @@ impl Loaded {
         if self.checksums == before.checksums {
             return Some("holds the weights from before");
         }
-        (self.canary == before.canary).then_some("samples from the weights from before")
+        (self.samples == before.samples).then_some("samples from the weights from before")
     }
+}
+
+/// A completion with the logprobs of its prompt.
+#[derive(Deserialize)]
+struct Scored {
+    choices: Vec<ScoredRow>,
+}
+
+/// For each token of the prompt, some ids with their logprobs: the token's own and the likeliest.
+#[derive(Deserialize)]
+struct ScoredRow {
+    #[serde(default)]
+    prompt_logprobs: Option<Vec<Option<BTreeMap<String, Logprob>>>>,
+}
+
+#[derive(Deserialize)]
+struct Logprob {
+    logprob: f32,
 }
 
 #[derive(Deserialize)]
@@ -151,13 +163,16 @@ impl Vllm {
             dir: &dir,
             sha256: &sha256,
             adapter: true,
+            canary: None,
         };
         let loaded = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
             Ok(()) => self.adapters.load(weights, deadline).await,
             Err(fault) => Err(fault),
         };
         self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await?;
-        loaded
+        loaded?;
+        // Without a check of the canary: it could share a batch with rows of the base model.
+        self.adapters.serve(weights, Ok(())).await
     }
 
     async fn replace_paused(&self, dir: &Path, deadline: Duration) -> Result<(), EngineFault> {
@@ -184,21 +199,42 @@ impl Vllm {
         }
     }
 
-    /// Samples greedily from the canary prompt, with logprobs.
-    async fn canary(&self) -> Result<Canary, EngineFault> {
+    /// Samples greedily from the fixed prompt, with logprobs.
+    async fn samples(&self) -> Result<Samples, EngineFault> {
         let request = CompletionRequest {
             temperature: 0.0,
             ignore_eos: true,
-            ..CompletionRequest::of_tokens(SERVED_NAME, CANARY.to_vec(), CANARY_TOKENS, 0)
+            ..CompletionRequest::of_tokens(SERVED_NAME, PROMPT.to_vec(), SAMPLED_TOKENS, 0)
         };
         let url = self.server.at("/v1/completions");
         let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
-        let answer: Completion = ask(call.json(&completion(&request, &[CANARY.to_vec()], SERVED_NAME)), &url).await?;
+        let answer: Completion = ask(call.json(&completion(&request, &[PROMPT.to_vec()], SERVED_NAME)), &url).await?;
         let row = answer.choices.into_iter().next().unwrap_or_default();
-        Ok(Canary {
+        Ok(Samples {
             ids: row.token_ids.unwrap_or_default(),
             logprobs: row.logprobs.map(|said| said.token_logprobs).unwrap_or_default(),
         })
+    }
+
+    /// Logprobs of a prompt's tokens from the second one on, under the weights of this name.
+    async fn logprobs(&self, name: &str, tokens: Vec<u32>) -> Result<Vec<f32>, EngineFault> {
+        let url = self.server.at("/v1/completions");
+        let asked =
+            json!({"model": name, "prompt": tokens, "n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1});
+        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
+        let answer: Scored = ask(call.json(&asked), &url).await?;
+        let said = answer.choices.into_iter().next().and_then(|row| row.prompt_logprobs);
+        let of_token = |(said, token): (Option<BTreeMap<String, Logprob>>, &u32)| {
+            said.and_then(|of_ids| of_ids.get(&token.to_string()).map(|found| found.logprob))
+        };
+        // Nothing predicts the first token.
+        let found = said.unwrap_or_default().into_iter().zip(&tokens).skip(1).map(of_token);
+        found
+            .collect::<Option<Vec<f32>>>()
+            .ok_or_else(|| EngineFault::Misunderstood {
+                url: url.to_string(),
+                cause: "a token of a prompt has no logprob, although prompt_logprobs was asked for".to_owned(),
+            })
     }
 
     async fn name(&self, version: &str) -> Result<(), EngineFault> {
@@ -245,8 +281,11 @@ impl Engine for Vllm {
                 .await
                 .unwrap_or_else(|error| Err(failed(error)));
         }
+        let url = self.server.at("/v1/completions").to_string();
         if weights.adapter {
-            return self.adapters.load(weights, deadline).await;
+            self.adapters.load(weights, deadline).await?;
+            let checked = weights.check(&url, |tokens| self.logprobs(version, tokens)).await;
+            return self.adapters.serve(weights, checked).await;
         }
         tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
             .await
@@ -254,7 +293,7 @@ impl Engine for Vllm {
         let now = Loaded {
             sha256: weights.sha256.to_owned(),
             checksums: self.checksums().await?,
-            canary: self.canary().await?,
+            samples: self.samples().await?,
         };
         let before = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(same) = before.and_then(|before| now.unchanged_since(&before)) {
@@ -263,6 +302,7 @@ impl Engine for Vllm {
                 cause: format!("it said that it loaded {version}, and {same}"),
             });
         }
+        weights.check(&url, |tokens| self.logprobs(SERVED_NAME, tokens)).await?;
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
         self.adapters.set(None);

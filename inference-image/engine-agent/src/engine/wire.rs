@@ -18,6 +18,9 @@ use super::{EngineFault, Page};
 /// Deadline for a state: a slower answer counts as none.
 pub const STATE_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Deadline for hashing all weights, dropping a cache, or a first prompt, for which an engine may compile.
+pub const CHECK_DEADLINE: Duration = Duration::from_secs(300);
+
 /// An engine's whole answer.
 #[derive(Debug)]
 pub struct Answered {

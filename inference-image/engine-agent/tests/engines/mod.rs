@@ -4,7 +4,7 @@ mod chat;
 mod sglang;
 mod vllm;
 
-use crate::support::fake::{Fake, experts};
+use crate::support::fake::{Fake, PROMPT_LOGPROB, experts};
 use crate::support::{Agent, DRAIN_KEY, Source, driver, engine, model_of};
 use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
@@ -12,6 +12,7 @@ use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::DRAIN_KEY_HEADER;
 use grpo_engine_protocol::completion::Prompt;
 use grpo_engine_protocol::{AgentState, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode};
+use grpo_records::weights::{Canary, WeightsManifest};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -40,6 +41,14 @@ fn openai() -> Kind {
             timeout: Duration::from_secs(5),
         },
     }
+}
+
+/// Adds the logprobs that a fake engine computes with the weights it was given.
+fn with_canary(manifest: &mut WeightsManifest) {
+    manifest.canary = Some(Canary {
+        tokens: vec![5, 70, 900],
+        logprobs: vec![PROMPT_LOGPROB; 2],
+    });
 }
 
 async fn before(kind: Kind, fake: &Fake) -> Agent {

@@ -1,6 +1,6 @@
 //! The agent with a simulated vLLM server.
 
-use super::{before, body_of, held_row, request, vllm};
+use super::{before, body_of, held_row, request, vllm, with_canary};
 use crate::support::Source;
 use crate::support::fake::Fake;
 use grpo_engine_agent::Kind;
@@ -195,6 +195,37 @@ async fn an_engine_that_holds_new_weights_and_samples_from_the_old_is_noticed() 
     agent.order(&source.publish("a-v2", 3).0).await;
     let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert!(status.message.unwrap().contains("samples from the weights from before"));
+}
+
+#[tokio::test]
+async fn vllm_serves_full_weights_once_its_logprobs_are_those_of_the_trainer() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    fake.compute_with_other_weights(true);
+    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("unverified"));
+    assert!(status.message.unwrap().contains("differ from the trainer's by 7.00"));
+    fake.compute_with_other_weights(false);
+    agent.wait_until_serving("a-v1").await;
+}
+
+#[tokio::test]
+async fn an_adapter_with_other_logprobs_is_loaded_again_and_the_one_before_serves_meanwhile() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    agent.order(&source.publish_adapter_with("a-v1", with_canary)).await;
+    agent.wait_until_serving("a-v1").await;
+    fake.compute_with_other_weights(true);
+    agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("a-v1"));
+    assert_eq!(fake.adapters(), ["a-v1"]);
+    fake.compute_with_other_weights(false);
+    agent.wait_until_serving("a-v2").await;
+    assert_eq!(fake.adapters(), ["a-v1", "a-v2"]);
 }
 
 #[tokio::test]

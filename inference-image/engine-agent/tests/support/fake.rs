@@ -38,6 +38,7 @@ struct Told {
     weights: u64,
     lies: bool,
     samples_from: Option<u64>,
+    computes_with_others: bool,
     blocks_held: bool,
     waits_in_pause: bool,
     holds: bool,
@@ -47,6 +48,19 @@ struct Told {
     spans: Option<Value>,
     reports_experts: bool,
     in_chat: Option<Value>,
+}
+
+/// The logprob of every token of a prompt but the first.
+pub const PROMPT_LOGPROB: f32 = -2.0;
+
+impl Told {
+    fn of_prompts(&self) -> f32 {
+        if self.computes_with_others {
+            -9.0
+        } else {
+            PROMPT_LOGPROB
+        }
+    }
 }
 
 impl Fake {
@@ -77,6 +91,7 @@ impl Fake {
                 .route("/v1/chat/completions", post(chat))
                 .route("/model_info", get(weight_info))
                 .route("/update_weights_from_disk", post(update_from_disk))
+                .route("/update_weight_version", post(set_label))
                 .route("/load_lora_adapter", post(load_adapter))
                 .route("/unload_lora_adapter", post(unload_adapter)),
         )
@@ -142,6 +157,11 @@ impl Fake {
     pub fn sample_from_old(&self) {
         let mut told = self.told();
         told.samples_from = Some(told.weights);
+    }
+
+    /// Accepts new weights, but computes with others: logprobs of prompts are far from [`PROMPT_LOGPROB`].
+    pub fn compute_with_other_weights(&self, others: bool) {
+        self.told().computes_with_others = others;
     }
 
     /// Answers that it did not drop its prefix cache, like a vLLM whose requests hold blocks.
@@ -337,6 +357,12 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 },
                 "prompt_logprobs": null,
             });
+            if body["prompt_logprobs"].is_number() {
+                let of = |id: &Value| json!({id.to_string(): {"logprob": told.of_prompts(), "rank": 9, "decoded_token": "x"}});
+                let mut said: Vec<Value> = body["prompt"].as_array().unwrap().iter().map(of).collect();
+                said[0] = Value::Null;
+                choice["prompt_logprobs"] = json!(said);
+            }
             if body["return_token_ids"] == true && !told.no_token_ids {
                 choice["token_ids"] = json!((0..tokens).map(|j| 100 + j).collect::<Vec<_>>());
                 choice["prompt_token_ids"] = json!([1]);
@@ -414,6 +440,12 @@ async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Val
             "weight_version": told.label,
             "output_token_logprobs": (0..tokens).map(|j| json!([-0.5 - j as f64, 100 + j, null])).collect::<Vec<_>>(),
         });
+        if body["logprob_start_len"] == 0 {
+            let of = |id: &Value| json!([told.of_prompts(), id, null]);
+            let mut said: Vec<Value> = prompt.as_array().unwrap().iter().map(of).collect();
+            said[0][0] = Value::Null;
+            meta["input_token_logprobs"] = json!(said);
+        }
         if told.reports_experts && body["return_routed_experts"] == true {
             let computed = length(prompt) + tokens as usize - 1;
             let start = body["routed_experts_start_len"].as_u64().unwrap() as usize;

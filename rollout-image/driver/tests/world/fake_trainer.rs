@@ -31,6 +31,7 @@ impl Trainer {
             files: Vec::new(),
             deltas: Vec::new(),
             tensors_sha256: sha256_hex(version.as_bytes()),
+            canary: None,
         };
         self.store
             .create(&paths::weights_manifest(&version), &manifest)

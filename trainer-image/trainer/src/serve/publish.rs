@@ -5,6 +5,7 @@ use grpo_records::paths;
 use grpo_records::weights::WeightsManifest;
 
 use super::Rank;
+use crate::canary::canary;
 use crate::error::TrainError;
 use crate::state::{Form, lineage_number};
 use grpo_contracts::weights::publishes_adapters;
@@ -15,6 +16,7 @@ impl Rank {
     /// Publishes the current weights; every rank calls it, rank 0 writes.
     pub(super) fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
+        let canary = canary(&self.model)?;
         let adapter = publishes_adapters(&self.config.spec);
         let watch = self.watch.clone();
         let mut publication = match self.is_first() {
@@ -38,7 +40,10 @@ impl Rank {
                 Some(publication) => watch.busy(PUBLISHING, || publication.tensor(name, shape, values)),
                 None => Ok(()),
             })?;
-        let published = publication.map(|publication| watch.busy(PUBLISHING, || publication.finish()));
+        let published = publication.map(|mut publication| {
+            publication.canary(canary);
+            watch.busy(PUBLISHING, || publication.finish())
+        });
         if let Some((manifest, checksum)) = published.transpose()? {
             self.tensors_sha256 = manifest.tensors_sha256.clone();
             self.board.with(|shared| {

@@ -8,7 +8,7 @@ use grpo_model::weights::export::{COMPANIONS, Named, header};
 use grpo_model::weights::{Precision, TensorsDigest};
 use grpo_records::paths;
 use grpo_records::store::Uploaded;
-use grpo_records::weights::{WeightsFile, WeightsManifest};
+use grpo_records::weights::{Canary, WeightsFile, WeightsManifest};
 
 use super::delta::DeltaUpload;
 use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
@@ -114,6 +114,11 @@ impl Publication<'_> {
                 None => Ok(()),
             }
         })
+    }
+
+    /// Adds the trainer's logprobs, by which engines check a load.
+    pub fn canary(&mut self, canary: Canary) {
+        self.manifest.canary = Some(canary);
     }
 
     /// Writes the manifest, and returns it with its checksum.
@@ -222,6 +227,7 @@ impl TrainerStore {
                 files: Vec::new(),
                 deltas: Vec::new(),
                 tensors_sha256: String::new(),
+                canary: None,
             },
         })
     }

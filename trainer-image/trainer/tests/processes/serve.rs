@@ -26,7 +26,9 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
         assert_eq!(done.manifest_sha256.as_deref(), Some(sha256(&manifest).as_str()));
         let metrics = done.metrics.unwrap();
         assert_eq!(metrics, run.metrics(step));
-        assert_eq!(metrics.tensors_sha256, run.manifest(&version).tensors_sha256);
+        let manifest = run.manifest(&version);
+        assert_eq!(metrics.tensors_sha256, manifest.tensors_sha256);
+        assert!(manifest.canary.unwrap().logprobs.iter().all(|logprob| *logprob < 0.0));
         assert!(
             metrics.loss.is_finite() && metrics.entropy > 0.0 && metrics.gradient_norm > 0.0,
             "{metrics:?}"

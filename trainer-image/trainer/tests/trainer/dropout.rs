@@ -7,6 +7,7 @@ use grpo_memory::ParallelDims;
 use grpo_model::lora::Lora;
 use grpo_native::Group;
 use grpo_records::trainer::StepMetrics;
+use grpo_trainer::canary::canary;
 use grpo_trainer::grpo;
 use grpo_trainer::mesh::Mesh;
 use grpo_trainer::sharded::Sharded;
@@ -104,5 +105,31 @@ fn within_a_step_ratios_are_of_the_weights_alone() {
     for (_, metrics) in stepped(&mut adapted(alone(), 0.5), &algorithm) {
         assert_eq!(metrics.updates, 2);
         assert!(metrics.ratio_deviation.abs() < 1e-5, "{metrics:?}");
+    }
+}
+
+#[test]
+fn a_canary_is_of_the_weights_alone_whatever_is_dropped_and_however_ranks_divide_it() {
+    let mut model = adapted(alone(), 0.4);
+    model.begin_step(7, 1);
+    let found = canary(&model).unwrap();
+    assert_eq!(found.logprobs.len() + 1, found.tokens.len());
+    model.begin_step(8, 2);
+    assert_eq!(canary(&model).unwrap(), found);
+    assert_eq!(canary(&adapted(alone(), 0.0)).unwrap(), found);
+    assert_ne!(canary(&alone()).unwrap(), found);
+    for sequence in [1, 2] {
+        let dims = ParallelDims { sequence, shard: None };
+        let divided = ranks(2, |group| {
+            let whole = crate::common::model(Group::join(&grpo_native::Rendezvous::alone()).unwrap());
+            let mesh = Mesh::new(group, dims).unwrap();
+            let divided = Sharded::new(crate::common::config(), mesh, &whole.weights().unwrap()).unwrap();
+            canary(&adapted(divided, 0.4)).unwrap()
+        });
+        for of_rank in divided {
+            assert_eq!(of_rank.tokens, found.tokens);
+            let apart = of_rank.logprobs.iter().zip(&found.logprobs).map(|(a, b)| (a - b).abs());
+            assert!(apart.fold(0.0, f32::max) < 1e-5, "sequence {sequence}");
+        }
     }
 }

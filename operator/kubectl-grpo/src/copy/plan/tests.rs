@@ -15,6 +15,7 @@ fn manifest(lineage: &str, step: u32, files: &[&str]) -> WeightsManifest {
         files: files.iter().map(file).collect(),
         deltas: Vec::new(),
         tensors_sha256: "00".into(),
+        canary: None,
     }
 }
 
