@@ -166,8 +166,10 @@ impl Replicas {
             let state = known.get(&lives.replica).filter(|r| r.is_eligible(version, now))?;
             Some((lives.replica, state))
         });
+        // Not to a busy one: the next request would leave it again, and find no prefix in either cache.
+        let has_room = fewest.in_flight <= bound(idlest.in_flight);
         let replica = match at_home {
-            Some((_, state)) if state.episodes > bound(fewest.episodes) => *emptiest,
+            Some((_, state)) if has_room && state.episodes > bound(fewest.episodes) => *emptiest,
             Some((replica, state)) if state.in_flight <= bound(idlest.in_flight) => replica,
             _ => *least,
         };

@@ -73,7 +73,17 @@ async fn a_replica_that_joins_gets_a_share_of_the_episodes_that_run() {
     let after = ask();
     assert_eq!(after.iter().filter(|at| **at == replica(2)).count(), 4);
     assert_eq!(ask(), after, "they stay where their prefix is now");
-    drop(homes);
+    // A replica with many requests gets no further episodes, however few it has.
+    assert_eq!(after[0], replica(2));
+    let busy: Vec<InFlight> = (0..5).filter_map(|_| replicas.take("a-v1", &homes[0])).collect();
+    let others: Vec<Home> = (0..8).map(|_| Home::default()).collect();
+    let place = |home| replicas.take("a-v1", home).map(|guard| guard.replica);
+    for home in others.iter().chain(&others) {
+        assert_eq!(place(home), Some(replica(1)));
+    }
+    drop(busy);
+    assert_eq!(place(&others[0]), Some(replica(2)));
+    drop((homes, others));
     assert!(replicas.known().values().all(|r| r.episodes == 0));
 }
 
