@@ -13,6 +13,7 @@ use clap::Args;
 use grpo_bench_report::{Bench, Row};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::paths;
+use grpo_trainer::canary::canary;
 use grpo_trainer::compute::{Compute, Precision};
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::sharded::Sharded;
@@ -114,6 +115,7 @@ fn publish(store: &TrainerStore, model: &Sharded, folder: &Path, step: u32) -> R
     let (tensors, precision) = (model.published_tensors(false), model.published_precision(false));
     let parent = step.checked_sub(1).map(|parent| paths::weights_version("l1", parent));
     let mut publication = store.begin_version(Form::Model(folder), &tensors, precision, "l1", step, parent)?;
+    publication.canary(canary(model)?);
     model.each_published(false, |name, shape, values| publication.tensor(name, shape, values))?;
     let (manifest, _) = publication.finish()?;
     if manifest.deltas.len() != step.min(1) as usize {

@@ -17,8 +17,9 @@ const TOKENS: u32 = 32;
 /// Distance of their ids. It is a prime, so that they lie far apart.
 const STEP: u32 = 7919;
 
-/// Logprobs of the canary under the current weights, without dropout. Every rank must call it.
-pub fn canary(model: &Sharded) -> Result<Canary, TrainError> {
+/// Logprobs of the canary under the current weights, without dropout; `None` if one is not finite, which JSON cannot
+/// hold. Every rank must call it.
+pub fn canary(model: &Sharded) -> Result<Option<Canary>, TrainError> {
     // Special tokens, and ids that no text has and vLLM refuses, are at the end of a vocabulary.
     let ordinary = (model.config.vocab_size as u32 / 2).max(1);
     let tokens: Vec<u32> = (1..=TOKENS).map(|at| at * STEP % ordinary).collect();
@@ -36,5 +37,6 @@ pub fn canary(model: &Sharded) -> Result<Canary, TrainError> {
     fill(model, Model::Policy, &mut [mini_batch], |_, found| {
         logprobs = found.into_iter().skip(1).map(|logprob| logprob as f32).collect();
     })?;
-    Ok(Canary { tokens, logprobs })
+    let finite = logprobs.iter().all(|logprob: &f32| logprob.is_finite());
+    Ok(finite.then_some(Canary { tokens, logprobs }))
 }

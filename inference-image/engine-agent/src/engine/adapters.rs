@@ -124,8 +124,7 @@ impl Adapters {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = serving;
     }
 
-    /// Loads an adapter, which then waits for [`Adapters::serve`].
-    pub async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
+    pub async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
         let version = weights.order.version.as_str();
         let serving = self.current().map(|serving| serving.version);
         let loaded = self.loaded().await?;
@@ -133,7 +132,11 @@ impl Adapters {
             .iter()
             .filter(|old| *old != version && Some(*old) != serving.as_ref())
         {
-            self.unload(old).await;
+            let forget = json!({"lora_name": old});
+            let path = format!("{}/unload_lora_adapter", self.prefix);
+            if let Err(fault) = self.server.tell(&path, &forget, UNLOAD_DEADLINE).await {
+                tracing::warn!("cannot unload the adapter {old}: {fault}");
+            }
         }
         // Loaded before this agent began: name and folder are the version, so it is the same adapter.
         if !loaded.iter().any(|known| known == version) {
@@ -147,34 +150,12 @@ impl Adapters {
                 });
             }
         }
-        Ok(())
-    }
-
-    /// Has a loaded adapter serve, unless its check found other weights: it is then unloaded, so that the next attempt
-    /// loads it again.
-    pub async fn serve(&self, weights: Weights<'_>, checked: Result<(), EngineFault>) -> Result<Serving, EngineFault> {
-        let version = weights.order.version.as_str();
-        if let Err(fault) = checked {
-            self.unload(version).await;
-            return Err(fault);
-        }
         let serving = Serving {
             version: version.to_owned(),
             sha256: Some(weights.sha256.to_owned()),
         };
         self.set(Some(serving.clone()));
         Ok(serving)
-    }
-
-    async fn unload(&self, name: &str) {
-        let path = format!("{}/unload_lora_adapter", self.prefix);
-        if let Err(fault) = self
-            .server
-            .tell(&path, &json!({"lora_name": name}), UNLOAD_DEADLINE)
-            .await
-        {
-            tracing::warn!("cannot unload the adapter {name}: {fault}");
-        }
     }
 
     /// Names of the engine's adapters.

@@ -2,7 +2,7 @@
 //!
 //! vLLM's reload answered 200 and computed with neither the old nor the new weights. Its checksums can be right then:
 //! it computes with packed copies. Logprobs of such an engine are several nats off; those of a right one differ by the
-//! rounding of bf16 or fp8 only.
+//! rounding of bf16 or fp8 only. Weights of the step before pass: a step moves logprobs less than rounding does.
 
 use grpo_records::weights::Canary;
 

@@ -12,13 +12,14 @@ use grpo_engine_protocol::{
     BASE_VERSION, ChatRequest, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody,
     Usage,
 };
+use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::adapters::{Adapters, UNVERIFIED, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
-use super::wire::{Answered, CHECK_DEADLINE, STATE_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
+use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
 
 #[derive(Clone, Debug)]
@@ -61,18 +62,15 @@ impl Sglang {
         }
     }
 
-    /// Logprobs of a prompt's tokens from the second one on, under the model's own weights or an adapter.
-    async fn logprobs(&self, adapter: Option<&str>, tokens: Vec<u32>) -> Result<Vec<f32>, EngineFault> {
+    /// Logprobs of the canary's tokens from the second one on.
+    async fn logprobs(&self, canary: Option<&Canary>) -> Result<Vec<f32>, EngineFault> {
         let url = self.server.at("/generate");
-        let mut asked = json!({
-            "input_ids": [tokens],
+        let asked = json!({
+            "input_ids": [canary.map(|canary| &canary.tokens)],
             "sampling_params": [{"max_new_tokens": 1, "temperature": 0.0}],
             "return_logprob": true,
             "logprob_start_len": 0,
         });
-        if let Some(adapter) = adapter {
-            asked["lora_path"] = json!([adapter]);
-        }
         let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
         let answer: Vec<Scored> = ask(call.json(&asked), &url).await?;
         let said = answer.into_iter().next().map(|row| row.meta_info.input_token_logprobs);
@@ -84,6 +82,7 @@ impl Sglang {
             .map(|(logprob, ..)| logprob);
         found
             .collect::<Option<Vec<f32>>>()
+            .filter(|found| canary.is_none_or(|canary| found.len() >= canary.logprobs.len()))
             .ok_or_else(|| EngineFault::Misunderstood {
                 url: url.to_string(),
                 cause: "a token of a prompt has no logprob, although all were asked for".to_owned(),
@@ -115,13 +114,8 @@ impl Engine for Sglang {
                 why: why.clone(),
             });
         }
-        let generate = self.server.at("/generate").to_string();
         if weights.adapter {
-            self.adapters.load(weights, deadline).await?;
-            let checked = weights
-                .check(&generate, |tokens| self.logprobs(Some(version.as_str()), tokens))
-                .await;
-            return self.adapters.serve(weights, checked).await;
+            return self.adapters.load(weights, deadline).await;
         }
         let url = self.server.at("/update_weights_from_disk");
         let update = json!({"model_path": weights.dir, "weight_version": UNVERIFIED, "flush_cache": true});
@@ -134,11 +128,12 @@ impl Engine for Sglang {
             });
         }
         self.adapters.set(None);
-        weights.check(&generate, |tokens| self.logprobs(None, tokens)).await?;
+        let generate = self.server.at("/generate").to_string();
+        weights.check(&generate, self.logprobs(weights.canary)).await?;
         // No row was sampled from unverified weights: no row has to be aborted.
         let label = json!({"new_version": version, "abort_all_requests": false});
         self.server
-            .tell("/update_weight_version", &label, STATE_DEADLINE)
+            .tell("/update_weight_version", &label, CHECK_DEADLINE)
             .await?;
         self.serving().await
     }

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBody, WeightsOrder};
+use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -170,9 +171,7 @@ impl Vllm {
             Err(fault) => Err(fault),
         };
         self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await?;
-        loaded?;
-        // Without a check of the canary: it could share a batch with rows of the base model.
-        self.adapters.serve(weights, Ok(())).await
+        loaded
     }
 
     async fn replace_paused(&self, dir: &Path, deadline: Duration) -> Result<(), EngineFault> {
@@ -216,11 +215,12 @@ impl Vllm {
         })
     }
 
-    /// Logprobs of a prompt's tokens from the second one on, under the weights of this name.
-    async fn logprobs(&self, name: &str, tokens: Vec<u32>) -> Result<Vec<f32>, EngineFault> {
+    /// Logprobs of the canary's tokens from the second one on. Not for adapters: open reports on vLLM (#16668, #53842)
+    /// say that `prompt_logprobs` beside `--enable-lora` may be wrong or end the engine.
+    async fn logprobs(&self, canary: Option<&Canary>) -> Result<Vec<f32>, EngineFault> {
+        let tokens = canary.map(|canary| canary.tokens.as_slice()).unwrap_or_default();
         let url = self.server.at("/v1/completions");
-        let asked =
-            json!({"model": name, "prompt": tokens, "n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1});
+        let asked = json!({"model": SERVED_NAME, "prompt": tokens, "n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1});
         let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
         let answer: Scored = ask(call.json(&asked), &url).await?;
         let said = answer.choices.into_iter().next().and_then(|row| row.prompt_logprobs);
@@ -228,9 +228,10 @@ impl Vllm {
             said.and_then(|of_ids| of_ids.get(&token.to_string()).map(|found| found.logprob))
         };
         // Nothing predicts the first token.
-        let found = said.unwrap_or_default().into_iter().zip(&tokens).skip(1).map(of_token);
+        let found = said.unwrap_or_default().into_iter().zip(tokens).skip(1).map(of_token);
         found
             .collect::<Option<Vec<f32>>>()
+            .filter(|found| found.len() + 1 >= tokens.len())
             .ok_or_else(|| EngineFault::Misunderstood {
                 url: url.to_string(),
                 cause: "a token of a prompt has no logprob, although prompt_logprobs was asked for".to_owned(),
@@ -281,11 +282,8 @@ impl Engine for Vllm {
                 .await
                 .unwrap_or_else(|error| Err(failed(error)));
         }
-        let url = self.server.at("/v1/completions").to_string();
         if weights.adapter {
-            self.adapters.load(weights, deadline).await?;
-            let checked = weights.check(&url, |tokens| self.logprobs(version, tokens)).await;
-            return self.adapters.serve(weights, checked).await;
+            return self.adapters.load(weights, deadline).await;
         }
         tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
             .await
@@ -302,7 +300,8 @@ impl Engine for Vllm {
                 cause: format!("it said that it loaded {version}, and {same}"),
             });
         }
-        weights.check(&url, |tokens| self.logprobs(SERVED_NAME, tokens)).await?;
+        let url = self.server.at("/v1/completions").to_string();
+        weights.check(&url, self.logprobs(weights.canary)).await?;
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
         self.adapters.set(None);

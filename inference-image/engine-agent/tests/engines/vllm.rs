@@ -212,20 +212,21 @@ async fn vllm_serves_full_weights_once_its_logprobs_are_those_of_the_trainer() {
 }
 
 #[tokio::test]
-async fn an_adapter_with_other_logprobs_is_loaded_again_and_the_one_before_serves_meanwhile() {
+async fn a_version_serves_without_a_comparison_if_the_engine_gives_no_logprobs_of_prompts_or_it_is_an_adapter() {
     let fake = Fake::vllm().await;
     let source = Source::start().await;
     let agent = before(vllm(), &fake).await;
-    agent.order(&source.publish_adapter_with("a-v1", with_canary)).await;
+    fake.say_no_prompt_logprobs();
+    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
     agent.wait_until_serving("a-v1").await;
-    fake.compute_with_other_weights(true);
-    agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
-    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
-    assert_eq!(status.serving.as_deref(), Some("a-v1"));
-    assert_eq!(fake.adapters(), ["a-v1"]);
-    fake.compute_with_other_weights(false);
+    assert!(
+        fake.calls()
+            .iter()
+            .any(|(_, asked)| asked["prompt_logprobs"].is_number())
+    );
+    agent.order(&source.publish_adapter("a-v2")).await;
     agent.wait_until_serving("a-v2").await;
-    assert_eq!(fake.adapters(), ["a-v1", "a-v2"]);
+    assert!(!fake.paths().contains(&"/v1/completions".to_owned()));
 }
 
 #[tokio::test]

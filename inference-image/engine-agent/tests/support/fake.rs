@@ -39,6 +39,7 @@ struct Told {
     lies: bool,
     samples_from: Option<u64>,
     computes_with_others: bool,
+    no_prompt_logprobs: bool,
     blocks_held: bool,
     waits_in_pause: bool,
     holds: bool,
@@ -162,6 +163,11 @@ impl Fake {
     /// Accepts new weights, but computes with others: logprobs of prompts are far from [`PROMPT_LOGPROB`].
     pub fn compute_with_other_weights(&self, others: bool) {
         self.told().computes_with_others = others;
+    }
+
+    /// Computes no logprobs of prompts.
+    pub fn say_no_prompt_logprobs(&self) {
+        self.told().no_prompt_logprobs = true;
     }
 
     /// Answers that it did not drop its prefix cache, like a vLLM whose requests hold blocks.
@@ -357,7 +363,7 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 },
                 "prompt_logprobs": null,
             });
-            if body["prompt_logprobs"].is_number() {
+            if body["prompt_logprobs"].is_number() && !told.no_prompt_logprobs {
                 let of = |id: &Value| json!({id.to_string(): {"logprob": told.of_prompts(), "rank": 9, "decoded_token": "x"}});
                 let mut said: Vec<Value> = body["prompt"].as_array().unwrap().iter().map(of).collect();
                 said[0] = Value::Null;

@@ -25,7 +25,7 @@ impl Precision {
         bytes
     }
 
-    /// Has `bytes` contain those of `values`. A buffer that is used again costs the kernel no new pages.
+    /// Replaces the content of `bytes` by the encoded values. A buffer that is used again costs no new pages.
     pub fn encode(self, values: &[f32], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => place(values, bytes, f32::to_le_bytes),
@@ -33,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// Has `bytes` contain those of the values in 32 bits that a reader of the file gets.
+    /// Replaces the content of `bytes` by the values that a reader of the file gets, in 32 bits each.
     pub(super) fn encode_as_read(self, values: &[f32], bytes: &mut Vec<u8>) {
         match self {
             Self::F32 => place(values, bytes, f32::to_le_bytes),

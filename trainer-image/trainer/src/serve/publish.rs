@@ -9,6 +9,7 @@ use crate::canary::canary;
 use crate::error::TrainError;
 use crate::state::{Form, lineage_number};
 use grpo_contracts::weights::publishes_adapters;
+use grpo_crds::grpo_run::Mode;
 
 const PUBLISHING: &str = "publishing weights";
 
@@ -16,8 +17,12 @@ impl Rank {
     /// Publishes the current weights; every rank calls it, rank 0 writes.
     pub(super) fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
-        let canary = canary(&self.model)?;
         let adapter = publishes_adapters(&self.config.spec);
+        // It gathers the whole model, of which an adapter publishes nothing. Nothing samples in mode Finetune.
+        let canary = match adapter || self.config.spec.mode == Mode::Finetune {
+            true => None,
+            false => canary(&self.model)?,
+        };
         let watch = self.watch.clone();
         let mut publication = match self.is_first() {
             false => None,

@@ -117,8 +117,8 @@ impl Publication<'_> {
     }
 
     /// Adds the trainer's logprobs, by which engines check a load.
-    pub fn canary(&mut self, canary: Canary) {
-        self.manifest.canary = Some(canary);
+    pub fn canary(&mut self, canary: Option<Canary>) {
+        self.manifest.canary = canary;
     }
 
     /// Writes the manifest, and returns it with its checksum.
