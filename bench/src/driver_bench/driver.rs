@@ -9,6 +9,7 @@ use grpo_testing::control_plane::{Part, free_port};
 use grpo_testing::{program, repository};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 const PROGRAM: &str = "grpo-driver";
 /// Episodes are tasks times samples. This is more than most benches need.
@@ -67,6 +68,10 @@ pub struct DriverProcess {
     /// The URL of the recording endpoint.
     pub url: String,
     folder: tempfile::TempDir,
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// As the operator counts them: a driver of the same attempt as one before it would be taken for that one.
+    attempt: u32,
 }
 
 impl DriverProcess {
@@ -130,9 +135,16 @@ impl DriverProcess {
             ("termination-log", at("termination.json").display().to_string()),
         ];
         let arguments = arguments.map(|(name, value)| format!("--{name}={value}"));
-        let arguments = arguments.into_iter().chain(["--no-status".to_owned()]).collect();
-        let part = Part::start(PROGRAM, &driver, arguments, folder.path())?;
-        Ok(Self { part, url, folder })
+        let arguments: Vec<String> = arguments.into_iter().chain(["--no-status".to_owned()]).collect();
+        let part = Part::start(PROGRAM, &driver, arguments.clone(), folder.path())?;
+        Ok(Self {
+            part,
+            url,
+            folder,
+            program: driver,
+            arguments,
+            attempt: 1,
+        })
     }
 
     /// An error if the process has ended.
@@ -155,9 +167,13 @@ impl DriverProcess {
         memory.ok_or_else(|| DriverBenchError::Wrong("the driver says nothing of its memory".into()))
     }
 
-    /// Starts the process again after it was killed.
+    /// Starts the next attempt after the process was killed.
     pub fn again(&mut self) -> Result<(), DriverBenchError> {
-        Ok(self.part.again()?)
+        self.attempt += 1;
+        let attempt = format!("--attempt={}", self.attempt);
+        let arguments = self.arguments.iter().cloned().chain([attempt]).collect();
+        self.part = Part::start(PROGRAM, &self.program, arguments, self.folder.path())?;
+        Ok(())
     }
 
     /// Processor time so far, in seconds.
