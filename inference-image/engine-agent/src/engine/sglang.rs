@@ -130,7 +130,7 @@ impl Engine for Sglang {
         self.adapters.set(None);
         let generate = self.server.at("/generate").to_string();
         weights.check(&generate, self.logprobs(weights.canary)).await?;
-        // No row was sampled from unverified weights: no row has to be aborted.
+        // A row that was sampled meanwhile has the label `unverified`, and is refused by it.
         let label = json!({"new_version": version, "abort_all_requests": false});
         self.server
             .tell("/update_weight_version", &label, CHECK_DEADLINE)

@@ -84,6 +84,21 @@ async fn a_row_sampled_from_two_versions_is_of_none() {
 }
 
 #[tokio::test]
+async fn full_weights_serve_once_the_engines_logprobs_are_those_of_the_trainer() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let source = Source::start().await;
+        let agent = before(kind, &fake).await;
+        fake.compute_with_other_weights(true);
+        agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
+        let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+        assert_eq!(status.serving.as_deref(), Some("unverified"));
+        assert!(status.message.unwrap().contains("differ from the trainer's by 7.00"));
+        fake.compute_with_other_weights(false);
+        agent.wait_until_serving("a-v1").await;
+    }
+}
+
+#[tokio::test]
 async fn experts_are_of_every_computed_token_from_where_they_are_asked_for_whoever_reports_them() {
     let two = CompletionRequest {
         prompt: Prompt::Batch(vec![vec![1, 2], vec![3, 4, 5]]),

@@ -1,6 +1,6 @@
 //! The agent with a simulated SGLang server.
 
-use super::{before, body_of, request, sglang, with_canary};
+use super::{before, body_of, request, sglang};
 use crate::support::Source;
 use crate::support::fake::Fake;
 use grpo_engine_protocol::completion::Prompt;
@@ -67,20 +67,6 @@ async fn sglang_takes_full_weights_from_a_folder_and_adapters_by_name() {
         "a-v2"
     );
     assert_eq!(body_of(&fake.calls(), "/generate")["lora_path"], json!(["a-v2"]));
-}
-
-#[tokio::test]
-async fn sglang_serves_a_version_once_its_logprobs_are_those_of_the_trainer() {
-    let fake = Fake::sglang().await;
-    let source = Source::start().await;
-    let agent = before(sglang(), &fake).await;
-    fake.compute_with_other_weights(true);
-    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
-    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
-    assert_eq!(status.serving.as_deref(), Some("unverified"));
-    assert!(status.message.unwrap().contains("differ from the trainer's by 7.00"));
-    fake.compute_with_other_weights(false);
-    agent.wait_until_serving("a-v1").await;
 }
 
 #[tokio::test]

@@ -198,20 +198,6 @@ async fn an_engine_that_holds_new_weights_and_samples_from_the_old_is_noticed() 
 }
 
 #[tokio::test]
-async fn vllm_serves_full_weights_once_its_logprobs_are_those_of_the_trainer() {
-    let fake = Fake::vllm().await;
-    let source = Source::start().await;
-    let agent = before(vllm(), &fake).await;
-    fake.compute_with_other_weights(true);
-    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
-    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
-    assert_eq!(status.serving.as_deref(), Some("unverified"));
-    assert!(status.message.unwrap().contains("differ from the trainer's by 7.00"));
-    fake.compute_with_other_weights(false);
-    agent.wait_until_serving("a-v1").await;
-}
-
-#[tokio::test]
 async fn a_version_serves_without_a_comparison_if_the_engine_gives_no_logprobs_of_prompts_or_it_is_an_adapter() {
     let fake = Fake::vllm().await;
     let source = Source::start().await;
