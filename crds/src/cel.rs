@@ -69,8 +69,17 @@ const AT_REST: &str = "self.spec.suspend || oldSelf.spec.suspend || (has(self.st
 
 /// A transition rule of the whole GrpoRun: these fields of the spec stay as they are while the run is under way.
 pub(crate) fn fixed_while_running(fields: &[&str], message: &str) -> Rule {
+    fixed_while_running_if("true", fields, message)
+}
+
+/// The same of runs for which `condition` holds; it also says whether the fields' parents are there, before and after.
+pub(crate) fn fixed_while_running_if(condition: &str, fields: &[&str], message: &str) -> Rule {
     let same = unchanged("self.spec", "oldSelf.spec", fields);
-    Rule::new(format!("{AT_REST} || ({same})")).message(message)
+    let applies = match condition {
+        "true" => String::new(),
+        condition => format!("!({condition}) || "),
+    };
+    Rule::new(format!("{AT_REST} || {applies}({same})")).message(message)
 }
 
 /// `a, b and c`

@@ -145,8 +145,34 @@ pub(super) fn a_frozen_sampler_is_asked_for() -> Rule {
 
 pub(super) fn colocation_takes_turns_with_a_pool_of_its_own() -> Rule {
     cel::rule(
-        "!has(self.trainer) || !self.trainer.colocate || (has(self.inference.pool) && (has(self.inference.pool.engine.vllm) || has(self.inference.pool.engine.sglang)) && self.rollout.maxStaleness == 0)",
-        "trainer.colocate takes turns with the engines of inference.pool (vllm or sglang) and needs rollout.maxStaleness 0, here {self.rollout.maxStaleness}: give such a pool and maxStaleness: 0, or leave colocate out",
+        "!has(self.trainer) || !self.trainer.colocate || (has(self.inference.pool) && !has(self.inference.pool.engine.external) && self.rollout.maxStaleness == 0)",
+        "trainer.colocate takes turns with the engines of inference.pool (embedded, vllm or sglang) and needs rollout.maxStaleness 0, here {self.rollout.maxStaleness}: give such a pool and maxStaleness: 0, or leave colocate out",
+    )
+}
+
+/// Each trainer pod shares its devices with whole replicas. On CPUs no device is shared, and only the embedded engine
+/// gives its memory back.
+pub(super) fn colocated_engines_have_the_trainers_devices() -> Rule {
+    let pool = "self.inference.pool";
+    let ranks_of = |kind: &str| {
+        let engine = format!("{pool}.engine.{kind}");
+        format!(
+            "{engine}.tensorParallel * {engine}.pipelineParallel * (has({engine}.dataParallel) ? {engine}.dataParallel : 1)"
+        )
+    };
+    let shares = |kind: &str| {
+        let ranks = ranks_of(kind);
+        format!(
+            "(has({pool}.engine.{kind}) && {pool}.engine.{kind}.nodes == 1 && self.trainer.gpusPerNode % ({ranks}) == 0 && {pool}.replicas * {ranks} == self.trainer.nodes * self.trainer.gpusPerNode)"
+        )
+    };
+    cel::rule(
+        format!(
+            "!has(self.trainer) || !self.trainer.colocate || !has({pool}) || (self.trainer.gpusPerNode == 0 ? has({pool}.engine.embedded) : ((has({pool}.engine.vllm) && {pool}.engine.vllm.device == 'Gpu' || has({pool}.engine.sglang)) && ({} || {})))",
+            shares("vllm"),
+            shares("sglang")
+        ),
+        "trainer.colocate shares the GPUs of {self.trainer.nodes} trainer pods, {self.trainer.gpusPerNode} each: give inference.pool replicas of one node with tensorParallel x pipelineParallel x dataParallel GPUs, a divisor of gpusPerNode, and as many replicas as use all of them; without GPUs the engine must be embedded",
     )
 }
 
@@ -175,6 +201,15 @@ pub(super) fn trainer_is_fixed_while_running() -> Rule {
     cel::fixed_while_running(
         &["trainer?"],
         "the trainer's size and settings (spec.trainer) change only while the run is suspended or Failed: set suspend: true, change them, and set suspend: false",
+    )
+}
+
+/// The claims of their devices are made once.
+pub(super) fn shares_of_devices_are_fixed_while_running() -> Rule {
+    cel::fixed_while_running_if(
+        "has(self.spec.trainer) && self.spec.trainer.colocate && self.spec.trainer.gpusPerNode > 0 && has(self.spec.inference.pool) && has(oldSelf.spec.inference.pool)",
+        &["inference.pool.replicas"],
+        "inference.pool.replicas of a run with trainer.colocate changes only while the run is suspended or Failed, because its replicas and its trainer share GPUs: set suspend: true, change them, and set suspend: false",
     )
 }
 

@@ -17,7 +17,6 @@ use crate::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = cel::rule("self.sequenceParallel == 1 || (self.gpusPerNode > 0 && self.gpusPerNode % self.sequenceParallel == 0)", "trainer.sequenceParallel is {self.sequenceParallel}, which does not divide gpusPerNode {self.gpusPerNode}: the ranks that share a sequence are GPUs of one node"),
-    validation = cel::rule("!self.colocate || self.gpusPerNode > 0", "trainer.colocate shares GPUs with the engines, but trainer.gpusPerNode is 0: set it, or leave colocate out"),
     validation = cel::rule("!(self.offload.optimizer || self.offload.parameters || self.offload.activations) || self.gpusPerNode > 0", "trainer.offload is for GPUs, but trainer.gpusPerNode is 0: set it, or leave offload out"),
     validation = cel::rule("!has(self.network) || !has(self.network.rdma) || self.gpusPerNode > 0", "trainer.network.rdma is for GPUs, but trainer.gpusPerNode is 0: set it, or leave rdma out")
 )]
@@ -55,8 +54,10 @@ pub struct Trainer {
     /// network for memory.
     #[serde(default)]
     pub shard: Shard,
-    /// Trainer and engines take turns on the same GPUs, in one pod: the engine sleeps while the trainer steps. Needs an
-    /// `inference.pool`. Refused: true; leave it out.
+    /// Trainer and engines take turns on the same GPUs: the engines sleep while the trainer steps, and the trainer
+    /// keeps its state in the pods' memory while they sample. Needs an `inference.pool` of vllm or sglang whose
+    /// replicas have as many GPUs as the trainer, and a cluster with NVIDIA's DRA driver. With `gpusPerNode: 0` an
+    /// embedded engine and the trainer take the same turns on the CPU.
     #[serde(default)]
     pub colocate: bool,
     /// How ranks of different nodes talk.
@@ -76,6 +77,18 @@ pub struct Trainer {
     /// Laid over the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
+}
+
+impl Trainer {
+    /// What is kept in the pods' memory. Beside engines that use the same GPUs in turns, all that stays between two
+    /// steps.
+    pub fn keeps_aside(&self) -> Offload {
+        Offload {
+            optimizer: self.offload.optimizer || self.colocate,
+            parameters: self.offload.parameters || self.colocate,
+            activations: self.offload.activations,
+        }
+    }
 }
 
 fn one() -> u32 {

@@ -92,6 +92,16 @@ pub struct InferencePoolSpec {
     /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
+    /// The engines take turns with the trainer of the run that the pool was made for. The operator sets it in such a
+    /// pool; other pools leave it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colocated: Option<Colocated>,
+    /// Service accounts that may sample from the pool outside of a run, each with a token for the audience
+    /// `engine-agent.grpo.dev`. They may call `/v1/models`, `/v1/chat/completions` and `/v1/completions`, and nothing
+    /// else. A change replaces the replicas. None: only runs use the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub clients: Vec<PoolClient>,
     /// Added to the engines' environment. What the operator sets wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -99,6 +109,34 @@ pub struct InferencePoolSpec {
     /// Laid over the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_template: Option<PodOverlay>,
+}
+
+/// A service account that may sample from a pool outside of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolClient {
+    /// The ServiceAccount. A user who may create tokens for it may use the pool.
+    #[schemars(length(min = 1, max = 253), regex(pattern = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"))]
+    pub service_account: String,
+    /// Its namespace. Default: the pool's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub namespace: Option<String>,
+}
+
+/// Engines that use the devices of a trainer's pods in turns with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Colocated {
+    /// ResourceClaims with the devices, one for each pod of the trainer. Empty: they compute on CPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 1, max = 253)))]
+    pub claims: Vec<String>,
+    /// Replicas that share a claim. Replica `i` has the request `engine-<i % replicasPerClaim>` of the claim `i /
+    /// replicasPerClaim`.
+    #[serde(default = "default_replicas")]
+    #[schemars(range(min = 1, max = 16))]
+    pub replicas_per_claim: u32,
 }
 
 fn external_runs_elsewhere() -> Rule {
@@ -210,6 +248,8 @@ impl InferencePoolTemplate {
             model_cache: self.model_cache.clone(),
             weights_cache: self.weights_cache.clone(),
             startup_timeout: self.startup_timeout,
+            colocated: None,
+            clients: Vec::new(),
             env: self.env.clone(),
             pod_template: self.pod_template.clone(),
         }
@@ -370,6 +410,11 @@ pub struct InferencePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub url: Option<String>,
+    /// Where `clients` sample inside the cluster: each connection goes to a replica that serves. `/v1` is the base URL
+    /// of OpenAI's clients. Left out: the pool has no clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub clients_url: Option<String>,
     /// Replicas that exist.
     #[serde(default)]
     pub replicas: u32,

@@ -62,6 +62,14 @@ pub const OWNED_VLLM_FLAGS: &[(&str, &str)] = &[
         "adapters come from the run's store, through the engine agent",
     ),
     ("enable-return-routed-experts", "spec.routedExperts"),
+    (
+        "enable-sleep-mode",
+        "the operator sets it for engines that take turns with a trainer",
+    ),
+    (
+        "no-enable-sleep-mode",
+        "the operator sets it for engines that take turns with a trainer",
+    ),
     ("weight-transfer-config", "weights come through the engine agent"),
 ];
 
@@ -117,6 +125,14 @@ pub const OWNED_SGLANG_FLAGS: &[(&str, &str)] = &[
         "adapters come from the run's store, through the engine agent",
     ),
     ("enable-return-routed-experts", "spec.routedExperts"),
+    (
+        "enable-memory-saver",
+        "the operator sets it for engines that take turns with a trainer",
+    ),
+    (
+        "enable-weights-cpu-backup",
+        "the operator sets it for engines that take turns with a trainer",
+    ),
 ];
 
 /// Short forms of owned flags, which a beginning does not give away.

@@ -34,10 +34,11 @@ const FORBIDDEN: [&[&str]; 2] = [
 
 /// For every pattern: what a text that matches begins and ends with. Between the two there may be any number of the
 /// letter a.
-const PATTERNS: [(&str, &str, &str); 16] = [
+const PATTERNS: [(&str, &str, &str); 17] = [
     (r"^[^/].*$", "a", ""),
     (r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$", "a", ""),
     (r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "a", ""),
+    (r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", "a", ""),
     (r"^[A-Za-z_][A-Za-z0-9_]*$", "a", ""),
     (r"^[-._a-zA-Z0-9]+$", "a", ""),
     (r"^[a-z0-9][a-z0-9_-]*$", "a", ""),

@@ -18,6 +18,8 @@ pub const STORE: &str = "grpo.dev/store";
 
 /// Pods with a SandboxPool's name here may reach its gateway, with a token of its client account.
 pub const SANDBOX_CLIENT: &str = "grpo.dev/sandbox-client";
+/// Pods with an InferencePool's name here may reach its engine agents, with a token of one of its clients.
+pub const INFERENCE_CLIENT: &str = "grpo.dev/inference-client";
 /// Marks sandboxes that a grader has leased, with `true`, in a pool with a package index: a NetworkPolicy lets them
 /// connect to it. The label stays until the pod is deleted.
 pub const GRADER: &str = "grpo.dev/grader";

@@ -11,7 +11,7 @@ use serde_json::Value;
 use grpo_crds::{
     agent::{Agent, Thinking},
     algorithm::Algorithm,
-    grpo_run::{GrpoRunSpec, Mode, Sampling, Trainer},
+    grpo_run::{GrpoRunSpec, Mode, Sampling},
     inference_pool::ExternalWeights,
 };
 
@@ -41,9 +41,6 @@ pub fn unsupported(spec: &GrpoRunSpec) -> Vec<Unsupported> {
     );
     if spec.mode == Mode::Finetune {
         supervised(&mut found, &spec.algorithm);
-    }
-    if let Some(spec) = &spec.trainer {
-        trainer(&mut found, spec);
     }
     engines(&mut found, spec);
     if let Some(bucket) = &spec.store.object_store {
@@ -149,10 +146,6 @@ fn supervised(found: &mut Found, algorithm: &Algorithm) {
     found.unless(entropy == 0.0, "algorithm.entropyCoefficient", &entropy, remedy);
     let remedy = "leave it out: supervised training has no rewards to shuffle";
     found.given("algorithm.control", &algorithm.control, remedy);
-}
-
-fn trainer(found: &mut Found, trainer: &Trainer) {
-    found.unless(!trainer.colocate, "trainer.colocate", &trainer.colocate, "leave it out");
 }
 
 /// The engine agent downloads new weights to the disk of its own pod.

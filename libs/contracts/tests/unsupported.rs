@@ -34,8 +34,9 @@ fn what_is_executed_is_not_named() {
     let cli = "{spec: {agent: {bash: null, cli: {command: [a], image: i, env: [{name: A, value: b}]}, limits: {episodeTokens: 8}}}}";
     let trimmed = "{spec: {agent: {context: {thinking: Strip, trim: {head: 0.2}, rows: PerTurn}}}}";
     let frozen = "{spec: {algorithm: {allowFrozenSampler: true}, inference: {pool: {engine: {embedded: null, external: {url: 'https://a.b/v1'}}}}}}";
+    let colocated = "{spec: {trainer: {gpusPerNode: 8, colocate: true}, inference: {pool: {engine: {embedded: null, vllm: {tensorParallel: 8}}}}}}";
     for patch in [
-        frozen, steered, dataset, bucket, files, agent, kod_code, tools, cli, trimmed,
+        frozen, steered, dataset, bucket, files, agent, kod_code, tools, cli, trimmed, colocated,
     ] {
         let patch = serde_yaml_ng::from_str(patch).unwrap();
         assert_eq!(found(merged(&bases["train"], &patch)), []);
@@ -146,12 +147,15 @@ fn descriptions_in_the_crd_say_what_is_refused_and_what_to_do_and_say_it_of_noth
 fn the_words_name_path_value_and_remedy() {
     let run: GrpoRun = serde_json::from_value(merged(
         &bases()["train"],
-        &serde_json::json!({"spec": {"trainer": {"gpusPerNode": 8, "colocate": true}, "rollout": {"sampling": {"minP": 0.5}}}}),
+        &serde_json::json!({"spec": {
+            "inference": {"pool": {"engine": {"embedded": null, "vllm": {"tensorParallel": 2, "nodes": 2}}}},
+            "rollout": {"sampling": {"minP": 0.5}}
+        }}),
     ))
     .unwrap();
     let words = in_words(&unsupported(&run.spec));
     assert!(
-        words.contains("spec.trainer.colocate: true is not executed by this version: leave it out"),
+        words.contains("spec.inference.pool.engine.vllm.nodes: 2 is not executed by this version: use 1: "),
         "{words}"
     );
     assert!(words.contains("spec.rollout.sampling.minP: "), "{words}");

@@ -31,6 +31,11 @@ pub struct EngineState {
     /// Earlier versions that still have running rows.
     #[serde(default)]
     pub draining: Vec<String>,
+    /// Whether it has given its memory back and samples nothing: after `POST /admin/sleep`, until `POST /admin/wake`.
+    /// Both have no body and answer when it is so; waking reads the version again from the folder that it was loaded
+    /// from.
+    #[serde(default)]
+    pub asleep: bool,
     pub running: u64,
     pub waiting: u64,
     pub max_rows: u32,

@@ -47,13 +47,23 @@ impl Relay {
     pub const MOST: usize = 1024;
 }
 
+/// `PUT /agent/v1/sleep`: the engine gives the memory of its devices back and samples nothing, or takes it up again.
+///
+/// A level, as an order of weights is: the driver repeats it until the status shows it. An agent without this order
+/// leaves its engine as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SleepOrder {
+    pub asleep: bool,
+}
+
 /// `GET /agent/v1/status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
     /// A new value means a new process, which knows none of the earlier orders.
     pub instance: String,
-    /// The version that the engine reports. `None` while the engine does not answer.
+    /// The version that the engine reports. `None` while the engine does not answer, or is asleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,
     /// The version of the last order.
@@ -85,6 +95,8 @@ pub enum AgentState {
     Idle,
     Pulling,
     Loading,
+    /// The engine has given the memory of its devices back, as ordered, and serves nothing until it is told to wake up.
+    Asleep,
     /// The last attempt failed; `serving` is still served. The agent retries a few times, and again on the next order.
     Failed,
 }

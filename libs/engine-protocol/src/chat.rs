@@ -16,8 +16,9 @@ pub struct ChatRequest {
     #[serde(default)]
     pub model: String,
     pub messages: Vec<ChatText>,
-    /// Maximum number of tokens in the answer, its end token included.
-    pub max_tokens: u32,
+    /// Maximum number of tokens in the answer, its end token included. Absent: the rest of the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
     #[serde(default = "one")]
     pub temperature: f64,
     #[serde(default = "one")]
@@ -106,8 +107,24 @@ pub struct ChatChoice {
 /// The model's message. The content may be absent if the server separates the reasoning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatAnswer {
+    #[serde(default = "assistant")]
+    pub role: String,
     #[serde(default)]
     pub content: Option<String>,
+}
+
+fn assistant() -> String {
+    "assistant".to_owned()
+}
+
+impl ChatAnswer {
+    /// An answer with this text.
+    pub fn text(content: String) -> Self {
+        Self {
+            role: assistant(),
+            content: Some(content),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -122,7 +139,7 @@ mod tests {
                 role: ChatRole::User,
                 content: "good?".into(),
             }],
-            max_tokens: 8,
+            max_tokens: Some(8),
             temperature: 1.0,
             top_p: 1.0,
             top_k: None,

@@ -38,6 +38,8 @@ pub enum ErrorCode {
     LoadFailed,
     /// The weights produce logits that are not finite.
     NonFiniteLogits,
+    /// The account may call other paths, and not this one.
+    Forbidden,
     /// No such path.
     NotFound,
     /// A code this build does not know.
@@ -94,6 +96,7 @@ impl ErrorBody {
             | ErrorCode::TextPromptUnsupported
             | ErrorCode::ContextTooLong
             | ErrorCode::ExpertsNotReported => 400,
+            ErrorCode::Forbidden => 403,
             ErrorCode::NotFound => 404,
             ErrorCode::WrongWeights => 409,
             ErrorCode::BodyTooLarge => 413,
@@ -114,6 +117,7 @@ impl ErrorCode {
             | Self::ContextTooLong
             | Self::ExpertsNotReported
             | Self::BodyTooLarge
+            | Self::Forbidden
             | Self::NotFound => ErrorOrigin::Client,
             Self::NonFiniteLogits => ErrorOrigin::Workload,
             Self::QueueFull

@@ -6,8 +6,9 @@
 //!   driver calls the agent, and the agent forwards to its engine.
 //! * [`chat`]: a conversation in text, for answers that are read and not trained on.
 //! * [`experts`]: the experts of a mixture that each token was routed to; a part of sampling.
-//! * [`agent`]: the weights version that a replica should serve (an order) and the one that it serves (a status).
-//! * [`admin`]: how an agent makes the embedded engine load a directory. Loopback only.
+//! * [`agent`]: the weights version that a replica should serve and whether it should sleep (orders), and the version
+//!   that it serves (a status).
+//! * [`admin`]: how an agent makes the embedded engine load a directory, sleep and wake. Loopback only.
 //!
 //! Every refusal, by the agent or the engine, is an [`ErrorBody`].
 
@@ -20,7 +21,7 @@ pub mod experts;
 mod penalties;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
-pub use agent::{AgentState, AgentStatus, Relay, WeightsOrder};
+pub use agent::{AgentState, AgentStatus, Relay, SleepOrder, WeightsOrder};
 pub use chat::{ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole, ChatText};
 pub use completion::{
     ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason, ModelCard, ModelList,

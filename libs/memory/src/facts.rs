@@ -119,7 +119,7 @@ impl Facts {
             } else {
                 HEAD_LOGITS
             } as u64,
-            offload: on_gpus.map_or_else(Offload::default, |trainer| trainer.offload.clone()),
+            offload: on_gpus.map_or_else(Offload::default, Trainer::keeps_aside),
             deterministic: on_gpus.is_some_and(|trainer| trainer.deterministic),
             ..Self::of(geometry, ParallelDims::of(trainer, per_pod), world)
         }

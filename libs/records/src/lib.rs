@@ -64,7 +64,9 @@ pub use rows::{ExpertsSpan, RowsError, TokenRow, WeightsSpan};
 pub use scope::EpisodeScope;
 pub use state::{IterationState, Promotion, RunState};
 pub use store::{Created, RunStore, Store, StoreError};
-pub use trainer::{CheckpointOrder, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+pub use trainer::{
+    CheckpointOrder, DeviceGrant, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
+};
 pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
 pub use verdict::VerdictRecord;
 pub use weights::{Canary, WeightsDelta, WeightsFile, WeightsManifest};

@@ -25,12 +25,26 @@ pub struct TrainerState {
 /// What the trainer is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TrainerPhase {
+    /// It uses no device yet: engines may still hold the memory of the devices that it shares with them. It starts when
+    /// it gets [`DeviceGrant`].
+    Waiting,
     /// Loading, or replaying stored batches.
     Starting,
     Idle,
     Stepping,
     /// The trainer cannot continue; `error` has the cause.
     Failed,
+}
+
+/// Body of `PUT /v1/devices`: the engines have left the devices, and the trainer may use them.
+///
+/// It holds until the trainer is `Idle`: from then on the trainer has given their memory back, and the next step is the
+/// next grant. A trainer that shares no devices never waits for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeviceGrant {
+    /// The attempt that is meant: another one, which began since, waits for a grant of its own.
+    pub attempt: u32,
 }
 
 /// Body of `PUT /v1/steps/{k}`.

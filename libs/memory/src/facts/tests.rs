@@ -209,9 +209,16 @@ fn a_run_on_gpus_computes_in_bf16_and_offloads_and_one_without_does_neither() {
         (gpus.compute, gpus.shards, gpus.offload),
         (BF16, 4, offload(true, false, false))
     );
-    let cpus = of(serde_json::json!({"nodes": 2}));
-    assert_eq!(
-        (cpus.compute, cpus.shards, cpus.offload),
-        (MASTER, 8, Offload::default())
-    );
+    for cpus in [
+        serde_json::json!({"nodes": 2}),
+        serde_json::json!({"nodes": 2, "colocate": true}),
+    ] {
+        let cpus = of(cpus);
+        assert_eq!(
+            (cpus.compute, cpus.shards, cpus.offload),
+            (MASTER, 8, Offload::default())
+        );
+    }
+    let colocated = of(serde_json::json!({"gpusPerNode": 4, "nodes": 2, "colocate": true}));
+    assert_eq!(colocated.offload, offload(true, true, false));
 }

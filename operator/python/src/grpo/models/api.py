@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: e587f917129194c8d88dbe9d3c2fe9427448072d8db3d376437c1e41decb6a78
+# inputs sha256: 3f1feb3e3a3f1bd427007c3dd60e690e7f54dcbf175cbf4772a94fbfc62e54cd
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -1072,6 +1072,37 @@ class Inference(Spec):
     """
 
 
+class InferencePoolClient(Spec):
+    """A service account that may sample from a pool outside of a run."""
+
+    service_account: Annotated[
+        str,
+        Field(max_length=253, min_length=1, pattern='^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$'),
+    ]
+    """The ServiceAccount. A user who may create tokens for it may use the pool."""
+    namespace: Annotated[
+        str | None,
+        Field(max_length=63, min_length=1, pattern='^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'),
+    ] = None
+    """Its namespace. Default: the pool's own."""
+
+
+class InferencePoolColocated(Spec):
+    """
+    The engines take turns with the trainer of the run that the pool was made for. The operator sets it in such a
+    pool; other pools leave it out.
+    """
+
+    claims: Annotated[list[str] | None, Field(max_length=256)] = None
+    """ResourceClaims with the devices, one for each pod of the trainer. Empty: they compute on CPUs."""
+    replicas_per_claim: Annotated[int | None, Field(ge=1, le=16)] = None
+    """
+    Replicas that share a claim. Replica `i` has the request `engine-<i % replicasPerClaim>` of the claim `i /
+    replicasPerClaim`.
+    Default: `1`.
+    """
+
+
 class InferencePoolModel(Spec):
     """What is served as version `base`."""
 
@@ -1095,6 +1126,17 @@ class InferencePoolSpec(Spec):
     """The engine."""
     model: InferencePoolModel
     """What is served as version `base`."""
+    clients: Annotated[list[InferencePoolClient] | None, Field(max_length=64)] = None
+    """
+    Service accounts that may sample from the pool outside of a run, each with a token for the audience
+    `engine-agent.grpo.dev`. They may call `/v1/models`, `/v1/chat/completions` and `/v1/completions`, and nothing
+    else. A change replaces the replicas. None: only runs use the pool.
+    """
+    colocated: InferencePoolColocated | None = None
+    """
+    The engines take turns with the trainer of the run that the pool was made for. The operator sets it in such a
+    pool; other pools leave it out.
+    """
     env: Annotated[list[EnvVar] | None, Field(max_length=64)] = None
     """Added to the engines' environment. What the operator sets wins."""
     lora: Lora | None = None
@@ -1156,6 +1198,11 @@ class InferencePoolStatus(Status):
     """Attempts of its replicas: how often they failed since all of them were ready, and when the next are made."""
     claimed_by: RunReference | None = None
     """The GrpoRun whose weights the pool follows, until that run ends."""
+    clients_url: Annotated[str | None, Field(max_length=512)] = None
+    """
+    Where `clients` sample inside the cluster: each connection goes to a replica that serves. `/v1` is the base URL
+    of OpenAI's clients. Left out: the pool has no clients.
+    """
     conditions: Annotated[list[Condition] | None, Field(max_length=16)] = None
     """
     Accepted (the spec can be made true), Ready (all replicas serve), Updated (all serve the ordered weights) and,
@@ -2452,8 +2499,10 @@ class Trainer(Spec):
 
     colocate: bool | None = None
     """
-    Trainer and engines take turns on the same GPUs, in one pod: the engine sleeps while the trainer steps. Needs an
-    `inference.pool`. Refused: true; leave it out.
+    Trainer and engines take turns on the same GPUs: the engines sleep while the trainer steps, and the trainer
+    keeps its state in the pods' memory while they sample. Needs an `inference.pool` of vllm or sglang whose
+    replicas have as many GPUs as the trainer, and a cluster with NVIDIA's DRA driver. With `gpusPerNode: 0` an
+    embedded engine and the trainer take the same turns on the CPU.
     Default: `false`.
     """
     deadlines: TrainerDeadlines | None = None

@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: e587f917129194c8d88dbe9d3c2fe9427448072d8db3d376437c1e41decb6a78
+# inputs sha256: 3f1feb3e3a3f1bd427007c3dd60e690e7f54dcbf175cbf4772a94fbfc62e54cd
 """The views of a run's records."""
 
 from __future__ import annotations
