@@ -11,6 +11,8 @@
 //! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with |
 //! | [`openai`] | none: frozen | a probe |
 //! | [`remote`] | orders, passed on | the other agent's status |
+//!
+//! Embedded, vLLM (on GPUs) and SGLang can sleep: they give the memory of their devices back while a trainer uses it.
 
 pub mod adapters;
 pub mod canary;
@@ -43,6 +45,15 @@ pub struct Serving {
     pub version: String,
     /// Checksum of the served tensors, if known.
     pub sha256: Option<String>,
+}
+
+/// How far an engine has given the memory of its devices back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SleepState {
+    Awake,
+    /// Some of the memory is taken up again, and the rest is not yet.
+    Waking,
+    Asleep,
 }
 
 /// A version to load.
@@ -108,6 +119,8 @@ pub enum EngineFault {
     Unable { version: String, why: String },
     #[error("{url} is not fit for training: {why}")]
     Unfit { url: String, why: String },
+    #[error("this engine cannot sleep: {why}")]
+    CannotSleep { why: &'static str },
 }
 
 impl EngineFault {
@@ -140,13 +153,34 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// The version that it serves now.
     fn serving(&self) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
-    /// Loads these weights, and returns the engine's report afterwards. If an engine can check before it switches,
-    /// wrong weights leave the earlier version serving.
+    /// Loads these weights, and returns the engine's report afterwards. A sleeping engine wakes up by it. If an engine
+    /// can check before it switches, wrong weights leave the earlier version serving.
     fn load(
         &self,
         weights: Weights<'_>,
         deadline: Duration,
     ) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
+
+    /// Why it cannot sleep, if so. Such an engine is never told to.
+    fn cannot_sleep(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Whether it is asleep.
+    fn sleep_state(&self) -> impl Future<Output = Result<SleepState, EngineFault>> + Send {
+        async { Ok(SleepState::Awake) }
+    }
+
+    /// Gives the memory of its devices back. No request is at the engine.
+    fn sleep(&self, _deadline: Duration) -> impl Future<Output = Result<(), EngineFault>> + Send {
+        let why = self.cannot_sleep().unwrap_or_default();
+        async move { Err(EngineFault::CannotSleep { why }) }
+    }
+
+    /// Takes memory up again, for the version with which it went to sleep. An engine that is awake stays so.
+    fn wake(&self, _deadline: Duration) -> impl Future<Output = Result<(), EngineFault>> + Send {
+        async { Ok(()) }
+    }
 
     /// Samples from `version`. The answer and each of its rows name the version from which they were sampled.
     fn complete(&self, body: Bytes, version: Option<&str>) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
@@ -214,6 +248,22 @@ impl Engine for EngineBackend {
 
     async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
         on_each!(self, engine => engine.load(weights, deadline).await)
+    }
+
+    fn cannot_sleep(&self) -> Option<&'static str> {
+        on_each!(self, engine => engine.cannot_sleep())
+    }
+
+    async fn sleep_state(&self) -> Result<SleepState, EngineFault> {
+        on_each!(self, engine => engine.sleep_state().await)
+    }
+
+    async fn sleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        on_each!(self, engine => engine.sleep(deadline).await)
+    }
+
+    async fn wake(&self, deadline: Duration) -> Result<(), EngineFault> {
+        on_each!(self, engine => engine.wake(deadline).await)
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {

@@ -6,45 +6,54 @@
 //! The kubelet asks here too, since it cannot reach the engine: whether the replica serves (`/readyz`), whether the
 //! engine's process answers (`/engine/healthz`), and, before it ends a replica, to finish running requests first
 //! (`/agent/v1/drain`).
+//!
+//! An engine that shares its devices with a trainer sleeps by order (`/agent/v1/sleep`).
+//!
+//! An account's grants decide which of this it may call ([`access`]). Clients outside of runs sample, and nothing else.
+
+pub mod access;
+mod conversation;
 
 use crate::chunks::Shelf;
 use crate::engine::{Engine, EngineBackend, Page};
+use crate::gate::Gate;
 use crate::metrics::Metrics;
 use crate::worker::Orders;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{self, Next};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
-use axum::{Json, Router};
-use grpo_auth::{AllowedAccount, Guard, ServiceAccount};
-use grpo_engine_protocol::{AgentStatus, ChatRequest, ErrorBody, ErrorCode, Relay, WEIGHTS_HEADER, WeightsOrder};
+use axum::{Extension, Json, Router};
+use grpo_auth::Guard;
+use grpo_engine_protocol::{
+    AgentState, AgentStatus, ErrorBody, ErrorCode, Relay, SleepOrder, WEIGHTS_HEADER, WeightsOrder,
+};
 use reqwest::Url;
 use serde::Deserialize;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, watch};
+
+use access::{CHUNKS, Client, Grants, authorize};
 
 /// State that the HTTP handlers share.
 pub struct HttpState {
     pub engine: EngineBackend,
     pub orders: watch::Sender<Orders>,
     pub status: watch::Receiver<AgentStatus>,
-    /// Permits for concurrent requests at the engine.
-    pub places: Semaphore,
-    /// Number of permits.
-    pub max_inflight: u32,
-    /// Whether new requests are refused.
-    pub draining: Arc<AtomicBool>,
+    /// Counts the requests at the engine. The worker closes it while the engine sleeps.
+    pub gate: Arc<Gate>,
     /// Key that the kubelet sends with its drain request.
     pub drain_key: Option<String>,
     /// Files of versions for other agents.
     pub shelf: Shelf,
-    /// Accounts that get chunks of files and nothing else: other agents of a run's pool.
-    pub only_chunks: Vec<AllowedAccount>,
+    /// What each account may call.
+    pub grants: Grants,
+    /// Permits for concurrent requests of clients outside of runs.
+    pub client_places: Semaphore,
     pub limits: Limits,
     pub metrics: Metrics,
 }
@@ -58,9 +67,6 @@ pub struct Limits {
 
 /// Carries the kubelet's key: a hook of a container can send a fixed header, and no token.
 pub const DRAIN_KEY_HEADER: &str = "grpo-drain-key";
-
-/// Where other agents get chunks of files.
-const CHUNKS: &str = "/agent/v1/chunks/";
 
 /// All routes, for callers with a token for engine agents. The kubelet's routes need no token.
 pub fn guarded(state: Arc<HttpState>, guard: Guard) -> Router {
@@ -76,6 +82,7 @@ fn router(state: Arc<HttpState>) -> Router {
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
+        .route("/agent/v1/sleep", put(sleep))
         .route("/agent/v1/status", get(status))
         .route(&format!("{CHUNKS}{{version}}/{{file}}/{{chunk}}"), get(chunk))
         .route("/agent/v1/drain", get(drain))
@@ -85,20 +92,10 @@ fn router(state: Arc<HttpState>) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { refusal(ErrorBody::new(ErrorCode::NotFound, "the engine agent has no such path")) })
+        // Inside the limit, which it lowers for clients.
+        .layer(middleware::from_fn_with_state(state.clone(), authorize))
         .layer(DefaultBodyLimit::max(request_bytes))
-        .layer(middleware::from_fn_with_state(state.clone(), only_chunks))
         .with_state(state)
-}
-
-/// Refuses everything but chunks to accounts that may get only those.
-async fn only_chunks(State(state): State<Arc<HttpState>>, request: Request, next: Next) -> Response {
-    let account = request.extensions().get::<ServiceAccount>();
-    let is_agent = account.is_some_and(|account| state.only_chunks.iter().any(|allowed| allowed.allows(account)));
-    if is_agent && !request.uri().path().starts_with(CHUNKS) {
-        let message = "other agents of the pool get chunks of weights here, and nothing else";
-        return (StatusCode::FORBIDDEN, message).into_response();
-    }
-    next.run(request).await
 }
 
 fn refusal(error: ErrorBody) -> Response {
@@ -120,16 +117,21 @@ struct ChoiceFrom {
 
 async fn complete(
     State(state): State<Arc<HttpState>>,
+    client: Option<Extension<Client>>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let answer = state.complete(&headers, body).await;
+    let answer = state.complete(client.is_some(), &headers, body).await;
     state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
 
-async fn chat(State(state): State<Arc<HttpState>>, body: Result<Bytes, BytesRejection>) -> Response {
-    let answer = state.chat(body).await;
+async fn chat(
+    State(state): State<Arc<HttpState>>,
+    client: Option<Extension<Client>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let answer = state.chat(client.is_some(), body).await;
     state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
@@ -163,10 +165,9 @@ async fn drain(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Respo
             format!("only the kubelet drains a replica, by the header {DRAIN_KEY_HEADER}; delete its pod instead");
         return (StatusCode::FORBIDDEN, message).into_response();
     }
-    state.draining.store(true, Ordering::Relaxed);
+    state.gate.set_draining(true);
     tracing::info!("no new requests; those in progress come to their end");
-    let everybody = state.places.acquire_many(state.max_inflight).await;
-    drop(everybody);
+    state.gate.emptied().await;
     "drained".into_response()
 }
 
@@ -206,6 +207,27 @@ async fn prefetch(State(state): State<Arc<HttpState>>, body: Result<Json<Weights
             .as_ref()
             .is_some_and(|prefetch| prefetch.is_same(&order));
         orders.prefetch = Some(order);
+        another
+    });
+    StatusCode::ACCEPTED.into_response()
+}
+
+async fn sleep(State(state): State<Arc<HttpState>>, body: Result<Json<SleepOrder>, JsonRejection>) -> Response {
+    let SleepOrder { asleep } = match body {
+        Ok(Json(order)) => order,
+        Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
+    };
+    if let Some(why) = state.engine.cannot_sleep() {
+        let message = format!("this engine cannot sleep: {why}");
+        return refusal(ErrorBody::new(ErrorCode::InvalidRequest, message));
+    }
+    state.orders.send_if_modified(|orders| {
+        orders.received += 1;
+        let another = orders.asleep != Some(asleep);
+        if another {
+            tracing::info!(asleep, "new order");
+        }
+        orders.asleep = Some(asleep);
         another
     });
     StatusCode::ACCEPTED.into_response()
@@ -263,12 +285,17 @@ async fn status(State(state): State<Arc<HttpState>>) -> Json<AgentStatus> {
 }
 
 async fn ready(State(state): State<Arc<HttpState>>) -> Response {
-    if state.draining.load(Ordering::Relaxed) {
-        return refusal(ends());
+    if let Err(error) = state.gate.must_be_open()
+        && state.gate.is_draining()
+    {
+        return refusal(error);
     }
     let status = state.status.borrow().clone();
+    let is_well = !matches!(status.state, AgentState::Booting | AgentState::Failed);
     match status.serving {
         Some(serving) => format!("serves {serving}").into_response(),
+        // A replica that sleeps by order, falls asleep or wakes up is not broken.
+        None if is_well && state.gate.is_sleeping() => "asleep while the trainer uses its memory".into_response(),
         None => refusal(ErrorBody::new(
             ErrorCode::EngineUnavailable,
             status
@@ -292,26 +319,29 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
     }
 }
 
-fn ends() -> ErrorBody {
-    ErrorBody::new(
-        ErrorCode::EngineUnavailable,
-        "this replica ends, or its engine is started again; use another replica",
-    )
-}
-
 impl HttpState {
-    async fn complete(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
-        let body = self.whole(body)?;
+    async fn complete(
+        &self,
+        client: bool,
+        headers: &HeaderMap,
+        body: Result<Bytes, BytesRejection>,
+    ) -> Result<Response, ErrorBody> {
+        let body = self.whole(client, body)?;
+        if client {
+            access::one_row(&body)?;
+        }
         let wanted = headers
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        // Before the version: a sleeping engine serves none, and will serve again.
+        self.gate.must_be_open()?;
         if let Some(wanted) = &wanted {
             let status = self.status.borrow();
             if status.serving.as_ref() != Some(wanted) {
                 return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
             }
         }
-        let _place = self.place()?;
+        let _place = self.gate.enter()?;
         let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
         let answer = self
             .engine
@@ -326,36 +356,22 @@ impl HttpState {
     }
 
     /// Answers a conversation with the served weights.
-    async fn chat(&self, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
-        let request: ChatRequest = serde_json::from_slice(&self.whole(body)?)
-            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
-        let _place = self.place()?;
+    async fn chat(&self, client: bool, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let request = conversation::read(&self.whole(client, body)?)?;
+        let _place = self.gate.enter()?;
         Ok(self.engine.chat(request).await?.into_response())
     }
 
-    fn whole(&self, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
+    fn whole(&self, client: bool, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {
         body.map_err(|rejection| {
             let code = match rejection.status() {
                 StatusCode::PAYLOAD_TOO_LARGE => ErrorCode::BodyTooLarge,
                 _ => ErrorCode::InvalidRequest,
             };
-            let limit = self.limits.request_bytes;
+            let limit = access::body_limit(self.limits, client);
             ErrorBody::new(
                 code,
                 format!("{}; at most {limit} bytes are taken", rejection.body_text()),
-            )
-        })
-    }
-
-    /// A permit for one request at the engine, until it is dropped.
-    fn place(&self) -> Result<SemaphorePermit<'_>, ErrorBody> {
-        if self.draining.load(Ordering::Relaxed) {
-            return Err(ends());
-        }
-        self.places.try_acquire().map_err(|_| {
-            ErrorBody::new(
-                ErrorCode::QueueFull,
-                "as many requests as this replica takes are at its engine; try again later or use another replica",
             )
         })
     }

@@ -4,6 +4,8 @@
 //! → verified → status. Large files come in chunks, which agents pass on to each other ([`relay`], [`chunks`]).
 //! Sampling: a request → checked for its weights version ([`http`]) → the engine on loopback → checked again
 //! → answer. The agent makes no decisions: the driver decides on versions, replicas and the handling of failures.
+//! Sleep: an order → [`worker`] → the [`gate`] closes and the requests at the engine end → the engine gives the memory
+//! of its devices back → status.
 //!
 //! Before an engine or a trainer starts, the same program downloads its model from the hub or a bucket
 //! ([`fetch_model`]).
@@ -13,6 +15,7 @@ pub mod chunks;
 mod delta;
 pub mod engine;
 pub mod fetch_model;
+pub mod gate;
 pub mod http;
 pub mod metrics;
 pub mod pull;
@@ -29,9 +32,11 @@ use engine::sglang::Sglang;
 use engine::vllm::Vllm;
 use engine::wire::Server;
 use engine::{Engine, EngineBackend};
-use grpo_auth::{AllowedAccount, Guard, TokenFile};
+use gate::Gate;
+use grpo_auth::{Guard, TokenFile};
 use grpo_contracts::access::Service;
 use grpo_engine_protocol::{AgentState, AgentStatus};
+use http::access::Grants;
 use http::{HttpState, Limits};
 use metrics::Metrics;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
@@ -39,7 +44,6 @@ use reqwest::{Client, Url};
 use source::PullClient;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -67,8 +71,10 @@ pub struct Options {
     pub tokens: PathBuf,
     /// Whether the engine is another agent of this cluster, to which this pod's own token is sent.
     pub own_token: bool,
-    /// Accounts, among those that the guard lets in, that get chunks of weights and nothing else.
-    pub only_chunks: Vec<AllowedAccount>,
+    /// What each account may call, of those that the guard lets in.
+    pub grants: Grants,
+    /// Most concurrent requests of clients outside of runs; more are refused with 429.
+    pub client_inflight: u32,
     /// Key that the kubelet sends with its drain request, since it has no token; `None`: drain requests are refused.
     pub drain_key: Option<String>,
 }
@@ -137,7 +143,7 @@ pub async fn serve(
         changed: None,
         relays: engine.reads_folders(),
     });
-    let draining = Arc::new(AtomicBool::new(false));
+    let gate = Arc::new(Gate::new(options.max_inflight));
     let cache = Cache::new(options.cache_dir);
     let shelf = Shelf::new(cache.clone());
     let metrics = Metrics::default();
@@ -152,19 +158,18 @@ pub async fn serve(
         )?,
         orders: ordered,
         status,
-        draining: draining.clone(),
+        gate: gate.clone(),
         pace: options.pace,
     };
     let state = HttpState {
         engine,
         orders,
         status: seen,
-        places: Semaphore::new(options.max_inflight.max(1) as usize),
-        max_inflight: options.max_inflight.max(1),
-        draining,
+        gate,
         drain_key: options.drain_key,
         shelf,
-        only_chunks: options.only_chunks,
+        grants: options.grants,
+        client_places: Semaphore::new(options.client_inflight as usize),
         limits: options.limits,
         metrics,
     };

@@ -7,6 +7,7 @@ use grpo_contracts::access::{self, Service};
 use grpo_contracts::listen::{everywhere, listen};
 use grpo_engine_agent::engine::openai::Probe;
 use grpo_engine_agent::http::Limits;
+use grpo_engine_agent::http::access::Grants;
 use grpo_engine_agent::worker::Pace;
 use grpo_engine_agent::{Kind, Options, fetch_model, new_instance, serve};
 use reqwest::Url;
@@ -78,8 +79,14 @@ struct Flags {
     drain_key: Option<String>,
     /// A service account that gets chunks of weights and may do nothing else, `namespace/name`: the pool's own agents.
     /// Repeated.
-    #[arg(long = "allow-chunks")]
-    only_chunks: Vec<AllowedAccount>,
+    #[arg(long)]
+    allow_chunks: Vec<AllowedAccount>,
+    /// A service account that may sample and do nothing else, `namespace/name`: a client outside of runs. Repeated.
+    #[arg(long)]
+    allow_sampling: Vec<AllowedAccount>,
+    /// Requests of such clients at one time; more are answered 429.
+    #[arg(long, default_value_t = 64)]
+    max_client_inflight: u32,
     #[command(flatten)]
     auth: AuthFlags,
 }
@@ -173,9 +180,15 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         tokens: flags.tokens,
         own_token: flags.own_token,
         drain_key: flags.drain_key,
-        only_chunks: flags.only_chunks.clone(),
+        grants: Grants {
+            everything: flags.auth.allow.clone(),
+            chunks: flags.allow_chunks.clone(),
+            sampling: flags.allow_sampling.clone(),
+        },
+        client_inflight: flags.max_client_inflight.min(flags.max_inflight / 2).max(1),
     };
-    let (guard, keys) = flags.auth.guard(Service::EngineAgent, flags.only_chunks)?;
+    let limited = flags.allow_chunks.into_iter().chain(flags.allow_sampling);
+    let (guard, keys) = flags.auth.guard(Service::EngineAgent, limited)?;
     tokio::spawn(keys);
     let shutdown = async move {
         tokio::select! {

@@ -41,7 +41,9 @@ impl Metrics {
         let serves: Gauge = Gauge::default();
         serves.set(i64::from(status.serving.is_some()));
         let behind: Gauge = Gauge::default();
-        behind.set(i64::from(status.wanted.is_some() && status.wanted != status.serving));
+        // An engine that sleeps by order is not behind.
+        let serves_another = status.wanted.is_some() && status.wanted != status.serving;
+        behind.set(i64::from(serves_another && status.state != AgentState::Asleep));
         let failed: Gauge = Gauge::default();
         failed.set(i64::from(status.state == AgentState::Failed));
         let mut registry = Registry::with_prefix("grpo_agent");

@@ -4,15 +4,19 @@
 //! closer: pull, load, verify. It never assumes that an earlier result still holds: an engine that restarted reports
 //! `base` again, is simply behind, and the same iteration repairs it. Failures are retried a bounded number of times
 //! with back-off; a repeated order starts over.
+//!
+//! An order to sleep comes first: no weights are pulled or loaded before the engine is to wake up. See [`sleep`].
+
+mod sleep;
 
 use crate::cache::{BadName, Cache};
 use crate::engine::{Engine, EngineFault, Serving, Weights};
+use crate::gate::Gate;
 use crate::pull::{Pulled, pull};
 use crate::source::{PullClient, PullError};
 use grpo_engine_protocol::{AgentState, AgentStatus, WeightsOrder};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -23,13 +27,15 @@ const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Attempts for one order; after them the agent waits for a person or the next order.
 const ATTEMPTS: u32 = 10;
 
-/// The last order, and the number of orders: a repetition after the attempts are used up starts over.
+/// The last orders, and the number of orders: a repetition after the attempts are used up starts over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
     pub wanted: Option<WeightsOrder>,
     pub received: u64,
     /// The version to pull to disk while the wanted one serves.
     pub prefetch: Option<WeightsOrder>,
+    /// Whether the engine is to sleep. Without an order it is left as it is.
+    pub asleep: Option<bool>,
 }
 
 /// Intervals and deadlines of the loop.
@@ -40,8 +46,10 @@ pub struct Pace {
     /// Back-off before the second attempt; doubles up to `longest_pause`.
     pub first_pause: Duration,
     pub longest_pause: Duration,
-    /// Deadline of one load.
+    /// Deadline of one load, and of falling asleep or waking up.
     pub load_deadline: Duration,
+    /// Deadline for the requests at the engine to end before it sleeps.
+    pub empty_deadline: Duration,
 }
 
 impl Default for Pace {
@@ -51,6 +59,7 @@ impl Default for Pace {
             first_pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(15),
             load_deadline: Duration::from_secs(600),
+            empty_deadline: Duration::from_secs(60),
         }
     }
 }
@@ -77,6 +86,12 @@ enum Setback {
         expected: String,
         found: String,
     },
+    #[error("after {seconds} s there are still requests at the engine: {requests}; it sleeps when they have ended")]
+    Busy { requests: u32, seconds: u64 },
+    #[error("the engine says that it is awake after it was told to sleep; look at its container's log")]
+    StillAwake,
+    #[error("the engine says that it is asleep after it was told to wake up; look at its container's log")]
+    StillAsleep,
 }
 
 pub struct Worker<E> {
@@ -85,17 +100,19 @@ pub struct Worker<E> {
     pub client: PullClient,
     pub orders: watch::Receiver<Orders>,
     pub status: watch::Sender<AgentStatus>,
-    /// No new requests: the replica is being deleted, or its engine is restarting.
-    pub draining: Arc<AtomicBool>,
+    /// Closed while the engine sleeps; opened when a drained engine is gone.
+    pub gate: Arc<Gate>,
     pub pace: Pace,
 }
 
-/// Attempts at the current order.
+/// Attempts at the current orders.
 struct Attempts {
     order: Orders,
     made: u32,
     not_before: Instant,
     last_setback: Option<String>,
+    /// Whether the engine was found awake. Without an order to sleep it stays so.
+    found_awake: bool,
 }
 
 impl Attempts {
@@ -105,7 +122,29 @@ impl Attempts {
             made: 0,
             not_before: Instant::now(),
             last_setback: None,
+            found_awake: false,
         }
+    }
+
+    /// Whether another one is due now.
+    fn are_due(&self) -> bool {
+        self.made < ATTEMPTS && Instant::now() >= self.not_before
+    }
+
+    /// The orders are carried out.
+    fn succeed(&mut self) {
+        self.made = 0;
+        self.last_setback = None;
+    }
+
+    /// Plans the next attempt after one that failed; returns the message for the status.
+    fn fail(&mut self, aim: &str, setback: &Setback, pace: &Pace) -> String {
+        let pause = pace.first_pause.saturating_mul(1 << (self.made - 1).min(16));
+        self.not_before = Instant::now() + pause.min(pace.longest_pause);
+        let message = format!("attempt {} of {ATTEMPTS} to {aim} failed: {setback}", self.made);
+        tracing::warn!("{message}");
+        self.last_setback = Some(message.clone());
+        message
     }
 }
 
@@ -130,6 +169,7 @@ impl<E: Engine> Worker<E> {
                 (Some(now), Some(before)) => !now.is_same(before),
                 (now, before) => now.is_some() != before.is_some(),
             };
+            let another = another || order.asleep != attempts.order.asleep;
             let again = order.received != attempts.order.received && attempts.made >= ATTEMPTS;
             if another || again {
                 attempts = Attempts::new(order);
@@ -146,26 +186,31 @@ impl<E: Engine> Worker<E> {
             Ok(serving) => serving,
             Err(fault) => {
                 // The drained engine is gone: its successor takes requests.
-                self.draining.store(false, Ordering::Relaxed);
+                self.gate.set_draining(false);
                 return self.say(AgentState::Booting, None, Some(fault.to_string()));
             }
         };
-        let Some(order) = attempts
-            .order
-            .wanted
-            .clone()
-            .filter(|order| order.version != serving.version)
-        else {
-            attempts.made = 0;
-            attempts.last_setback = None;
+        let Some(wakes) = self.settle(attempts, &serving).await else {
+            return;
+        };
+        let wanted = attempts.order.wanted.clone();
+        // An engine wakes up with the version that it had. If that fails, this version is loaded again.
+        let loads = |order: &WeightsOrder| order.version != serving.version || (wakes && attempts.made > 0);
+        let order = wanted.filter(loads);
+        if order.is_none() && !wakes {
+            attempts.succeed();
             self.say(AgentState::Idle, Some(&serving), None);
             return self.prefetch(&serving).await;
-        };
-        if attempts.made >= ATTEMPTS || Instant::now() < attempts.not_before {
+        }
+        if !attempts.are_due() {
             return self.say(AgentState::Failed, Some(&serving), attempts.last_setback.clone());
         }
         attempts.made += 1;
-        match self.fulfil(&order, &serving).await {
+        let done = match &order {
+            Some(order) => self.fulfil(order, &serving).await,
+            None => self.wake(&serving).await,
+        };
+        match done {
             Ok((loaded, changed)) => {
                 tracing::info!(
                     version = loaded.version,
@@ -173,21 +218,20 @@ impl<E: Engine> Worker<E> {
                     changed,
                     "ordered weights serve"
                 );
-                attempts.made = 0;
-                attempts.last_setback = None;
-                self.make_room(&[&serving.version, &order.version]);
-                self.status.send_modify(|status| status.changed = Some(changed));
+                attempts.succeed();
+                self.gate.set_sleeping(false);
+                if let Some(order) = &order {
+                    self.make_room(&[&serving.version, &order.version]);
+                    self.status.send_modify(|status| status.changed = Some(changed));
+                }
                 self.say(AgentState::Idle, Some(&loaded), None);
             }
             Err(setback) => {
-                let pause = self.pace.first_pause.saturating_mul(1 << (attempts.made - 1).min(16));
-                attempts.not_before = Instant::now() + pause.min(self.pace.longest_pause);
-                let message = format!(
-                    "attempt {} of {ATTEMPTS} to serve {} failed: {setback}",
-                    attempts.made, order.version
-                );
-                tracing::warn!("{message}");
-                attempts.last_setback = Some(message.clone());
+                let aim = match &order {
+                    Some(order) => format!("serve {}", order.version),
+                    None => "wake the engine up".to_owned(),
+                };
+                let message = attempts.fail(&aim, &setback, &self.pace);
                 // The engine itself may have failed.
                 let serving = self.engine.serving().await.ok();
                 self.say(AgentState::Failed, serving.as_ref(), Some(message));
@@ -288,6 +332,7 @@ impl<E: Engine> Worker<E> {
     /// An answer to `load` is only a promise; the version that the engine reports is the fact.
     async fn verified(&self, order: &WeightsOrder, before: &Serving) -> Result<(Serving, bool), Setback> {
         let serving = self.engine.serving().await?;
+        self.must_be_awake().await?;
         if serving.version != order.version {
             return Err(Setback::OtherVersion {
                 wanted: order.version.clone(),
@@ -301,7 +346,9 @@ impl<E: Engine> Worker<E> {
         Ok((serving, changed))
     }
 
+    /// Shows a status. Nothing is served while the gate is closed for sleep.
     fn say(&self, state: AgentState, serving: Option<&Serving>, message: Option<String>) {
+        let serving = serving.filter(|_| !self.gate.is_sleeping());
         let wanted = self.orders.borrow().wanted.as_ref().map(|order| order.version.clone());
         self.status.send_if_modified(|status| {
             let next = AgentStatus {

@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 mod agent;
+mod clients;
 mod delta;
 mod disturbed;
 mod engines;
 mod fetch_model;
 mod real_vllm;
 mod relay;
+mod sleep;
 mod support;
 mod tokens;

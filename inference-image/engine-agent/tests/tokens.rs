@@ -44,6 +44,7 @@ async fn orders_samples_and_state_are_for_callers_with_a_valid_token() {
     ];
     let calls = [
         (Method::PUT, "/agent/v1/weights", order),
+        (Method::PUT, "/agent/v1/sleep", json!({"asleep": true})),
         (Method::GET, "/agent/v1/status", Value::Null),
         (Method::POST, "/v1/completions", json!({"prompt": [1]})),
         (Method::POST, "/v1/chat/completions", json!({"messages": []})),

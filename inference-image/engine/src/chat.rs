@@ -38,11 +38,12 @@ impl Chat {
             .collect();
         let prompt = template.prompt(&PromptShape::default(), &messages).map_err(refused)?;
         // A prompt that fills the context is refused with the other bounds.
-        let left = u32::try_from(bounds.max_context.saturating_sub(prompt.len())).unwrap_or(u32::MAX);
+        let left = bounds.max_context.saturating_sub(prompt.len()).max(1);
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
         Ok(CompletionRequest {
             model: request.model,
             prompt: Prompt::Tokens(prompt),
-            max_tokens: request.max_tokens.min(left.max(1)),
+            max_tokens: request.max_tokens.map_or(left, |limit| limit.min(left)),
             temperature: request.temperature,
             top_p: request.top_p,
             top_k: request.top_k.unwrap_or(0),
@@ -71,7 +72,7 @@ impl Chat {
             let text = text.map_err(|error| ErrorBody::new(ErrorCode::EngineMisbehaved, error.to_string()))?;
             Ok(ChatChoice {
                 index,
-                message: ChatAnswer { content: Some(text) },
+                message: ChatAnswer::text(text),
                 finish_reason: Some(word(row.finish).to_owned()),
             })
         });

@@ -3,10 +3,11 @@
 //! The admin API shares the port: the engine listens on loopback, and only its agent is in the same pod.
 
 use crate::chat::Chat;
-use crate::inbox::{Inbox, Install};
+use crate::inbox::Inbox;
 use crate::job::Answer;
+use crate::loader::Loader;
 use crate::metrics::Metrics;
-use crate::model::{Bounds, Model};
+use crate::model::Bounds;
 use crate::request;
 use crate::scheduler::Report;
 use axum::extract::rejection::JsonRejection;
@@ -19,11 +20,10 @@ use grpo_engine_protocol::{
     ChatRequest, ChatResponse, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, EngineState,
     ErrorBody, ErrorCode, LoadRequest, LoadResponse, ModelCard, ModelList, Usage, WEIGHTS_HEADER,
 };
-use std::path::PathBuf;
+use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokio::sync::oneshot;
 
 /// Largest accepted body: a few thousand prompts of a few thousand ids.
 const MAX_BODY_BYTES: usize = 64 << 20;
@@ -37,8 +37,7 @@ pub struct HttpState {
     pub max_rows: usize,
     pub bounds: Bounds,
     pub chat: Arc<Chat>,
-    /// Held while a version loads, so that versions are installed in the order of their requests.
-    pub loading: tokio::sync::Mutex<()>,
+    pub loader: Loader,
     /// Makes answer ids unique across restarts.
     pub started: u64,
     pub answers: AtomicU64,
@@ -52,6 +51,8 @@ pub fn router(state: Arc<HttpState>) -> Router {
         .route("/healthz", get(|| async { "ok" }))
         .route("/metrics", get(metrics))
         .route("/admin/load", post(load))
+        .route("/admin/sleep", post(sleep))
+        .route("/admin/wake", post(wake))
         .route("/admin/state", get(engine_state))
         .fallback(|| async { Refusal(ErrorBody::new(ErrorCode::NotFound, "the engine has no such path")) })
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -64,6 +65,16 @@ pub fn now() -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs()
+}
+
+/// An answer to a conversation, with the fields that OpenAI's clients expect beside it.
+#[derive(Serialize)]
+struct ChatCompletion {
+    id: String,
+    object: &'static str,
+    created: u64,
+    #[serde(flatten)]
+    answer: ChatResponse,
 }
 
 struct Refusal(ErrorBody);
@@ -98,7 +109,7 @@ async fn complete(
 async fn chat(
     State(state): State<Arc<HttpState>>,
     body: Result<Json<ChatRequest>, JsonRejection>,
-) -> Result<Json<ChatResponse>, Refusal> {
+) -> Result<Json<ChatCompletion>, Refusal> {
     let answer = state.chat(body).await;
     state.count(answer.is_ok());
     answer.map(Json)
@@ -135,16 +146,7 @@ async fn metrics(State(state): State<Arc<HttpState>>) -> Response {
 }
 
 async fn engine_state(State(state): State<Arc<HttpState>>) -> Json<EngineState> {
-    let report = state.report();
-    Json(EngineState {
-        version: report.version,
-        sha256: report.sha256,
-        draining: report.draining,
-        running: report.running as u64,
-        waiting: (report.waiting + state.inbox.waiting()) as u64,
-        max_rows: state.max_rows as u32,
-        max_context: state.bounds.max_context as u32,
-    })
+    Json(state.now())
 }
 
 async fn load(
@@ -152,13 +154,34 @@ async fn load(
     body: Result<Json<LoadRequest>, JsonRejection>,
 ) -> Result<Json<LoadResponse>, Refusal> {
     let Json(request) = body?;
-    // In a separate task: a caller that hangs up must not leave a version half installed.
-    let loaded = tokio::spawn(async move { state.load(request).await }).await;
-    match loaded {
-        Ok(loaded) => loaded.map(Json).map_err(Refusal),
+    to_the_end(async move { state.loader.load(request).await }).await
+}
+
+async fn sleep(State(state): State<Arc<HttpState>>) -> Result<Json<EngineState>, Refusal> {
+    to_the_end(async move {
+        state.loader.sleep().await?;
+        Ok(state.now())
+    })
+    .await
+}
+
+async fn wake(State(state): State<Arc<HttpState>>) -> Result<Json<EngineState>, Refusal> {
+    to_the_end(async move {
+        state.loader.wake().await?;
+        Ok(state.now())
+    })
+    .await
+}
+
+/// Changes the weights in a separate task: a caller that hangs up must not leave a change half done.
+async fn to_the_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T, ErrorBody>> + Send + 'static,
+) -> Result<Json<T>, Refusal> {
+    match tokio::spawn(change).await {
+        Ok(changed) => changed.map(Json).map_err(Refusal),
         Err(error) => Err(Refusal(ErrorBody::new(
             ErrorCode::LoadFailed,
-            format!("loading broke off: {error}"),
+            format!("the change of weights broke off: {error}"),
         ))),
     }
 }
@@ -193,9 +216,8 @@ impl HttpState {
                 routed_experts: None,
                 weights_version: version.clone(),
             });
-        let number = self.answers.fetch_add(1, Ordering::Relaxed);
         Ok(CompletionResponse {
-            id: format!("cmpl-{:x}-{number:x}", self.started),
+            id: self.answer_id("cmpl"),
             object: "text_completion".to_owned(),
             created: now(),
             model,
@@ -205,16 +227,20 @@ impl HttpState {
         })
     }
 
-    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatResponse, Refusal> {
+    async fn chat(&self, body: Result<Json<ChatRequest>, JsonRejection>) -> Result<ChatCompletion, Refusal> {
         let Json(request) = body?;
         let model = request.model.clone();
         let (chat, bounds) = (self.chat.clone(), self.bounds);
         let asked = aside(move || chat.asked(request, bounds)).await.map_err(Refusal)?;
         let (answer, usage) = self.sample(asked, None).await.map_err(Refusal)?;
         let chat = self.chat.clone();
-        aside(move || chat.answered(model, answer.rows, usage))
-            .await
-            .map_err(Refusal)
+        let answer = aside(move || chat.answered(model, answer.rows, usage)).await;
+        Ok(ChatCompletion {
+            id: self.answer_id("chatcmpl"),
+            object: "chat.completion",
+            created: now(),
+            answer: answer.map_err(Refusal)?,
+        })
     }
 
     /// The engine loop's answer to a request, and its token counts.
@@ -237,6 +263,11 @@ impl HttpState {
         Ok((answer, usage))
     }
 
+    fn answer_id(&self, kind: &str) -> String {
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        format!("{kind}-{:x}-{number:x}", self.started)
+    }
+
     /// Counts an answered or refused sampling request.
     fn count(&self, answered: bool) {
         let counter = match answered {
@@ -246,34 +277,19 @@ impl HttpState {
         counter.inc();
     }
 
-    async fn load(&self, request: LoadRequest) -> Result<LoadResponse, ErrorBody> {
-        let _turn = self.loading.lock().await;
-        let bounds = self.bounds;
-        let refused = |message: String| ErrorBody::new(ErrorCode::LoadFailed, message);
-        let model = tokio::task::spawn_blocking(move || {
-            let model = Model::load(&PathBuf::from(request.dir), &request.version, Some(bounds.max_context))?;
-            model.must_fit(bounds)?;
-            model.must_have(request.sha256.as_deref())?;
-            Ok::<_, crate::model::LoadError>(model)
-        })
-        .await
-        .map_err(|error| refused(format!("loading broke off: {error}")))?
-        .map_err(|error| refused(error.to_string()))?;
-        let loaded = LoadResponse {
-            version: model.version.clone(),
-            sha256: model.sha256.clone(),
-        };
-        let (done, installed) = oneshot::channel();
-        self.inbox.install(Install {
-            model: Arc::new(model),
-            done,
-        });
-        installed
-            .await
-            .map_err(|_| refused("the engine is shutting down".to_owned()))?;
-        self.metrics.loads.inc();
-        tracing::info!(version = loaded.version, sha256 = loaded.sha256, "new weights serve");
-        Ok(loaded)
+    /// The engine's state, for its agent.
+    fn now(&self) -> EngineState {
+        let report = self.report();
+        EngineState {
+            version: report.version,
+            sha256: report.sha256,
+            draining: report.draining,
+            asleep: report.asleep,
+            running: report.running as u64,
+            waiting: (report.waiting + self.inbox.waiting()) as u64,
+            max_rows: self.max_rows as u32,
+            max_context: self.bounds.max_context as u32,
+        }
     }
 
     fn report(&self) -> Report {

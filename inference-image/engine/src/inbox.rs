@@ -1,4 +1,5 @@
-//! The queue from the HTTP side to the engine loop: a bounded number of waiting jobs, and models to switch to.
+//! The queue from the HTTP side to the engine loop: a bounded number of waiting jobs, models to switch to, and orders
+//! to sleep.
 
 use crate::job::Job;
 use crate::model::Model;
@@ -13,6 +14,14 @@ pub struct Install {
     pub done: oneshot::Sender<()>,
 }
 
+/// An order to the loop, beside its jobs.
+pub enum Order {
+    /// An engine that sleeps wakes up by it.
+    Install(Install),
+    /// Give the memory of the model back when no row runs or waits, and signal it.
+    Sleep(oneshot::Sender<()>),
+}
+
 /// The loop's queue. Jobs beyond `capacity` are refused, never stored.
 pub struct Inbox {
     capacity: usize,
@@ -23,14 +32,16 @@ pub struct Inbox {
 #[derive(Default)]
 struct Content {
     jobs: VecDeque<Job>,
-    installs: Vec<Install>,
+    orders: Vec<Order>,
+    /// From an order to sleep until the next model: jobs are refused.
+    sleeps: bool,
     closed: bool,
 }
 
 /// Content taken from the inbox.
 pub struct Arrivals {
     pub jobs: Vec<Job>,
-    pub installs: Vec<Install>,
+    pub orders: Vec<Order>,
 }
 
 impl Inbox {
@@ -44,6 +55,9 @@ impl Inbox {
 
     pub fn submit(&self, job: Job) -> Result<(), ErrorBody> {
         let mut content = self.lock();
+        if content.sleeps {
+            return Err(asleep());
+        }
         if content.jobs.len() >= self.capacity {
             return Err(ErrorBody::new(
                 ErrorCode::QueueFull,
@@ -58,8 +72,19 @@ impl Inbox {
         Ok(())
     }
 
+    /// Serves a model, to every job that is submitted from now on.
     pub fn install(&self, install: Install) {
-        self.lock().installs.push(install);
+        let mut content = self.lock();
+        content.sleeps = false;
+        content.orders.push(Order::Install(install));
+        self.arrived.notify_one();
+    }
+
+    /// Refuses jobs from now on. `done` is signalled when the jobs before are answered and the memory is given back.
+    pub fn sleep(&self, done: oneshot::Sender<()>) {
+        let mut content = self.lock();
+        content.sleeps = true;
+        content.orders.push(Order::Sleep(done));
         self.arrived.notify_one();
     }
 
@@ -73,10 +98,10 @@ impl Inbox {
         self.lock().jobs.len()
     }
 
-    /// Takes at most `room` jobs and all installs. With `wait` it sleeps until there are any. `None` once closed.
+    /// Takes at most `room` jobs and all orders. With `wait` it sleeps until there are any. `None` once closed.
     pub fn take(&self, wait: bool, room: usize) -> Option<Arrivals> {
         let mut content = self.lock();
-        while wait && content.jobs.is_empty() && content.installs.is_empty() && !content.closed {
+        while wait && content.jobs.is_empty() && content.orders.is_empty() && !content.closed {
             content = self.arrived.wait(content).unwrap_or_else(PoisonError::into_inner);
         }
         if content.closed {
@@ -85,11 +110,19 @@ impl Inbox {
         let jobs = content.jobs.len().min(room);
         Some(Arrivals {
             jobs: content.jobs.drain(..jobs).collect(),
-            installs: std::mem::take(&mut content.installs),
+            orders: std::mem::take(&mut content.orders),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The refusal of a job by an engine that sleeps, or is about to.
+pub fn asleep() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::EngineUnavailable,
+        "the engine is asleep: the trainer uses the memory for its step; wait until the engine is woken up",
+    )
 }

@@ -6,12 +6,14 @@
 //!
 //! Requests: [`http`] → [`request`] (checked) → [`inbox`] of [`job`]s (bounded) → [`scheduler`] (the loop, within its
 //! [`memory`]; [`prefix`] reuse, [`sampling`]) → answer. [`chat`] turns a conversation in text into such a request. New
-//! weights: `/admin/load` → [`model`] (read and checked beside the running loop) → inbox → loop.
+//! weights: `/admin/load` → [`loader`] → [`model`] (read and checked beside the running loop) → inbox → loop. The
+//! loader also has the loop sleep while a trainer uses the memory: `/admin/sleep`, `/admin/wake`.
 
 pub mod chat;
 pub mod http;
 pub mod inbox;
 pub mod job;
+pub mod loader;
 mod memory;
 pub mod metrics;
 pub mod model;
@@ -24,6 +26,7 @@ use chat::Chat;
 use grpo_engine_protocol::BASE_VERSION;
 use http::HttpState;
 use inbox::Inbox;
+use loader::{Loaded, Loader};
 use metrics::Metrics;
 use model::{Bounds, LoadError, Model};
 use scheduler::{Report, Scheduler, SchedulerLimits};
@@ -89,6 +92,11 @@ pub async fn serve(
     let dir = options.model_dir.clone();
     let chat = tokio::task::spawn_blocking(move || Chat::load(&dir)).await?;
 
+    let loaded = Loaded {
+        dir: options.model_dir,
+        version: model.version.clone(),
+        sha256: model.sha256.clone(),
+    };
     let inbox = Arc::new(Inbox::new(options.max_waiting));
     let report = Arc::new(Mutex::new(Report::default()));
     let metrics = Arc::new(Metrics::default());
@@ -116,6 +124,7 @@ pub async fn serve(
         .map_err(EngineError::Thread)?;
 
     let state = HttpState {
+        loader: Loader::new(inbox.clone(), metrics.clone(), bounds, loaded),
         inbox: inbox.clone(),
         report,
         metrics,
@@ -123,7 +132,6 @@ pub async fn serve(
         max_rows: options.max_rows,
         bounds,
         chat: Arc::new(chat),
-        loading: tokio::sync::Mutex::new(()),
         started: http::now(),
         answers: AtomicU64::new(0),
     };

@@ -5,9 +5,10 @@
 //! it does not delay rows that sample. None of this changes an answer: see [`grpo_model::decode`].
 //!
 //! A new model serves every job taken in after it; running rows keep their model, which is dropped with the last of
-//! them.
+//! them. An order to sleep drops the model, shared prefixes and scratch memory once no row is left; the next model
+//! wakes the loop up.
 
-use crate::inbox::{Arrivals, Inbox, Install};
+use crate::inbox::{Arrivals, Inbox, Install, Order, asleep};
 use crate::job::{Answer, AnswerRow, Job};
 use crate::metrics::Metrics;
 use crate::model::Model;
@@ -17,6 +18,7 @@ use grpo_engine_protocol::{ErrorBody, ErrorCode, FinishReason};
 use grpo_model::decode::{BLOCK_LEN, Chunk, Scratch, Sequence};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
 
 /// Prompt tokens read per pass, all rows together.
 const PROMPT_TOKENS_PER_PASS: usize = 256;
@@ -27,6 +29,8 @@ pub struct Report {
     pub version: String,
     pub sha256: String,
     pub draining: Vec<String>,
+    /// Whether the memory of the model is given back. Version and checksum are then those of before.
+    pub asleep: bool,
     pub running: usize,
     pub waiting: usize,
 }
@@ -38,13 +42,27 @@ pub struct Scheduler {
     max_rows: usize,
     prefix_bytes: usize,
     kv_bytes: usize,
-    model: Arc<Model>,
-    prefixes: PrefixCache,
+    weights: Weights,
+    /// The signal of an order to sleep, until no row is left.
+    pending_sleep: Option<oneshot::Sender<()>>,
     jobs: HashMap<JobNumber, OpenJob>,
     next_job: JobNumber,
     waiting: VecDeque<Row>,
     running: Vec<Row>,
     scratches: Vec<Scratch>,
+}
+
+/// The weights for new jobs.
+enum Weights {
+    Loaded {
+        model: Arc<Model>,
+        prefixes: PrefixCache,
+    },
+    /// Given back. There are no rows, because each of them would have a model.
+    Asleep {
+        version: String,
+        sha256: String,
+    },
 }
 
 type JobNumber = u64;
@@ -96,8 +114,8 @@ impl Scheduler {
             max_rows: limits.max_rows.max(1),
             prefix_bytes: limits.prefix_bytes,
             kv_bytes: limits.kv_bytes,
-            model,
-            prefixes,
+            weights: Weights::Loaded { model, prefixes },
+            pending_sleep: None,
             jobs: HashMap::new(),
             next_job: 0,
             waiting: VecDeque::new(),
@@ -114,12 +132,22 @@ impl Scheduler {
     pub fn run(mut self) {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
+            // The inbox takes no more jobs since the order came, so it stays empty.
+            if idle
+                && self.inbox.waiting() == 0
+                && let Some(done) = self.pending_sleep.take()
+            {
+                self.fall_asleep(done);
+            }
             let room = self.max_rows.saturating_sub(self.waiting.len());
-            let Some(Arrivals { jobs, installs }) = self.inbox.take(idle, room) else {
+            let Some(Arrivals { jobs, orders }) = self.inbox.take(idle, room) else {
                 return;
             };
-            for install in installs {
-                self.switch_to(install);
+            for order in orders {
+                match order {
+                    Order::Install(install) => self.switch_to(install),
+                    Order::Sleep(done) => self.pending_sleep = Some(done),
+                }
             }
             for job in jobs {
                 self.open(job);
@@ -134,15 +162,35 @@ impl Scheduler {
     }
 
     fn switch_to(&mut self, install: Install) {
-        self.prefixes = PrefixCache::new(self.prefix_bytes / install.model.decoder.block_bytes().max(1));
-        self.model = install.model;
+        let prefixes = PrefixCache::new(self.prefix_bytes / install.model.decoder.block_bytes().max(1));
+        self.weights = Weights::Loaded {
+            model: install.model,
+            prefixes,
+        };
         self.tell();
         // Ignores a missing receiver; the version serves anyway.
         let _ = install.done.send(());
     }
 
+    /// Drops all that rows need. The allocator returns large blocks, such as those of weights, to the system.
+    fn fall_asleep(&mut self, done: oneshot::Sender<()>) {
+        if let Weights::Loaded { model, .. } = &self.weights {
+            self.weights = Weights::Asleep {
+                version: model.version.clone(),
+                sha256: model.sha256.clone(),
+            };
+        }
+        self.scratches.fill_with(Scratch::default);
+        self.tell();
+        let _ = done.send(());
+    }
+
     fn open(&mut self, job: Job) {
-        let version = &self.model.version;
+        let Weights::Loaded { model, .. } = &self.weights else {
+            let _ = job.reply.send(Err(asleep()));
+            return;
+        };
+        let version = &model.version;
         if let Some(wanted) = job.wanted.as_ref().filter(|wanted| *wanted != version) {
             let _ = job.reply.send(Err(ErrorBody::wrong_weights(Some(version), wanted)));
             return;
@@ -154,13 +202,13 @@ impl Scheduler {
             .iter()
             .flat_map(|prompt| std::iter::repeat_n(prompt, job.samples as usize));
         let kv_bytes = |prompt: &Vec<u32>| {
-            let longest = (prompt.len() + job.max_tokens).min(self.model.max_context);
-            longest.div_ceil(BLOCK_LEN) * self.model.decoder.block_bytes()
+            let longest = (prompt.len() + job.max_tokens).min(model.max_context);
+            longest.div_ceil(BLOCK_LEN) * model.decoder.block_bytes()
         };
         let rows = prompts.enumerate().map(|(index, prompt)| Row {
             job: number,
             index: index as u32,
-            model: self.model.clone(),
+            model: model.clone(),
             sequence: Sequence::new(),
             blocks: Vec::new(),
             tokens: prompt.clone(),
@@ -208,14 +256,17 @@ impl Scheduler {
     fn plan(&mut self) {
         let mut budget = PROMPT_TOKENS_PER_PASS;
         let mut being_read = HashSet::new();
+        let Weights::Loaded { model, prefixes } = &mut self.weights else {
+            return;
+        };
         for row in &mut self.running {
             row.reading = row.unread();
             if row.reading <= 1 {
                 continue;
             }
-            let shared = Arc::ptr_eq(&row.model, &self.model);
+            let shared = Arc::ptr_eq(&row.model, model);
             if shared && row.sequence.at_block_boundary() {
-                let reused = reuse(&mut self.prefixes, row);
+                let reused = reuse(prefixes, row);
                 self.metrics.prefix_tokens.inc_by(reused as u64);
                 // Waits for a block that another row is reading now, rather than read it twice.
                 let place = piece(&row.tokens, row.sequence.len()).map(|piece| (last_block(row), piece));
@@ -254,9 +305,12 @@ impl Scheduler {
                 .collect();
             model.decoder.forward(&mut chunks, &mut self.scratches);
         }
+        let Weights::Loaded { model, prefixes } = &mut self.weights else {
+            return;
+        };
         for row in self.running.iter_mut().filter(|row| row.reading > 0) {
-            let shared = Arc::ptr_eq(&row.model, &self.model);
-            let (tokens, blocks, prefixes) = (&row.tokens, &mut row.blocks, &mut self.prefixes);
+            let shared = Arc::ptr_eq(&row.model, model);
+            let (tokens, blocks) = (&row.tokens, &mut row.blocks);
             row.sequence.close_full_blocks(|index, block| {
                 let before = index
                     .checked_sub(1)
@@ -334,17 +388,22 @@ impl Scheduler {
     }
 
     fn tell(&self) {
+        let (current, version, sha256) = match &self.weights {
+            Weights::Loaded { model, .. } => (Some(model), &model.version, &model.sha256),
+            Weights::Asleep { version, sha256 } => (None, version, sha256),
+        };
         let mut draining: Vec<String> = Vec::new();
         for row in self.running.iter().chain(&self.waiting) {
-            let version = &row.model.version;
-            if !Arc::ptr_eq(&row.model, &self.model) && !draining.contains(version) {
-                draining.push(version.clone());
+            let earlier = current.is_none_or(|current| !Arc::ptr_eq(&row.model, current));
+            if earlier && !draining.contains(&row.model.version) {
+                draining.push(row.model.version.clone());
             }
         }
         let report = Report {
-            version: self.model.version.clone(),
-            sha256: self.model.sha256.clone(),
+            version: version.clone(),
+            sha256: sha256.clone(),
             draining,
+            asleep: current.is_none(),
             running: self.running.len(),
             waiting: self.waiting.len(),
         };

@@ -23,7 +23,7 @@ fn request(max_tokens: u32, seed: u64) -> ChatRequest {
     ChatRequest {
         model: "judge".to_owned(),
         messages: vec![said(ChatRole::System, SYSTEM), said(ChatRole::User, TASK)],
-        max_tokens,
+        max_tokens: Some(max_tokens),
         temperature: 1.0,
         top_p: 1.0,
         top_k: None,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod chat;
+mod sleep;
 mod support;
 
 use grpo_engine::Options;

@@ -46,10 +46,12 @@ fn in_its_words(request: &ChatRequest, model: &str, lora_path: Option<&str>) -> 
     let mut asked = json!({
         "model": model,
         "messages": request.messages,
-        "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
     });
+    if let Some(limit) = request.max_tokens {
+        asked["max_tokens"] = json!(limit);
+    }
     // OpenAI's own servers refuse fields that they do not know, so these are sent only if they were given.
     if let Some(top_k) = request.top_k {
         asked["top_k"] = json!(if top_k <= 0 { -1 } else { top_k });

@@ -4,16 +4,23 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{ChatRequest, EngineState, ErrorBody, LoadRequest, LoadResponse};
+use serde_json::json;
 
 use super::wire::{Answered, STATE_DEADLINE, Server, ask};
-use super::{Engine, EngineFault, Page, Serving, Weights, chat};
+use super::{Engine, EngineFault, Page, Serving, SleepState, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Embedded(pub Server);
 
+impl Embedded {
+    async fn state(&self) -> Result<EngineState, EngineFault> {
+        self.0.ask("/admin/state").await
+    }
+}
+
 impl Engine for Embedded {
     async fn serving(&self) -> Result<Serving, EngineFault> {
-        let state: EngineState = self.0.ask("/admin/state").await?;
+        let state = self.state().await?;
         Ok(Serving {
             version: state.version,
             sha256: Some(state.sha256),
@@ -33,6 +40,21 @@ impl Engine for Embedded {
             version: loaded.version,
             sha256: Some(loaded.sha256),
         })
+    }
+
+    async fn sleep_state(&self) -> Result<SleepState, EngineFault> {
+        Ok(match self.state().await?.asleep {
+            true => SleepState::Asleep,
+            false => SleepState::Awake,
+        })
+    }
+
+    async fn sleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.0.tell("/admin/sleep", &json!({}), deadline).await
+    }
+
+    async fn wake(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.0.tell("/admin/wake", &json!({}), deadline).await
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {

@@ -159,6 +159,10 @@ impl Engine for OpenAi {
         })
     }
 
+    fn cannot_sleep(&self) -> Option<&'static str> {
+        Some("it is an external server, which keeps its memory; a colocated pool is embedded, vllm or sglang")
+    }
+
     async fn complete(&self, body: Bytes, _: Option<&str>) -> Result<Answered, ErrorBody> {
         let (request, prompts) = read_request(&body)?;
         if request.routed_experts_from.is_some() {

@@ -74,6 +74,12 @@ impl Engine for Remote {
         }
     }
 
+    fn cannot_sleep(&self) -> Option<&'static str> {
+        Some(
+            "it is behind another engine agent, whose devices are not the trainer's; a colocated pool has engines of its own",
+        )
+    }
+
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {
         self.0.pass_on("/v1/completions", body, version).await
     }

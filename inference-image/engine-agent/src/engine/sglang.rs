@@ -3,8 +3,14 @@
 //!
 //! `update_weights_from_disk` reads full weights from a folder; it waits for running requests and drops the prefix
 //! cache. The weights get the label of their version after the check of its canary.
+//!
+//! Asleep it keeps its weights in the memory of the host (`--enable-memory-saver`, `--enable-weights-cpu-backup`). See
+//! [`sleep`].
+
+mod sleep;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -20,7 +26,7 @@ use super::adapters::{Adapters, UNVERIFIED, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, SleepState, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Sglang {
@@ -28,6 +34,8 @@ pub struct Sglang {
     pub adapters: Adapters,
     /// Why folders cannot be loaded, if so.
     pub no_folders: Option<String>,
+    /// How far it has been woken up. Locked during a change.
+    waking: Arc<tokio::sync::Mutex<sleep::Waking>>,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +67,18 @@ impl Sglang {
             adapters: Adapters::new(server.clone(), ""),
             server,
             no_folders,
+            waking: Arc::default(),
         }
+    }
+
+    async fn label(&self) -> Result<String, EngineFault> {
+        let info: ModelInfo = self.server.ask("/model_info").await?;
+        Ok(info.weight_version)
+    }
+
+    async fn name(&self, label: &str) -> Result<(), EngineFault> {
+        let label = json!({"new_version": label, "abort_all_requests": false});
+        self.server.tell("/update_weight_version", &label, CHECK_DEADLINE).await
     }
 
     /// Logprobs of the canary's tokens from the second one on.
@@ -99,9 +118,9 @@ impl Engine for Sglang {
         if let Some(adapter) = self.adapters.serving().await? {
             return Ok(adapter);
         }
-        let info: ModelInfo = self.server.ask("/model_info").await?;
+        let label = self.label().await?;
         Ok(Serving {
-            version: version_of_label(&info.weight_version).to_owned(),
+            version: version_of_label(sleep::awake(&label)).to_owned(),
             sha256: None,
         })
     }
@@ -114,8 +133,11 @@ impl Engine for Sglang {
                 why: why.clone(),
             });
         }
+        self.wake_weights(deadline).await?;
         if weights.adapter {
-            return self.adapters.load(weights, deadline).await;
+            let loaded = self.adapters.load(weights, deadline).await?;
+            self.wake_cache(deadline).await?;
+            return Ok(loaded);
         }
         let url = self.server.at("/update_weights_from_disk");
         let update = json!({"model_path": weights.dir, "weight_version": UNVERIFIED, "flush_cache": true});
@@ -128,14 +150,26 @@ impl Engine for Sglang {
             });
         }
         self.adapters.set(None);
+        // The check below samples.
+        self.wake_cache(deadline).await?;
         let generate = self.server.at("/generate").to_string();
         weights.check(&generate, self.logprobs(weights.canary)).await?;
         // A row that was sampled meanwhile has the label `unverified`, and is refused by it.
-        let label = json!({"new_version": version, "abort_all_requests": false});
-        self.server
-            .tell("/update_weight_version", &label, CHECK_DEADLINE)
-            .await?;
+        self.name(version).await?;
         self.serving().await
+    }
+
+    async fn sleep_state(&self) -> Result<SleepState, EngineFault> {
+        self.find_sleep_state().await
+    }
+
+    async fn sleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.fall_asleep(deadline).await
+    }
+
+    async fn wake(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.wake_weights(deadline).await?;
+        self.wake_cache(deadline).await
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {

@@ -6,11 +6,16 @@
 //! nothing (see [`ties_layers`]). So the agent compares the weights' checksums, and the tokens sampled from a fixed
 //! prompt, with those from before: from the second version on, both must differ where the tensors differ. Before a
 //! version serves, its logprobs of the version's canary are compared with the trainer's.
+//!
+//! Asleep it keeps its weights in the memory of the host (`--enable-sleep-mode`, level 1). See [`sleep`].
+//!
 //! `make check-vllm` tests vLLM 0.32 on a CPU; there is no test with a GPU yet.
+
+mod sleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +28,7 @@ use serde_json::json;
 use super::adapters::{Adapters, UNVERIFIED, version_of_label};
 use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, CHECK_DEADLINE, STATE_DEADLINE, Server, ask, misbehaved, read_request};
-use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, Weights, chat};
+use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, SleepState, Weights, chat};
 
 #[derive(Clone, Debug)]
 pub struct Vllm {
@@ -39,6 +44,8 @@ pub struct Vllm {
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// Number of pauses in which full weights were replaced. Only this agent replaces them.
     replacements: Arc<AtomicU64>,
+    /// Whether it was told to take up the memory of its weights, and has not yet taken up that of its cache.
+    waking: Arc<AtomicBool>,
 }
 
 /// Loaded full weights: the tensors' checksum from the manifest, the engine's own checksums, and its samples.
@@ -116,6 +123,7 @@ impl Vllm {
             loaded: Arc::default(),
             replacing: Arc::default(),
             replacements: Arc::default(),
+            waking: Arc::default(),
         }
     }
 
@@ -274,6 +282,7 @@ impl Engine for Vllm {
                  neither from the old weights nor from the new. Give the run model.lora, or the pool another engine",
             ));
         }
+        self.wake_weights(deadline).await?;
         let failed =
             |error: tokio::task::JoinError| unable(&format!("this agent failed while it was about it: {error}"));
         if weights.adapter && self.cpu && self.adapters.current().is_none() {
@@ -283,11 +292,15 @@ impl Engine for Vllm {
                 .unwrap_or_else(|error| Err(failed(error)));
         }
         if weights.adapter {
-            return self.adapters.load(weights, deadline).await;
+            let loaded = self.adapters.load(weights, deadline).await?;
+            self.wake_cache(deadline).await?;
+            return Ok(loaded);
         }
         tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
             .await
             .unwrap_or_else(|error| Err(failed(error)))?;
+        // The checks below sample.
+        self.wake_cache(deadline).await?;
         let now = Loaded {
             sha256: weights.sha256.to_owned(),
             checksums: self.checksums().await?,
@@ -309,6 +322,24 @@ impl Engine for Vllm {
             version: self.label().await?,
             sha256: None,
         })
+    }
+
+    fn cannot_sleep(&self) -> Option<&'static str> {
+        self.cpu
+            .then_some("vLLM's CPU build has no sleep mode; on CPUs a colocated pool is embedded")
+    }
+
+    async fn sleep_state(&self) -> Result<SleepState, EngineFault> {
+        self.find_sleep_state().await
+    }
+
+    async fn sleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.fall_asleep(deadline).await
+    }
+
+    async fn wake(&self, deadline: Duration) -> Result<(), EngineFault> {
+        self.wake_weights(deadline).await?;
+        self.wake_cache(deadline).await
     }
 
     async fn complete(&self, body: Bytes, version: Option<&str>) -> Result<Answered, ErrorBody> {

@@ -30,3 +30,16 @@ fn the_book_lists_exactly_the_metrics_that_an_agent_serves() {
         .unwrap();
     assert_eq!(rows.collect::<BTreeSet<_>>(), served(&text), "{text}");
 }
+
+#[test]
+fn an_engine_that_sleeps_is_not_behind() {
+    let behind = |state: &str| {
+        let status = format!(r#"{{"instance": "a", "state": "{state}", "wanted": "a-v1"}}"#);
+        let text = Metrics::default()
+            .text(&serde_json::from_str(&status).unwrap())
+            .unwrap();
+        text.contains("grpo_agent_behind 1")
+    };
+    assert!(behind("Loading"));
+    assert!(!behind("Asleep"));
+}

@@ -6,7 +6,7 @@ use crate::support::{Agent, DRAIN_KEY, MAX_REQUEST_BYTES, Source, driver, engine
 use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
 use grpo_engine_protocol::{ChatRequest, ChatRole, ChatText, ErrorCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 
 const PATH: &str = "/v1/chat/completions";
@@ -18,7 +18,7 @@ fn conversation(seed: u64) -> ChatRequest {
             role: ChatRole::User,
             content: "How good was this turn?".to_owned(),
         }],
-        max_tokens: 8,
+        max_tokens: Some(8),
         temperature: 0.7,
         top_p: 1.0,
         top_k: None,
@@ -181,9 +181,10 @@ async fn what_is_no_conversation_does_not_reach_the_engine() {
         call.send().await.unwrap()
     };
     for (field, value) in [
-        ("tools", json!([])),
+        ("tools", json!([{"type": "function", "function": {"name": "bash"}}])),
         ("messages", json!([{"role": "tool", "content": "4"}])),
-        ("max_tokens", Value::Null),
+        ("max_tokens", json!("eight")),
+        ("stream", json!(true)),
     ] {
         let mut wrong = good.clone();
         wrong[field] = value;

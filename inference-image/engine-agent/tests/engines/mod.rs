@@ -2,6 +2,7 @@
 
 mod chat;
 mod sglang;
+mod sleep;
 mod vllm;
 
 use crate::support::fake::{Fake, PROMPT_LOGPROB, experts};

@@ -14,6 +14,7 @@ use axum::{Json, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -49,6 +50,12 @@ struct Told {
     spans: Option<Value>,
     reports_experts: bool,
     in_chat: Option<Value>,
+    /// What has no memory: `weights`, `kv_cache`.
+    released: BTreeSet<String>,
+    /// Orders that a real engine does not survive, or that need memory that is released.
+    crashes: Vec<String>,
+    refused: Option<String>,
+    stays_awake: bool,
 }
 
 /// The logprob of every token of a prompt but the first.
@@ -71,6 +78,9 @@ impl Fake {
             Router::new()
                 .route("/v1/completions", post(completions))
                 .route("/v1/chat/completions", post(chat))
+                .route("/sleep", post(sleep))
+                .route("/wake_up", post(wake_up))
+                .route("/is_sleeping", get(is_sleeping))
                 .route("/weight_info", get(weight_info))
                 .route("/weight_checker", post(weight_checker))
                 .route("/collective_rpc", post(reload))
@@ -90,6 +100,8 @@ impl Fake {
             Router::new()
                 .route("/generate", post(generate))
                 .route("/v1/chat/completions", post(chat))
+                .route("/release_memory_occupation", post(release))
+                .route("/resume_memory_occupation", post(resume))
                 .route("/model_info", get(weight_info))
                 .route("/update_weights_from_disk", post(update_from_disk))
                 .route("/update_weight_version", post(set_label))
@@ -147,6 +159,49 @@ impl Fake {
         told.adapters.clear();
         told.label = label.to_owned();
         told.weights = 0;
+        told.released.clear();
+    }
+
+    /// What has no memory now.
+    pub fn released(&self) -> Vec<String> {
+        self.told().released.iter().cloned().collect()
+    }
+
+    /// Orders that would have ended a real engine.
+    pub fn crashes(&self) -> Vec<String> {
+        self.told().crashes.clone()
+    }
+
+    /// Answers 500 to orders about memory whose path and body have this in them, until it is called with nothing.
+    pub fn refuse(&self, part: Option<&str>) {
+        self.told().refused = part.map(str::to_owned);
+    }
+
+    /// Says that it went to sleep, and does not.
+    pub fn stay_awake(&self, stays: bool) {
+        self.told().stays_awake = stays;
+    }
+
+    /// Notes an order about memory; returns its refusal, if it is refused.
+    fn memory_order(&self, path: &str, body: &Value) -> Option<Response> {
+        self.note(path, body);
+        let order = format!("{path} {body}");
+        let refused = self.told().refused.as_ref().is_some_and(|part| order.contains(part));
+        refused.then(|| {
+            (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                Json(json!({"error": "out of memory"})),
+            )
+                .into_response()
+        })
+    }
+
+    /// Notes work that needs memory which is released.
+    fn needs(&self, part: &str, path: &str) {
+        let mut told = self.told();
+        if told.released.contains(part) {
+            told.crashes.push(format!("{path} without {part}"));
+        }
     }
 
     /// Reports success of a reload and keeps its weights.
@@ -273,8 +328,68 @@ async fn weight_checker(State(fake): State<Fake>, Json(body): Json<Value>) -> Js
     Json(json!({"checksums": {"model.layers.0": format!("{:064x}", fake.told().weights)}}))
 }
 
+async fn sleep(State(fake): State<Fake>, request: Request) -> Response {
+    if let Some(refusal) = fake.memory_order(&request.uri().to_string(), &Value::Null) {
+        return refusal;
+    }
+    let mut told = fake.told();
+    // A vLLM that is asleep in part takes itself for asleep.
+    if told.released.is_empty() && !told.stays_awake {
+        told.released = ["kv_cache", "weights"].map(str::to_owned).into();
+    }
+    StatusCode::OK.into_response()
+}
+
+async fn wake_up(State(fake): State<Fake>, request: Request) -> Response {
+    let uri = request.uri().to_string();
+    if let Some(refusal) = fake.memory_order(&uri, &Value::Null) {
+        return refusal;
+    }
+    let tag = uri.strip_prefix("/wake_up?tags=").unwrap();
+    fake.told().released.remove(tag);
+    StatusCode::OK.into_response()
+}
+
+async fn is_sleeping(State(fake): State<Fake>) -> Json<Value> {
+    Json(json!({"is_sleeping": !fake.told().released.is_empty()}))
+}
+
+fn tags(body: &Value) -> Vec<String> {
+    let tags = body["tags"].as_array().unwrap();
+    tags.iter().map(|tag| tag.as_str().unwrap().to_owned()).collect()
+}
+
+async fn release(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    let path = "/release_memory_occupation";
+    if let Some(refusal) = fake.memory_order(path, &body) {
+        return refusal;
+    }
+    let mut told = fake.told();
+    for tag in tags(&body) {
+        if !told.stays_awake && !told.released.insert(tag.clone()) {
+            told.crashes.push(format!("{path} of {tag} twice"));
+        }
+    }
+    StatusCode::OK.into_response()
+}
+
+async fn resume(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    let path = "/resume_memory_occupation";
+    if let Some(refusal) = fake.memory_order(path, &body) {
+        return refusal;
+    }
+    let mut told = fake.told();
+    for tag in tags(&body) {
+        if !told.released.remove(&tag) {
+            told.crashes.push(format!("{path} of {tag} twice"));
+        }
+    }
+    StatusCode::OK.into_response()
+}
+
 async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
     fake.note("/collective_rpc", &body);
+    fake.needs("weights", "/collective_rpc");
     let mut told = fake.told();
     if !told.lies {
         told.weights += 1;
@@ -303,6 +418,7 @@ async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Va
 
 async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/update_weights_from_disk", &body);
+    fake.needs("weights", "/update_weights_from_disk");
     if fake.told().lies {
         let refused =
             json!({"success": false, "message": "Failed to update weights: no such file", "num_paused_requests": 0});
@@ -318,6 +434,7 @@ async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> 
 
 async fn load_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/load_lora_adapter", &body);
+    fake.needs("weights", "/load_lora_adapter");
     let name = body["lora_name"].as_str().unwrap().to_owned();
     assert!(body["lora_path"].as_str().unwrap().ends_with(&name), "{body}");
     let mut told = fake.told();
@@ -338,6 +455,7 @@ async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'
 
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/v1/completions", &body);
+    fake.needs("kv_cache", "/v1/completions");
     let model = body["model"].as_str().unwrap();
     // Names are resolved when a request arrives; rows of an adapter that is unloaded later run to their end.
     if let Some(missing) = fake.lacks(model) {
@@ -430,6 +548,7 @@ fn by_numpy(numbers: &[u8]) -> Vec<u8> {
 
 async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
     fake.note("/generate", &body);
+    fake.needs("kv_cache", "/generate");
     fake.work().await;
     let told = fake.told();
     let rows = body["input_ids"].as_array().unwrap();

@@ -15,12 +15,13 @@ use grpo_auth::{AllowedAccount, LocalIssuer, ServiceAccount};
 use grpo_contracts::access::Service;
 use grpo_engine::model::Model;
 use grpo_engine_agent::http::Limits;
+use grpo_engine_agent::http::access::Grants;
 use grpo_engine_agent::pull::sha256;
 use grpo_engine_agent::worker::Pace;
-use grpo_engine_agent::{Kind, Options, new_instance, serve};
+use grpo_engine_agent::{AgentError, Kind, Options, new_instance, serve};
 use grpo_engine_protocol::{
-    AgentStatus, ChatRequest, ChatResponse, CompletionRequest, CompletionResponse, ErrorBody, WEIGHTS_HEADER,
-    WeightsOrder,
+    AgentState, AgentStatus, ChatRequest, ChatResponse, CompletionRequest, CompletionResponse, ErrorBody, SleepOrder,
+    WEIGHTS_HEADER, WeightsOrder,
 };
 use grpo_records::weights::{WeightsDelta, WeightsFile, WeightsManifest};
 use grpo_weights_delta::Encoder;
@@ -30,6 +31,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 pub const MAX_REQUEST_BYTES: usize = 1 << 20;
@@ -50,6 +53,14 @@ pub fn driver() -> ServiceAccount {
 pub fn engines() -> ServiceAccount {
     ServiceAccount::new("team", "demo-engines")
 }
+
+/// The account of a client outside of runs.
+pub fn notebook() -> ServiceAccount {
+    ServiceAccount::new("eval", "notebook")
+}
+
+/// Concurrent requests of clients at an agent.
+pub const CLIENT_PLACES: u32 = 2;
 
 fn allowed(account: &ServiceAccount) -> AllowedAccount {
     format!("{}/{}", account.namespace, account.name).parse().unwrap()
@@ -73,7 +84,11 @@ pub struct Agent {
     /// Deadline of one wait.
     patience: Duration,
     cache: Arc<TempDir>,
+    process: Arc<Mutex<Option<Process>>>,
 }
+
+/// An agent's signal to stop, and its end.
+type Process = (oneshot::Sender<()>, JoinHandle<Result<(), AgentError>>);
 
 impl Agent {
     /// An agent of the engine at `engine`.
@@ -141,18 +156,31 @@ impl Agent {
                 first_pause: Duration::from_millis(100),
                 longest_pause: Duration::from_millis(200),
                 load_deadline: patience,
+                empty_deadline: Duration::from_millis(300),
             },
             tokens: cache.path().join("tokens"),
             own_token: false,
             drain_key: Some(DRAIN_KEY.to_owned()),
-            only_chunks: vec![allowed(&engines())],
+            grants: Grants {
+                everything: vec![allowed(&driver())],
+                chunks: vec![allowed(&engines())],
+                sampling: vec![allowed(&notebook())],
+            },
+            client_inflight: CLIENT_PLACES,
         };
         issuer
             .write_tokens(&cache.path().join("tokens"), &engines(), &[Service::EngineAgent])
             .unwrap();
-        let guard = issuer.guard(Service::EngineAgent, &[driver(), engines()]);
-        tokio::spawn(serve(listener, options, guard, std::future::pending()));
+        let guard = issuer.guard(Service::EngineAgent, &[driver(), engines(), notebook()]);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let until_stopped = async {
+            if stopped.await.is_err() {
+                std::future::pending().await
+            }
+        };
+        let ended = tokio::spawn(serve(listener, options, guard, until_stopped));
         Self {
+            process: Arc::new(Mutex::new(Some((stop, ended)))),
             url,
             client: bearing(&issuer.token(&driver(), Service::EngineAgent).unwrap()),
             issuer: issuer.clone(),
@@ -178,6 +206,31 @@ impl Agent {
             .await
             .unwrap();
         assert_eq!(answer.status(), 202);
+    }
+
+    /// Orders the engine to sleep, or to wake up; returns the status code and the refusal, if any.
+    pub async fn try_sleep(&self, asleep: bool) -> (u16, Option<ErrorBody>) {
+        let call = self.client.put(format!("{}/agent/v1/sleep", self.url));
+        let answer = call.json(&SleepOrder { asleep }).send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.ok())
+    }
+
+    pub async fn sleep(&self, asleep: bool) {
+        assert_eq!(self.try_sleep(asleep).await.0, 202);
+    }
+
+    pub async fn wait_until_asleep(&self) -> AgentStatus {
+        let status = self.wait_for(|status| status.state == AgentState::Asleep).await;
+        assert_eq!((&status.serving, &status.loaded_sha256), (&None, &None));
+        status
+    }
+
+    /// Ends the agent as its container would; its files stay.
+    pub async fn stop(&self) {
+        let process = self.process.lock().unwrap().take();
+        let (stop, ended) = process.unwrap();
+        stop.send(()).unwrap();
+        ended.await.unwrap().unwrap();
     }
 
     pub async fn get(&self, path: &str) -> reqwest::Response {
@@ -207,8 +260,7 @@ impl Agent {
     }
 
     pub async fn wait_until_serving(&self, version: &str) -> AgentStatus {
-        use grpo_engine_protocol::AgentState::Idle;
-        self.wait_for(|status| status.serving.as_deref() == Some(version) && status.state == Idle)
+        self.wait_for(|status| status.serving.as_deref() == Some(version) && status.state == AgentState::Idle)
             .await
     }
 

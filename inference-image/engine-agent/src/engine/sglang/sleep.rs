@@ -1,0 +1,128 @@
+//! SGLang asleep: it releases the memory of its weights, with a copy in the memory of the host, and of its cache.
+//!
+//! It has no route that says whether it sleeps, and it ends if memory is released twice or resumed twice. So the label
+//! of its weights says it: an agent that restarts reads it there, and an SGLang that restarts has its first label
+//! again. Each change runs to its end in a task of its own, even if a newer order interrupts the current one.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::Sglang;
+use crate::engine::adapters::UNVERIFIED;
+use crate::engine::{EngineFault, SleepState};
+
+/// Before the label of weights whose memory is released.
+const ASLEEP: &str = "asleep:";
+
+/// How far an SGLang whose label is marked has been woken up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Waking {
+    #[default]
+    No,
+    /// The weights have their memory.
+    Weights,
+    /// Weights and cache have their memory; the label still says otherwise.
+    All,
+}
+
+/// The label that the weights have when the engine is awake.
+pub(super) fn awake(label: &str) -> &str {
+    label.strip_prefix(ASLEEP).unwrap_or(label)
+}
+
+impl Sglang {
+    pub(super) async fn find_sleep_state(&self) -> Result<SleepState, EngineFault> {
+        let mut waking = self.waking.lock().await;
+        self.state_by_label(&mut waking).await
+    }
+
+    async fn state_by_label(&self, waking: &mut Waking) -> Result<SleepState, EngineFault> {
+        let label = self.label().await?;
+        // New weights that were loaded before the cache has its memory have lost the mark.
+        let marked = label.starts_with(ASLEEP) || (*waking != Waking::No && label == UNVERIFIED);
+        if !marked {
+            *waking = Waking::No;
+            return Ok(SleepState::Awake);
+        }
+        Ok(match *waking {
+            Waking::No => SleepState::Asleep,
+            Waking::Weights | Waking::All => SleepState::Waking,
+        })
+    }
+
+    pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        let engine = self.clone();
+        self.to_the_end(async move {
+            let mut waking = engine.waking.lock().await;
+            match engine.state_by_label(&mut waking).await? {
+                SleepState::Asleep => return Ok(()),
+                SleepState::Waking => engine.resume_cache(&mut waking, deadline).await?,
+                SleepState::Awake => {}
+            }
+            let label = engine.label().await?;
+            let tags = json!({"tags": ["kv_cache", "weights"]});
+            let release = "/release_memory_occupation";
+            engine.server.tell(release, &tags, deadline).await?;
+            engine.name(&format!("{ASLEEP}{label}")).await
+        })
+        .await
+    }
+
+    /// Takes up the memory of the weights, if SGLang is asleep.
+    pub(super) async fn wake_weights(&self, deadline: Duration) -> Result<(), EngineFault> {
+        let engine = self.clone();
+        self.to_the_end(async move {
+            let mut waking = engine.waking.lock().await;
+            if engine.state_by_label(&mut waking).await? != SleepState::Asleep {
+                return Ok(());
+            }
+            engine.resume("weights", deadline).await?;
+            *waking = Waking::Weights;
+            Ok(())
+        })
+        .await
+    }
+
+    /// The second step after [`Sglang::wake_weights`].
+    pub(super) async fn wake_cache(&self, deadline: Duration) -> Result<(), EngineFault> {
+        let engine = self.clone();
+        self.to_the_end(async move {
+            let mut waking = engine.waking.lock().await;
+            engine.resume_cache(&mut waking, deadline).await
+        })
+        .await
+    }
+
+    async fn resume_cache(&self, waking: &mut Waking, deadline: Duration) -> Result<(), EngineFault> {
+        if *waking == Waking::Weights {
+            self.resume("kv_cache", deadline).await?;
+            *waking = Waking::All;
+        }
+        if *waking == Waking::All {
+            let label = self.label().await?;
+            if let Some(label) = label.strip_prefix(ASLEEP) {
+                self.name(label).await?;
+            }
+            *waking = Waking::No;
+        }
+        Ok(())
+    }
+
+    async fn resume(&self, tag: &str, deadline: Duration) -> Result<(), EngineFault> {
+        let tags = json!({"tags": [tag]});
+        self.server.tell("/resume_memory_occupation", &tags, deadline).await
+    }
+
+    async fn to_the_end(
+        &self,
+        change: impl Future<Output = Result<(), EngineFault>> + Send + 'static,
+    ) -> Result<(), EngineFault> {
+        tokio::spawn(change).await.unwrap_or_else(|error| {
+            Err(EngineFault::Refused {
+                url: self.server.url.to_string(),
+                message: format!("this agent failed while it changed the memory of the engine: {error}"),
+            })
+        })
+    }
+}

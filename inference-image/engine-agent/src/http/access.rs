@@ -1,0 +1,139 @@
+//! What each account may call, and how much of a replica clients may use.
+//!
+//! The guard has checked a caller's token. Here every path is closed to an account without a grant for it: a new route
+//! is open to the accounts that may call everything, and to no other.
+//!
+//! Clients are not of the run whose weights the replica serves. They have places of their own, fewer than the replica
+//! has, and take such a place before their request's body is read. So they never take the last place at the engine, and
+//! the agent never holds many of their bodies.
+
+use super::{HttpState, Limits, refusal};
+use crate::engine::wire::read_request;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use grpo_auth::{AllowedAccount, ServiceAccount};
+use grpo_engine_protocol::{ErrorBody, ErrorCode};
+use std::sync::Arc;
+
+/// Where other agents get chunks of files.
+pub(super) const CHUNKS: &str = "/agent/v1/chunks/";
+/// What clients may call.
+const SAMPLING: [&str; 3] = ["/v1/models", "/v1/chat/completions", "/v1/completions"];
+/// Largest body of a client's request: a conversation of a million tokens has about half of it.
+const CLIENT_BODY: usize = 8 << 20;
+
+/// Accounts by what they may call. An account in several lists may call all of it.
+#[derive(Clone, Debug, Default)]
+pub struct Grants {
+    /// Everything: drivers, the operator, engine agents of other pools.
+    pub everything: Vec<AllowedAccount>,
+    /// Chunks of files: other engine agents of a run's pool.
+    pub chunks: Vec<AllowedAccount>,
+    /// Sampling: clients outside of runs.
+    pub sampling: Vec<AllowedAccount>,
+}
+
+/// How a request is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Free,
+    /// It takes one of the clients' places.
+    Client,
+    Closed,
+}
+
+/// Marks a client's request for the handlers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Client;
+
+impl Grants {
+    fn entry(&self, account: &ServiceAccount, path: &str) -> Entry {
+        let in_chunks = has(&self.chunks, account) && path.starts_with(CHUNKS);
+        if has(&self.everything, account) || in_chunks {
+            return Entry::Free;
+        }
+        match has(&self.sampling, account) && SAMPLING.contains(&path) {
+            true => Entry::Client,
+            false => Entry::Closed,
+        }
+    }
+
+    /// The refusal of a call of this account, with what it may call.
+    fn refusal(&self, account: &ServiceAccount, path: &str) -> ErrorBody {
+        let mut may = Vec::new();
+        if has(&self.chunks, account) {
+            may.push(CHUNKS);
+        }
+        if has(&self.sampling, account) {
+            may.extend(SAMPLING);
+        }
+        let may = match may.is_empty() {
+            true => "nothing here".to_owned(),
+            false => format!("{} and nothing else", may.join(", ")),
+        };
+        ErrorBody::new(
+            ErrorCode::Forbidden,
+            format!("account {account} may not call {path}: it may call {may}"),
+        )
+    }
+}
+
+fn has(list: &[AllowedAccount], account: &ServiceAccount) -> bool {
+    list.iter().any(|allowed| allowed.allows(account))
+}
+
+/// Largest body that is read.
+pub(super) fn body_limit(limits: Limits, client: bool) -> usize {
+    match client {
+        true => limits.request_bytes.min(CLIENT_BODY),
+        false => limits.request_bytes,
+    }
+}
+
+/// The middleware behind the guard.
+pub(super) async fn authorize(State(state): State<Arc<HttpState>>, mut request: Request, next: Next) -> Response {
+    // The guard names no account on paths that need no token.
+    let Some(account) = request.extensions().get::<ServiceAccount>() else {
+        return next.run(request).await;
+    };
+    let path = request.uri().path();
+    match state.grants.entry(account, path) {
+        Entry::Free => next.run(request).await,
+        Entry::Closed => refusal(state.grants.refusal(account, path)),
+        Entry::Client => {
+            let Ok(_place) = state.client_places.try_acquire() else {
+                let error = no_place();
+                state.metrics.count(Some(&error));
+                return refusal(error);
+            };
+            DefaultBodyLimit::max(body_limit(state.limits, true)).apply(&mut request);
+            request.extensions_mut().insert(Client);
+            next.run(request).await
+        }
+    }
+}
+
+/// Refuses a client's completion of several rows: each of its places is for one row at the engine.
+pub(super) fn one_row(body: &[u8]) -> Result<(), ErrorBody> {
+    let (request, prompts) = read_request(body)?;
+    let rows = prompts.len().saturating_mul(request.n as usize);
+    match rows {
+        1 => Ok(()),
+        _ => Err(ErrorBody::new(
+            ErrorCode::InvalidRequest,
+            format!("prompts times n is {rows}: a client gets one row per request; send one prompt, and leave n out"),
+        )),
+    }
+}
+
+fn no_place() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::QueueFull,
+        "clients have as many requests at this replica as they may; try again when one of them has ended, with fewer at \
+         a time, or use another replica",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Simulated vLLM and SGLang servers that give their memory back and take it up again, as ordered.
+
+use super::{before, held_row, openai, request, sglang, vllm, with_canary};
+use crate::support::fake::Fake;
+use crate::support::{Agent, Source, driver};
+use grpo_contracts::access::Service;
+use grpo_engine_agent::Kind;
+use grpo_engine_protocol::{AgentState, ErrorCode};
+use serde_json::{Value, json};
+
+const WHOLE: [&str; 2] = ["kv_cache", "weights"];
+
+/// An engine of each kind, awake, and its agent.
+async fn awake() -> [(Kind, Fake, Agent); 2] {
+    let (one, two) = (Fake::vllm().await, Fake::sglang().await);
+    let agents = [before(vllm(), &one).await, before(sglang(), &two).await];
+    for agent in &agents {
+        agent.wait_until_serving("base").await;
+    }
+    let [first, second] = agents;
+    [(vllm(), one, first), (sglang(), two, second)]
+}
+
+fn tags(tags: &[&str]) -> Value {
+    json!({"tags": tags})
+}
+
+#[tokio::test]
+async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_cache() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.calls();
+    agent.sleep(true).await;
+    agent.wait_until_asleep().await;
+    assert_eq!(fake.paths(), ["/sleep?level=1"]);
+    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
+    agent.sleep(false).await;
+    agent.wait_until_serving("a-v1").await;
+    let paths = fake.paths();
+    assert_eq!(
+        paths,
+        [
+            "/wake_up?tags=weights",
+            "/pause?mode=wait",
+            "/collective_rpc",
+            "/reset_prefix_cache",
+            "/update_weight_version",
+            "/resume",
+            "/wake_up?tags=kv_cache",
+            "/v1/completions",
+            "/v1/completions",
+            "/update_weight_version"
+        ]
+    );
+    // The same version: it is in the memory of the host.
+    agent.sleep(true).await;
+    agent.wait_until_asleep().await;
+    agent.sleep(false).await;
+    agent.wait_until_serving("a-v1").await;
+    assert_eq!(
+        fake.paths(),
+        ["/sleep?level=1", "/wake_up?tags=weights", "/wake_up?tags=kv_cache"]
+    );
+    assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
+    assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+}
+
+#[tokio::test]
+async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_cache() {
+    let fake = Fake::sglang().await;
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.calls();
+    agent.sleep(true).await;
+    agent.wait_until_asleep().await;
+    let calls = fake.calls();
+    assert_eq!(calls[0], ("/release_memory_occupation".to_owned(), tags(&WHOLE)));
+    assert_eq!(calls[1].1["new_version"], "asleep:base");
+    assert_eq!(calls[1].1["abort_all_requests"], false);
+    agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
+    agent.sleep(false).await;
+    agent.wait_until_serving("a-v1").await;
+    let calls = fake.calls();
+    let paths: Vec<_> = calls.iter().map(|(path, _)| path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "/resume_memory_occupation",
+            "/update_weights_from_disk",
+            "/resume_memory_occupation",
+            "/generate",
+            "/update_weight_version"
+        ]
+    );
+    assert_eq!((&calls[0].1, &calls[2].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    // The same version: it is in the memory of the host.
+    agent.sleep(true).await;
+    agent.wait_until_asleep().await;
+    fake.calls();
+    agent.sleep(false).await;
+    agent.wait_until_serving("a-v1").await;
+    let calls = fake.calls();
+    assert_eq!((&calls[0].1, &calls[1].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    assert_eq!(calls[2].1["new_version"], "a-v1");
+    assert_eq!(calls.len(), 3, "{calls:?}");
+    assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
+    assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+}
+
+#[tokio::test]
+async fn an_adapter_is_loaded_when_the_weights_have_their_memory() {
+    for (_, fake, agent) in awake().await {
+        let source = Source::start().await;
+        agent.order(&source.publish_adapter("a-v1")).await;
+        agent.wait_until_serving("a-v1").await;
+        agent.sleep(true).await;
+        agent.wait_until_asleep().await;
+        agent.order(&source.publish_adapter("a-v2")).await;
+        agent.sleep(false).await;
+        agent.wait_until_serving("a-v2").await;
+        assert!(agent.complete(&request(), Some("a-v2")).await.is_ok());
+        assert_eq!((fake.released().len(), fake.crashes().len()), (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn requests_at_the_engine_end_before_it_sleeps_and_new_ones_are_refused_meanwhile() {
+    for (_, fake, agent) in awake().await {
+        let running = held_row(&fake, &agent).await;
+        agent.sleep(true).await;
+        let waits = |message: &str| message.contains("still requests at the engine: 1;");
+        let status = agent
+            .wait_for(|status| status.message.as_deref().is_some_and(waits))
+            .await;
+        assert_eq!((status.state, status.serving), (AgentState::Failed, None));
+        for version in [None, Some("base")] {
+            let refused = agent.complete(&request(), version).await.unwrap_err();
+            assert_eq!(refused.code, ErrorCode::EngineUnavailable);
+        }
+        assert!(fake.released().is_empty(), "it sleeps while a request runs");
+        fake.let_go();
+        assert!(running.await.unwrap().is_ok());
+        agent.wait_until_asleep().await;
+        assert_eq!(fake.released(), WHOLE);
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+    }
+}
+
+#[tokio::test]
+async fn a_refused_order_to_sleep_or_to_wake_up_is_told_and_tried_again() {
+    for (_, fake, agent) in awake().await {
+        fake.refuse(Some("e"));
+        agent.sleep(true).await;
+        let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+        let message = status.message.unwrap();
+        assert!(
+            message.contains("to put the engine to sleep failed") && message.contains("out of memory"),
+            "{message}"
+        );
+        assert!(fake.released().is_empty());
+        fake.refuse(None);
+        agent.wait_until_asleep().await;
+
+        fake.refuse(Some("kv_cache"));
+        agent.sleep(false).await;
+        let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+        assert!(status.message.unwrap().contains("to wake the engine up failed"));
+        assert_eq!(status.serving, None);
+        fake.refuse(None);
+        agent.wait_until_serving("base").await;
+        assert!(fake.released().is_empty());
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_to_sleep_again_before_it_is_awake_gives_all_of_its_memory_back() {
+    for (_, fake, agent) in awake().await {
+        agent.sleep(true).await;
+        agent.wait_until_asleep().await;
+        fake.refuse(Some("kv_cache"));
+        agent.sleep(false).await;
+        agent.wait_for(|status| status.state == AgentState::Failed).await;
+        assert_eq!(fake.released(), ["kv_cache"]);
+        agent.sleep(true).await;
+        let again = |message: &str| message.contains("to put the engine to sleep failed");
+        let status = agent
+            .wait_for(|status| status.message.as_deref().is_some_and(again))
+            .await;
+        assert_eq!(status.state, AgentState::Failed, "it holds its weights");
+        fake.refuse(None);
+        agent.wait_until_asleep().await;
+        assert_eq!(fake.released(), WHOLE);
+        agent.sleep(false).await;
+        agent.wait_until_serving("base").await;
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+    }
+}
+
+#[tokio::test]
+async fn a_vllm_that_says_that_it_sleeps_and_is_awake_is_not_taken_for_asleep() {
+    let fake = Fake::vllm().await;
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.stay_awake(true);
+    agent.sleep(true).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert!(
+        status
+            .message
+            .unwrap()
+            .contains("it is awake after it was told to sleep")
+    );
+    fake.stay_awake(false);
+    agent.wait_until_asleep().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_restarts_while_it_is_to_sleep_is_put_to_sleep_again() {
+    for (_, fake, agent) in awake().await {
+        agent.sleep(true).await;
+        agent.wait_until_asleep().await;
+        fake.restart("default");
+        while fake.released() != WHOLE {
+            tokio::task::yield_now().await;
+        }
+        agent.wait_until_asleep().await;
+        agent.sleep(false).await;
+        agent.wait_until_serving("base").await;
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_leaves_a_sleeping_engine_asleep_until_it_is_ordered() {
+    for (kind, fake, first) in awake().await {
+        first.sleep(true).await;
+        first.wait_until_asleep().await;
+        first.stop().await;
+        fake.calls();
+        let agent = before(kind, &fake).await;
+        let status = agent.wait_until_asleep().await;
+        assert!(status.message.unwrap().contains("before this agent started"));
+        agent.sleep(true).await;
+        agent.wait_for(|status| status.message.is_none()).await;
+        assert!(fake.calls().is_empty(), "a sleeping engine needs no order");
+        agent.sleep(false).await;
+        agent.wait_until_serving("base").await;
+        assert!(agent.complete(&request(), Some("base")).await.is_ok());
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+    }
+}
+
+#[tokio::test]
+async fn engines_of_others_and_those_on_cpus_are_not_put_to_sleep() {
+    let fake = Fake::vllm().await;
+    let far = before(vllm(), &fake).await;
+    let token = far.issuer.token(&driver(), Service::EngineAgent).unwrap();
+    let on_a_cpu = Kind::Vllm {
+        no_folders: None,
+        cpu: true,
+    };
+    let agents = [
+        before(openai(), &fake).await,
+        Agent::guarding(Kind::Agent, &far.url, Some(&token), 16).await,
+        before(on_a_cpu, &fake).await,
+    ];
+    for agent in agents {
+        agent.wait_until_serving("base").await;
+        let (status, refusal) = agent.try_sleep(true).await;
+        let refusal = refusal.unwrap();
+        assert_eq!((status, refusal.code), (400, ErrorCode::InvalidRequest));
+        assert!(
+            refusal.message.contains("this engine cannot sleep"),
+            "{}",
+            refusal.message
+        );
+        assert!(agent.complete(&request(), Some("base")).await.is_ok());
+    }
+    assert!(fake.released().is_empty());
+}
