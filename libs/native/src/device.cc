@@ -1,9 +1,12 @@
-// The GPU of a rank, and copies of tensors between it and the host.
+// The GPU of a rank and its memory, and copies of tensors between it and the host.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -190,6 +193,29 @@ int grpo_gpu_total(int index, uint64_t* bytes, char* error, size_t room) {
     static_cast<void>(bytes);
 #endif
   });
+}
+
+// Waits for the GPU's work, and gives the memory that no tensor holds back to the GPU: libtorch's blocks for later
+// tensors, and cuBLAS's workspaces, which are made again when they are needed. Contexts, loaded kernels and NCCL's
+// buffers stay.
+int grpo_return_gpu_memory(int index, char* error, size_t room) {
+  return guarded(error, room, [&] {
+#ifdef GRPO_CUDA
+    c10::cuda::set_device(gpu(index));
+    c10::cuda::device_synchronize();
+    at::cuda::clearCublasWorkspaces();
+    c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache();
+#else
+    gpu(index);
+#endif
+  });
+}
+
+// Gives the free pages of the process's heaps back to the system. Only glibc keeps them.
+void grpo_return_host_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 // Makes operations that may choose the order of a sum use a fixed one. An operation without a fixed order warns once:

@@ -1,4 +1,4 @@
-//! The GPU of a rank, and copies of tensors between it and the host.
+//! The GPU of a rank, the memory of its device, and copies of tensors between GPU and host.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,6 +12,8 @@ unsafe extern "C" {
     fn grpo_gpu_free(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_peak(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
     fn grpo_gpu_total(index: c_int, bytes: *mut u64, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_return_gpu_memory(index: c_int, error: *mut c_char, room: usize) -> c_int;
+    fn grpo_return_host_memory();
     fn grpo_compute_deterministically(on: c_int);
     fn grpo_computes_deterministically() -> c_int;
     fn grpo_host_copy(x: *mut c_void, out: *mut *mut c_void, error: *mut c_char, room: usize) -> c_int;
@@ -75,6 +77,18 @@ pub fn gpu_total(index: usize) -> Result<u64, String> {
     // SAFETY: the place for the number outlives the call.
     call(|error, room| unsafe { grpo_gpu_total(index as c_int, &mut bytes, error, room) })?;
     Ok(bytes)
+}
+
+/// Waits for the work of this thread's device, and gives the memory that no tensor holds back: a GPU's to the other
+/// processes that use the GPU, the host's to the system. Without this call the process keeps it for later tensors.
+pub fn return_memory(device: Device) -> Result<(), String> {
+    if let Device::Cuda(index) = device {
+        // SAFETY: takes a number.
+        return call(|error, room| unsafe { grpo_return_gpu_memory(index as c_int, error, room) });
+    }
+    // SAFETY: takes nothing, and changes only memory that is free.
+    unsafe { grpo_return_host_memory() }
+    Ok(())
 }
 
 /// Sets whether the process computes the same bits every time on a GPU (true), or may sum in any order (false). On the

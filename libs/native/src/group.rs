@@ -37,6 +37,19 @@ impl Arrived {
         Self { gpu_deadline, ..self }
     }
 
+    /// Lets ranks continue that wait in [`Arrived::wait_for_signal`] for a signal of this name, or will.
+    pub fn signal(&self, name: &str) -> Result<(), CollectiveError> {
+        let sent = self.store.as_ref().map_or(Ok(()), |store| store.signal(name));
+        sent.map_err(|message| self.at.error("signalling the other ranks", message))
+    }
+
+    /// Waits until a rank gives the signal of this name, for as long as it takes. Fails when rank 0 is gone. A rank
+    /// without others does not wait.
+    pub fn wait_for_signal(&self, name: &str) -> Result<(), CollectiveError> {
+        let heard = self.store.as_ref().map_or(Ok(()), |store| store.wait_for_signal(name));
+        heard.map_err(|message| self.at.error("waiting for a signal of rank 0", message))
+    }
+
     /// Joins the group; returns when every rank has joined. `beside` gets a [`Watch`] for another thread as soon as all
     /// ranks have arrived.
     pub fn join(self, beside: impl FnOnce(Watch)) -> Result<Group, CollectiveError> {

@@ -15,6 +15,9 @@ use crate::rendezvous::{CollectiveError, Rendezvous};
 
 const REACHING: &str = "reaching rank 0";
 
+/// Interval between two looks for a signal.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// Longest value in the store.
 const VALUE_BYTES: usize = 4096;
 
@@ -85,6 +88,20 @@ impl RendezvousStore {
         Ok(())
     }
 
+    /// Sets a signal: see [`RendezvousStore::wait_for_signal`].
+    pub(crate) fn signal(&self, name: &str) -> Result<(), String> {
+        self.set(&signal(name), "1")
+    }
+
+    /// Waits for a signal, for as long as it takes; fails when rank 0 is gone. It looks again and again: c10d's own
+    /// wait has a deadline, and its error does not say whether the deadline passed or the connection closed.
+    pub(crate) fn wait_for_signal(&self, name: &str) -> Result<(), String> {
+        while self.get(&signal(name))?.is_none() {
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
     /// The same store with a separate key prefix, for a group of some of the ranks: rank `rank` of `world` in that
     /// group.
     pub(crate) fn part(&self, name: &str, rank: u32, world: u32) -> Result<Self, String> {
@@ -138,6 +155,10 @@ fn text(text: &str) -> Result<CString, String> {
 
 fn place(rank: u32) -> String {
     format!("grpo/at/{rank}")
+}
+
+fn signal(name: &str) -> String {
+    format!("grpo/signal/{name}")
 }
 
 /// Progress of a rank.

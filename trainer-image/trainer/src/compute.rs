@@ -36,7 +36,7 @@ impl Default for Compute {
 
 impl Compute {
     /// The run's setting: without GPUs in fp32 on the CPU, with GPUs in bf16 on the pod's GPU with the number
-    /// `local_rank`.
+    /// `local_rank`, which it begins to use.
     pub fn of(trainer: Option<&Trainer>, local_rank: u32) -> Result<Self, TrainError> {
         match trainer {
             Some(trainer) if trainer.gpus_per_node > 0 => {
@@ -49,7 +49,7 @@ impl Compute {
                 Ok(Self {
                     device: Device::Cuda(local_rank as usize),
                     precision: Precision::Bf16,
-                    offload: trainer.offload.clone(),
+                    offload: trainer.keeps_aside(),
                     deterministic: trainer.deterministic,
                 })
             }

@@ -12,7 +12,16 @@ use grpo_model::weights::{self, Unit};
 use crate::error::TrainError;
 
 /// Bytes of a GPU that its driver and libraries take for themselves: contexts, workspaces, NCCL's buffers.
-pub const GPU_LIBRARIES: u64 = 2 << 30;
+const GPU_LIBRARIES: u64 = 2 << 30;
+
+/// Bytes of a GPU that are left to an engine that sleeps there: contexts, captured graphs, NCCL's buffers.
+const SLEEPING_ENGINE: u64 = 4 << 30;
+
+/// Bytes of a GPU that are not for a rank's tensors, for a bound that must not depend on the memory that is free at the
+/// moment. `shared`: an engine uses the GPU in turns with the rank.
+pub fn reserved(shared: bool) -> u64 {
+    GPU_LIBRARIES + if shared { SLEEPING_ENGINE } else { 0 }
+}
 
 /// The sizes of a model that decide how much memory it takes.
 pub fn geometry(config: &Config) -> Geometry {

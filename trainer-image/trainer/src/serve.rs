@@ -3,11 +3,13 @@
 //! At start every rank loads the newest complete checkpoint from the store and replays the stored batches up to the
 //! last published step. If a replayed step gives other bits than the published ones, a new lineage begins. Rank 0
 //! broadcasts orders to the other ranks; an idle order every few seconds lets every rank notice that another rank is
-//! gone, and end. The [`watchdog`] finds a rank that hangs.
+//! gone, and end. The [`watchdog`] finds a rank that hangs. With `trainer.colocate` engines use the same devices in
+//! turns, and `devices` keeps the turns.
 
 mod agreement;
 mod board;
 mod checkpoints;
+mod devices;
 mod http;
 mod model;
 mod publish;
@@ -36,7 +38,8 @@ use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use self::board::Board;
+use self::board::{Board, Devices};
+use self::http::Orders;
 use self::model::adapter_of;
 use crate::compute::Compute;
 use crate::error::TrainError;
@@ -102,8 +105,8 @@ pub struct Process {
 /// Trains as the run's config says until it is told to stop.
 pub fn serve(config: RunConfig, process: &Process) -> Result<(), TrainError> {
     let rendezvous = &process.rendezvous;
-    let board = Board::new(process.attempt, rendezvous.world);
-    let jobs = match (rendezvous.rank, process.listen) {
+    let board = Board::new(process.attempt, rendezvous.world, Devices::of(&config));
+    let orders = match (rendezvous.rank, process.listen) {
         (0, Some(listen)) => Some(http::start(listen, board.clone(), process.auth.clone(), &config)?),
         (_, Some(listen)) => {
             http::start_without_orders(listen, board.clone())?;
@@ -112,7 +115,7 @@ pub fn serve(config: RunConfig, process: &Process) -> Result<(), TrainError> {
         (_, None) => None,
     };
     let mut watch = None;
-    let trained = train(config, process, &board, jobs, &mut watch);
+    let trained = train(config, process, &board, orders, &mut watch);
     let trained = match (trained, &watch) {
         (Err(TrainError::Collective(error)), Some(watch)) => Err(explained(error, watch, process)),
         (trained, _) => trained,
@@ -141,12 +144,14 @@ fn train(
     config: RunConfig,
     process: &Process,
     board: &Board,
-    jobs: Option<Receiver<(u32, StepRequest)>>,
+    orders: Option<Orders>,
     watch: &mut Option<Watch>,
 ) -> Result<(), TrainError> {
     let rendezvous = &process.rendezvous;
-    // Before any file is read, and before any rank waits for this one.
-    let compute = Compute::of(config.spec.trainer.as_ref(), process.local_rank)?;
+    let shared = Devices::of(&config) == Devices::Awaited;
+    let compute_of = || Compute::of(config.spec.trainer.as_ref(), process.local_rank);
+    // Before any file is read, and before any rank waits for this one. A shared device must not be used yet.
+    let own = (!shared).then(compute_of).transpose()?;
     let model_dir = PathBuf::from(&config.model_path);
     let model_config = Config::read(&model_dir)?;
     // Refuses a damaged model before any rank waits for this one.
@@ -158,17 +163,25 @@ fn train(
         .spec
         .longest_row()
         .map_or(context, |limit| context.min(limit.into()));
+    let trained = match &config.spec.model.lora {
+        Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
+        None => model_config.clone(),
+    };
+    let (compute, waited) = match own {
+        Some(compute) => (compute, None),
+        None => {
+            let arrived = reach(rendezvous, board)?;
+            devices::wait(&arrived, orders.as_ref().map(|orders| &orders.devices))?;
+            (compute_of()?, Some(arrived))
+        }
+    };
     let room = match compute.device {
         // Total instead of free memory: the number of waves must be the same after a restart.
         Device::Cuda(index) if compute.deterministic => device::gpu_total(index)
             .ok()
-            .map(|total| total.saturating_sub(memory::GPU_LIBRARIES)),
+            .map(|total| total.saturating_sub(memory::reserved(shared))),
         Device::Cuda(index) => device::gpu_free(index).ok(),
         _ => memory::room(process.limits.per_pod),
-    };
-    let trained = match &config.spec.model.lora {
-        Some(lora) => model_config.clone().with_lora(adapter_of(lora, &model_config)?)?,
-        None => model_config.clone(),
     };
     let facts = Facts::of_run(
         memory::geometry(&trained),
@@ -180,8 +193,11 @@ fn train(
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let peak = flops::peak(&compute)?;
-    let arrived = Arrived::reach(rendezvous)?.with_gpu_deadline(process.limits.gpu_collective());
-    board.arrived.store(true, Ordering::Relaxed);
+    let arrived = match waited {
+        Some(arrived) => arrived,
+        None => reach(rendezvous, board)?,
+    };
+    let arrived = arrived.with_gpu_deadline(process.limits.gpu_collective());
     let group = arrived.join(|seen| {
         watchdog::start(seen.clone(), process.limits.clone());
         *watch = Some(seen);
@@ -219,6 +235,7 @@ fn train(
         model_dir,
         peak,
     };
+    rank.model.shares_device = shared;
     // Inputs kept aside are not in this memory.
     if let Some(room) = room.filter(|_| !rank.model.computes().kept_aside().activations) {
         // The memory that a row of full length and this rank's part of the gradients leave.
@@ -227,7 +244,14 @@ fn train(
         rank.model.input_bytes = rank.model.input_bytes.min(left);
     }
     rank.recover()?;
-    rank.follow(jobs, &process.limits)
+    rank.follow(orders.map(|orders| orders.steps), &process.limits)
+}
+
+/// Joins the rendezvous; from then on the pod is ready.
+fn reach(rendezvous: &Rendezvous, board: &Board) -> Result<Arrived, TrainError> {
+    let arrived = Arrived::reach(rendezvous)?;
+    board.arrived.store(true, Ordering::Relaxed);
+    Ok(arrived)
 }
 
 impl Rank {
@@ -291,6 +315,7 @@ impl Rank {
             Ok(metrics) => metrics,
             Err(error) if error.is_refusal() => {
                 tracing::error!(step, %error, "step refused");
+                self.leave_device()?;
                 self.tell(step, StepPhase::Failed, None, Some(error.to_string()));
                 return Ok(());
             }
@@ -332,6 +357,7 @@ impl Rank {
         if step == self.config.spec.rollout.iterations || (self.is_supervised() && order.write) {
             self.finish_checkpoint(true)?;
         }
+        self.leave_device()?;
         self.tell(step, StepPhase::Done, Some(metrics), None);
         Ok(())
     }
@@ -365,6 +391,7 @@ impl Rank {
     /// One step, which has a deadline.
     fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
         self.watch.set_step(Some(step));
+        self.model.enter_device();
         let read = grpo::read(&self.store, step, path, checksum);
         if let Err(error) = &read {
             tracing::error!(step, %error, "this rank cannot read the batch");

@@ -77,6 +77,8 @@ pub struct Sharded {
     /// Derived from seed and step: decides which values an adapter's dropout drops.
     pub(crate) drops_by: u64,
     pub(crate) compute: Compute,
+    /// Whether an engine uses the device in turns with this rank.
+    pub(crate) shares_device: bool,
     pub(crate) rope: Rope,
     /// Tokens that each expert of each layer computed on this rank since [`Sharded::begin_step`].
     pub(crate) loads: RefCell<Vec<Vec<i64>>>,
@@ -168,6 +170,7 @@ impl Sharded {
             replays: None,
             drops_by: 0,
             compute: Compute::default(),
+            shares_device: false,
             rope,
             loads: RefCell::default(),
         }
@@ -205,6 +208,17 @@ impl Sharded {
         self.rope = self.rope.to_device(compute.device);
         self.compute = compute;
         self
+    }
+
+    /// Leaves no tensor on the device, where parameters and moments are kept aside already ([`Compute::offload`]). Call
+    /// [`Sharded::enter_device`] before the next computation.
+    pub(crate) fn leave_device(&mut self) {
+        self.rope = self.rope.to_device(Device::Cpu);
+    }
+
+    /// Undoes [`Sharded::leave_device`]; otherwise changes nothing.
+    pub(crate) fn enter_device(&mut self) {
+        self.rope = self.rope.to_device(self.compute.device);
     }
 
     pub fn computes(&self) -> &Compute {

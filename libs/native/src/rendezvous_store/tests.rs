@@ -10,12 +10,16 @@ fn ranks_meet(port: u16) -> Rendezvous {
     }
 }
 
+/// Rank 0 of two, at a free port.
+fn somewhere() -> Rendezvous {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    ranks_meet(free.local_addr().unwrap().port())
+}
+
 /// A rank that joins a group waits at the store for the other ranks' addresses, and locks its connection meanwhile.
 #[test]
 fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = ranks_meet(free.local_addr().unwrap().port());
-    drop(free);
+    let at = somewhere();
     let store = Arc::new(RendezvousStore::reach(&at).unwrap());
     let watch = Watch {
         store: Some(store.clone()),
@@ -38,6 +42,30 @@ fn the_watchdog_gets_an_answer_while_the_training_thread_waits_at_the_store() {
     let second = Rendezvous { rank: 1, ..at };
     RendezvousStore::reach(&second).unwrap();
     training.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_signal_reaches_a_rank_that_waits_for_it_and_one_that_comes_later() {
+    let at = somewhere();
+    let first = RendezvousStore::reach(&at).unwrap();
+    let second = RendezvousStore::reach(&Rendezvous { rank: 1, ..at.clone() }).unwrap();
+    let waiting = std::thread::spawn(move || second.wait_for_signal("devices"));
+    first.signal("another").unwrap();
+    assert!(!waiting.is_finished());
+    first.signal("devices").unwrap();
+    waiting.join().unwrap().unwrap();
+    let later = RendezvousStore::reach(&Rendezvous { rank: 1, ..at }).unwrap();
+    later.wait_for_signal("devices").unwrap();
+}
+
+#[test]
+fn a_rank_that_waits_for_a_signal_fails_when_rank_0_is_gone() {
+    let at = somewhere();
+    let first = RendezvousStore::reach(&at).unwrap();
+    let second = RendezvousStore::reach(&Rendezvous { rank: 1, ..at }).unwrap();
+    let waiting = std::thread::spawn(move || second.wait_for_signal("devices"));
+    drop(first);
+    waiting.join().unwrap().unwrap_err();
 }
 
 #[test]

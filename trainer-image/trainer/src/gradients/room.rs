@@ -9,7 +9,7 @@ use grpo_native::device;
 use tch::{Device, Kind};
 
 use crate::error::TrainError;
-use crate::memory::GPU_LIBRARIES;
+use crate::memory::reserved;
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
 
@@ -57,7 +57,7 @@ impl Sharded {
             true => device::gpu_total(index).map(|total| {
                 total
                     .saturating_sub(self.facts().state_bytes())
-                    .saturating_sub(GPU_LIBRARIES)
+                    .saturating_sub(reserved(self.shares_device))
             }),
         };
         let bytes = bytes.map_err(|message| {

@@ -9,6 +9,16 @@ use grpo_records::trainer::{StepRequest, StepState, TrainerPhase, TrainerState};
 /// Steps whose answers are remembered; older ones are in the store.
 const STEPS_KEPT: usize = 16;
 
+/// Whether an attempt may use its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// No engine uses them.
+    Own,
+    /// Engines may hold their memory.
+    Awaited,
+    Granted,
+}
+
 /// State that the HTTP side and the training side of rank 0 share.
 pub struct Shared {
     pub state: TrainerState,
@@ -18,6 +28,8 @@ pub struct Shared {
     pub requests: BTreeMap<u32, StepRequest>,
     /// Memory of this rank in bytes: the estimate for one row of full length, and the available amount.
     pub memory: [Option<u64>; 2],
+    /// Whether this attempt may use its devices.
+    pub devices: Devices,
 }
 
 impl Shared {
@@ -41,7 +53,7 @@ pub struct Board {
 }
 
 impl Board {
-    pub(super) fn new(attempt: u32, world: u32) -> Self {
+    pub(super) fn new(attempt: u32, world: u32, devices: Devices) -> Self {
         let state = TrainerState {
             attempt,
             world_size: world,
@@ -50,7 +62,10 @@ impl Board {
             weights: String::new(),
             manifest_sha256: String::new(),
             checkpoint_step: 0,
-            phase: TrainerPhase::Starting,
+            phase: match devices {
+                Devices::Awaited => TrainerPhase::Waiting,
+                Devices::Own | Devices::Granted => TrainerPhase::Starting,
+            },
             error: None,
         };
         let shared = Arc::new(Mutex::new(Shared {
@@ -58,6 +73,7 @@ impl Board {
             steps: BTreeMap::new(),
             requests: BTreeMap::new(),
             memory: [None; 2],
+            devices,
         }));
         Self {
             shared,

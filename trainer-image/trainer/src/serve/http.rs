@@ -1,6 +1,6 @@
 //! The HTTP servers of a trainer's pods. Every pod's server reports whether its rank has joined the rendezvous; rank
-//! 0's also serves state, steps and metrics. It answers from memory and hands orders to the training thread; it never
-//! computes.
+//! 0's also serves state, steps, metrics and grants of devices. It answers from memory and hands orders to the training
+//! thread; it never computes.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -19,6 +19,7 @@ use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, Trai
 use serde::Deserialize;
 
 use super::board::Board;
+use super::devices;
 use super::recover::done_earlier;
 use crate::error::TrainError;
 
@@ -37,29 +38,37 @@ struct HttpState {
     jobs: SyncSender<(u32, StepRequest)>,
 }
 
-/// Listens, and returns the channel on which orders arrive, one at a time. Only the run's driver may call.
-pub fn start(
-    listen: SocketAddr,
-    board: Board,
-    auth: AuthFlags,
-    run: &RunConfig,
-) -> Result<Receiver<(u32, StepRequest)>, TrainError> {
+/// The channels on which the driver's orders reach the training thread.
+pub struct Orders {
+    /// One step at a time.
+    pub steps: Receiver<(u32, StepRequest)>,
+    /// Once, if the devices are shared with engines: the trainer may use them.
+    pub devices: Receiver<()>,
+}
+
+/// Listens, and returns the channels on which orders arrive. Only the run's driver may call.
+pub fn start(listen: SocketAddr, board: Board, auth: AuthFlags, run: &RunConfig) -> Result<Orders, TrainError> {
     let driver = ServiceAccount::new(&run.namespace, account::driver(&run.name));
     let guarded = auth.guard(Service::Trainer, [driver.into()]);
     let (guard, keys) = guarded.map_err(|e| TrainError::Start(format!("checking tokens: {e}")))?;
-    let (jobs, orders) = sync_channel(1);
+    let (jobs, steps) = sync_channel(1);
+    let (grants, granted) = devices::routes(board.clone());
     let http = HttpState {
         board: board.clone(),
         jobs,
     };
-    let router = Router::new()
+    let router: Router = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/state", get(state))
         .route("/v1/steps/{step}", put(order).get(watch))
-        .layer(DefaultBodyLimit::max(MAX_ORDER_BYTES))
-        .with_state(http);
+        .with_state(http)
+        .merge(grants)
+        .layer(DefaultBodyLimit::max(MAX_ORDER_BYTES));
     serve(listen, guard.before(router.merge(health(board))), keys)?;
-    Ok(orders)
+    Ok(Orders {
+        steps,
+        devices: granted,
+    })
 }
 
 /// Listens without taking orders: for the first rank of every other pod.
@@ -197,8 +206,11 @@ async fn watch(State(http): State<HttpState>, Path(step): Path<u32>, Query(wait)
         notified.as_mut().enable();
         let known = {
             let shared = http.board.shared.lock().unwrap_or_else(|e| e.into_inner());
+            // Until it is idle, the trainer may still find that a step before the restart came out otherwise.
+            let starts = matches!(shared.state.phase, TrainerPhase::Waiting | TrainerPhase::Starting);
             let earlier = || (1..=shared.state.step).contains(&step).then(|| done_earlier(step));
-            shared.steps.get(&step).cloned().or_else(earlier)
+            let known = shared.steps.get(&step).cloned().or_else(earlier);
+            known.filter(|_| !starts)
         };
         match known {
             Some(known) if matches!(known.state, StepPhase::Done | StepPhase::Failed) => {

@@ -95,6 +95,8 @@ impl Rank {
             self.begin_checkpoint(self.step, self.config.spec.checkpoint.keep as usize)?;
             self.finish_checkpoint(true)?;
         }
+        // Before the first word that the trainer is idle.
+        self.leave_device()?;
         if self.is_first() && self.step > 0 {
             self.remember()?;
         }

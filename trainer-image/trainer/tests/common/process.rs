@@ -65,6 +65,13 @@ impl Run {
         )
     }
 
+    /// With a trainer that takes turns with engines on its devices.
+    pub fn colocated(checkpoint_every: u32) -> Self {
+        let mut trainer = tested_trainer("60s");
+        trainer["colocate"] = true.into();
+        Self::with(checkpoint_every, serde_json::json!({"trainer": trainer}))
+    }
+
     /// `more`: fields that replace the spec's.
     pub fn with(checkpoint_every: u32, more: serde_json::Value) -> Self {
         Self::stored(checkpoint_every, more, None)
@@ -349,6 +356,13 @@ impl Attempt {
 
     pub fn state(&self) -> TrainerState {
         serde_json::from_str(&self.ask("GET", "/v1/state", "").1).unwrap()
+    }
+
+    /// Grants the devices to an attempt; returns the status and the state in the answer.
+    pub fn grant(&self, attempt: u32) -> (u16, TrainerState) {
+        let body = serde_json::json!({"attempt": attempt}).to_string();
+        let (status, answer) = self.ask("PUT", "/v1/devices", &body);
+        (status, serde_json::from_str(&answer).unwrap())
     }
 
     pub fn order(&self, step: u32, batch: &str, sha256: &str) -> (u16, String) {

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod colocated;
 #[path = "../common/mod.rs"]
 mod common;
 mod engines;

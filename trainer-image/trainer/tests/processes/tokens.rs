@@ -40,6 +40,7 @@ fn only_the_runs_own_driver_orders_steps_also_while_the_issuer_is_away() {
             ("PUT", "/v1/steps/1", order.as_str()),
             ("GET", "/v1/state", ""),
             ("GET", "/v1/steps/1", ""),
+            ("PUT", "/v1/devices", r#"{"attempt": 1}"#),
         ] {
             let (status, answer) = attempt.ask_with(&given, 0, method, path, body).unwrap();
             assert_eq!(status, wanted, "{method} {path}: {answer}");
