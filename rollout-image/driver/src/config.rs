@@ -23,6 +23,7 @@ use grpo_contracts::RunConfig;
 use grpo_contracts::reason::Reason;
 use grpo_contracts::support;
 use grpo_contracts::task_sets::{TRAIN, evaluation};
+use grpo_crds::GrpoRunSpec;
 use grpo_crds::agent::{Rows, Thinking};
 use grpo_crds::algorithm::Estimator;
 use grpo_crds::common::Period;
@@ -67,6 +68,8 @@ pub struct Settings {
     pub dynamic: Option<Dynamic>,
     /// Engines always serve the base model, and the run trains on its samples.
     pub frozen_sampler: bool,
+    /// Engines that take turns with the trainer on the same devices.
+    pub colocated: Option<ColocatedEngines>,
     pub reward: Reward,
     /// Scores single turns, if the run has a judge.
     pub judge: Option<JudgeSettings>,
@@ -108,6 +111,23 @@ pub struct AgentSettings {
     pub history: HistoryRule,
     /// Each turn is a training row of its own.
     pub rows_per_turn: bool,
+}
+
+/// Engines that take turns with the trainer on the same devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ColocatedEngines {
+    /// All of these sleep before the trainer gets the devices.
+    pub replicas: u32,
+}
+
+impl ColocatedEngines {
+    fn of(spec: &GrpoRunSpec) -> Option<Self> {
+        let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
+        let pool = spec.inference.pool.as_ref().filter(|_| trainer.colocate)?;
+        Some(Self {
+            replicas: pool.replicas,
+        })
+    }
 }
 
 impl Settings {
@@ -174,6 +194,7 @@ impl Settings {
             train: train.transpose()?,
             evaluate: evaluate.collect::<Result<_, _>>()?,
             frozen_sampler: support::samples_frozen(spec),
+            colocated: ColocatedEngines::of(spec),
             agent: agent(config)?,
             sampling: sampling::of(&rollout.sampling),
             checkpoint: Checkpoint {

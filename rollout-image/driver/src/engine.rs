@@ -20,11 +20,12 @@ use bytes::Bytes;
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{
-    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, TokenIds,
-    WEIGHTS_HEADER, WeightsOrder,
+    AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, SleepOrder,
+    TokenIds, WEIGHTS_HEADER, WeightsOrder,
 };
 use http_body_util::Full;
 use reqwest::header::CONTENT_TYPE;
+use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -168,7 +169,12 @@ impl Engines {
         self.put(replica, "prefetch", order).await
     }
 
-    async fn put(&self, replica: SocketAddr, what: &str, order: &WeightsOrder) -> Result<(), String> {
+    /// Tells a replica's agent to have its engine give its devices back, or take them again.
+    pub async fn sleep(&self, replica: SocketAddr, order: SleepOrder) -> Result<(), String> {
+        self.put(replica, "sleep", &order).await
+    }
+
+    async fn put(&self, replica: SocketAddr, what: &str, order: &impl Serialize) -> Result<(), String> {
         let request = self.authorized(self.http.put(format!("http://{replica}/agent/v1/{what}")));
         let request = request.json(order);
         let answer = request.timeout(Duration::from_secs(5)).send().await.map_err(brief)?;

@@ -337,6 +337,7 @@ impl Run {
             }),
             ..request
         };
+        self.leave_devices().await?;
         let done = self.report_waiting(|note| self.trainer.step(k, &request, note)).await?;
         let (weights, manifest_sha256) = self.published(k, &done).await?;
         self.journal

@@ -242,7 +242,7 @@ impl Judge {
                 .into_iter()
                 .chain([says(ChatRole::User, &asked.prompt)])
                 .collect(),
-            max_tokens: sampling.max_tokens_per_call,
+            max_tokens: Some(sampling.max_tokens_per_call),
             temperature: sampling.temperature,
             top_p: sampling.top_p,
             top_k: (sampling.top_k > 0).then_some(sampling.top_k.into()),

@@ -143,6 +143,7 @@ pub async fn run(
     let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
     let trainer = trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer));
+    let trainer = trainer.colocated(settings.colocated.is_some());
     let grader = Grader::new(
         gateway.clone(),
         worker,

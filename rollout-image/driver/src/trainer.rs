@@ -10,7 +10,7 @@ use crate::progress::{Board, Topic};
 use crate::retry::{Pauses, Retry};
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
-use grpo_records::trainer::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
+use grpo_records::trainer::{DeviceGrant, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -29,6 +29,7 @@ pub struct TrainerClient {
     http: reqwest::Client,
     patience: Duration,
     token: Option<TokenFile>,
+    colocated: bool,
 }
 
 /// The observed progress of a trainer: attempt, phase and step.
@@ -66,7 +67,15 @@ impl TrainerClient {
             http,
             patience,
             token: None,
+            colocated: false,
         })
+    }
+
+    /// Of a trainer that shares its devices with engines. While the driver waits for it to be ready, or for a step,
+    /// they sleep: the client then gives it the devices.
+    pub fn colocated(mut self, colocated: bool) -> Self {
+        self.colocated = colocated;
+        self
     }
 
     /// With the token that the trainer requires.
@@ -94,7 +103,8 @@ impl TrainerClient {
         state.map_err(|error| Stateless::Refused(format!("malformed response: {error}")))
     }
 
-    /// Waits until the trainer has published weights and is ready for a step.
+    /// Waits until the trainer has published weights and is ready for a step. One that shares its devices has given
+    /// them back then: while it steps it still has them, and is not ready.
     pub async fn ready(&self, note: &watch::Sender<Option<String>>) -> Result<TrainerState, DriverError> {
         let mut retry = Retry::new(self.patience, PAUSES);
         let mut last_seen = None;
@@ -105,10 +115,11 @@ impl TrainerClient {
             }
             let answers = !matches!(state, Err(Stateless::Silent(_)));
             let why = match state {
-                Ok(state) if matches!(state.phase, TrainerPhase::Idle | TrainerPhase::Stepping) => {
+                Ok(state) if self.is_ready(state.phase) => {
                     note.send_replace(None);
                     return Ok(state);
                 }
+                Ok(state) if state.phase == TrainerPhase::Waiting => self.give_devices(&state).await,
                 Ok(state) => format!(
                     "the trainer is {:?} at step {}{}",
                     state.phase,
@@ -173,6 +184,9 @@ impl TrainerClient {
             Err(Stateless::Refused(why)) => return Asked::NotYet(why),
         };
         see(&state, last_seen, retry);
+        if state.phase == TrainerPhase::Waiting {
+            return Asked::NotYet(self.give_devices(&state).await);
+        }
         if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
             return Asked::NotYet(format!(
                 "the trainer is {:?} at step {}{}",
@@ -191,6 +205,34 @@ impl TrainerClient {
             Ok(step) if step.state == StepPhase::Failed => Asked::Failed(step.error.unwrap_or_default()),
             Ok(_) => Asked::Running,
             Err(error) => Asked::NotYet(error),
+        }
+    }
+
+    fn is_ready(&self, phase: TrainerPhase) -> bool {
+        match phase {
+            TrainerPhase::Idle => true,
+            TrainerPhase::Stepping => !self.colocated,
+            TrainerPhase::Waiting | TrainerPhase::Starting | TrainerPhase::Failed => false,
+        }
+    }
+
+    /// Gives a trainer that waits for its devices those that the engines have left. Returns why the driver still waits.
+    async fn give_devices(&self, state: &TrainerState) -> String {
+        let attempt = state.attempt;
+        if !self.colocated {
+            return format!(
+                "attempt {attempt} of the trainer waits for devices that it shares with engines; this run's have their own: set trainer.colocate, or use another trainer.image"
+            );
+        }
+        let grant = self.http.put(format!("{}/v1/devices", self.url));
+        let grant = grant.json(&DeviceGrant { attempt }).timeout(Duration::from_secs(10));
+        let answer = match self.send(grant).await {
+            Ok(answer) => successful(answer).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(_) => format!("attempt {attempt} of the trainer has got the devices"),
+            Err(why) => format!("attempt {attempt} of the trainer does not take the devices: {why}"),
         }
     }
 

@@ -61,6 +61,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
         order: None,
         tensors_sha256: None,
         prefetch: None,
+        asleep: None,
     };
     let (_target, target_seen) = watch::channel(Some(target));
     let (view, mut seen) = watch::channel(View::default());

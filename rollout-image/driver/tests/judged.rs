@@ -48,7 +48,7 @@ async fn answer(State(judge): State<Arc<FakeJudge>>, Json(request): Json<ChatReq
             model: "judge".into(),
             choices: vec![ChatChoice {
                 index: 0,
-                message: ChatAnswer { content: Some(text) },
+                message: ChatAnswer::text(text),
                 finish_reason: Some("stop".into()),
             }],
             usage: None,

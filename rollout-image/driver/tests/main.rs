@@ -10,6 +10,7 @@ mod buckets;
 mod capacity;
 mod changes;
 mod cli_agent;
+mod colocated;
 mod datasets;
 mod dynamic;
 mod faults;

@@ -191,6 +191,7 @@ async fn eight_replicas_have_nearly_every_prefix_that_a_perfect_cache_has_and_wo
         order: None,
         tensors_sha256: None,
         prefetch: None,
+        asleep: None,
     };
     let (_target, target) = watch::channel(Some(target));
     let (view, mut seen) = watch::channel(View::default());

@@ -18,6 +18,8 @@ struct Shape {
     dynamic: bool,
     /// The trainer is killed with the driver.
     kills_trainer: bool,
+    /// Trainer and engine share their devices.
+    colocated: bool,
 }
 
 /// Results that must not depend on where drivers ended.
@@ -48,7 +50,10 @@ impl Shape {
             true if prompt.contains("Fix task-0") => quick(prompt, 1),
             _ => quick(prompt, seed),
         });
-        let mut settings = world.settings();
+        let mut settings = match self.colocated {
+            true => world.colocated(),
+            false => world.settings(),
+        };
         settings.iterations = ITERATIONS;
         settings.prompts = 1;
         settings.samples = 2;
@@ -98,6 +103,11 @@ impl Shape {
             world.trainer.dies().await;
         }
         world.go(settings, 2).await.unwrap();
+        assert_eq!(
+            *world.trainer.together.lock().unwrap(),
+            [""; 0],
+            "after an end at entry {number}"
+        );
         self.told(&world).await
     }
 
@@ -182,6 +192,7 @@ async fn a_driver_may_end_at_any_entry() {
         evaluates: false,
         dynamic: false,
         kills_trainer: false,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -193,6 +204,7 @@ async fn driver_and_trainer_may_end_at_any_entry() {
         evaluates: false,
         dynamic: false,
         kills_trainer: true,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -204,6 +216,7 @@ async fn a_driver_may_end_at_any_entry_and_a_due_evaluation_is_measured() {
         evaluates: true,
         dynamic: false,
         kills_trainer: false,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -215,6 +228,7 @@ async fn driver_and_trainer_may_end_at_any_entry_and_a_due_evaluation_is_measure
         evaluates: true,
         dynamic: false,
         kills_trainer: true,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -226,6 +240,7 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step() {
         evaluates: false,
         dynamic: false,
         kills_trainer: false,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -237,6 +252,7 @@ async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step
         evaluates: false,
         dynamic: false,
         kills_trainer: true,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -248,6 +264,7 @@ async fn a_driver_may_end_at_any_entry_while_a_rollout_overlaps_a_step_and_a_due
         evaluates: true,
         dynamic: false,
         kills_trainer: false,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -259,6 +276,7 @@ async fn driver_and_trainer_may_end_at_any_entry_while_a_rollout_overlaps_a_step
         evaluates: true,
         dynamic: false,
         kills_trainer: true,
+        colocated: false,
     };
     ends_anywhere(shape).await;
 }
@@ -270,6 +288,31 @@ async fn a_driver_may_end_at_any_entry_of_an_iteration_that_replaces_groups() {
         evaluates: false,
         dynamic: true,
         kills_trainer: false,
+        colocated: false,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_may_end_at_any_entry_and_engine_and_trainer_never_have_their_devices_at_once() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: true,
+        dynamic: false,
+        kills_trainer: false,
+        colocated: true,
+    };
+    ends_anywhere(shape).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn driver_and_trainer_may_end_at_any_entry_and_engine_and_trainer_never_have_their_devices_at_once() {
+    let shape = Shape {
+        max_staleness: 0,
+        evaluates: true,
+        dynamic: false,
+        kills_trainer: true,
+        colocated: true,
     };
     ends_anywhere(shape).await;
 }

@@ -9,8 +9,8 @@ fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
         "spec": {
             "model": {"image": {"reference": "example.com/model:1"}},
             "agent": {"bash": {}},
-            "trainer": {"gpusPerNode": 8, "colocate": true},
-            "inference": {"pool": {"engine": {"embedded": {}}}},
+            "trainer": {"gpusPerNode": 8},
+            "inference": {"pool": {"engine": {"vllm": {"tensorParallel": 2, "nodes": 2}}}},
             "sandboxes": {"pool": {"max": 4}},
             "store": {"persistentVolumeClaim": {"claimName": "runs"}}
         }
@@ -18,5 +18,8 @@ fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
     .unwrap();
     let fault = Settings::of(&RunConfig::of(&run)).unwrap_err();
     assert_eq!(fault.reason, Reason::NotSupported);
-    assert!(fault.message.contains("spec.trainer.colocate: true"), "{fault}");
+    assert!(
+        fault.message.contains("spec.inference.pool.engine.vllm.nodes: 2"),
+        "{fault}"
+    );
 }

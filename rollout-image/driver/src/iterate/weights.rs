@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::{self, Target};
+use crate::replicas::switch::{self, Target, asleep};
 use crate::trainer::shown_waiting;
 use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::OnSync;
@@ -24,8 +24,11 @@ impl Run {
     pub(super) async fn take_up_trainer(&self) -> Result<(), DriverError> {
         self.board.begin(Stage::Starting);
         let known = self.journal.read(|state| state.promoted.clone()).await;
-        // Engines can follow promoted weights of the journal while the trainer still starts.
-        if let Some(promoted) = &known {
+        let colocated = self.settings.colocated.is_some();
+        self.leave_devices().await?;
+        // Engines can follow promoted weights of the journal while the trainer still starts, if it leaves them their
+        // devices.
+        if let Some(promoted) = known.as_ref().filter(|_| !colocated) {
             self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
         }
         let state = self.report_waiting(|note| self.trainer.ready(note)).await?;
@@ -41,12 +44,35 @@ impl Run {
             return Err(TerminalFault::new(Reason::TrainerAhead, message).into());
         }
         // A finished step that is not in the journal is found when the driver asks for it.
-        if state.step == last_step && known.is_none_or(|promoted| promoted.weights != state.weights) {
+        let differs = known.as_ref().is_none_or(|promoted| promoted.weights != state.weights);
+        if state.step == last_step && differs {
             self.record_and_promote(&state.weights, &state.manifest_sha256, state.step)
                 .await?;
+        } else if let Some(promoted) = known.filter(|_| colocated) {
+            self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
         }
         self.wait_synced().await?;
         self.board.end(Stage::Starting);
+        Ok(())
+    }
+
+    /// Has every engine leave its devices to the trainer, and waits until all have. They get them back with the next
+    /// promotion. Engines that share no devices keep theirs.
+    pub(super) async fn leave_devices(&self) -> Result<(), DriverError> {
+        let Some(colocated) = self.settings.colocated else {
+            return Ok(());
+        };
+        let _one_at_a_time = self.promoting.lock().await;
+        self.board.begin(Stage::Syncing);
+        self.target.send_modify(|target| {
+            let target = target.get_or_insert_with(base);
+            target.asleep = Some(true);
+        });
+        let patience = self.settings.patience.weights;
+        let target = self.target.subscribe();
+        asleep::until_asleep(self.view.clone(), &target, colocated.replicas as usize, patience).await?;
+        tracing::info!("all engines sleep: the trainer has the devices");
+        self.board.end(Stage::Syncing);
         Ok(())
     }
 
@@ -112,7 +138,14 @@ impl Run {
             order: Some(order.clone()),
             tensors_sha256: Some(manifest.tensors_sha256),
             prefetch: None,
+            asleep: self.awake(),
         };
+        // The engines sleep: nothing is sampled, and they wake up with the new weights.
+        if self.settings.colocated.is_some() {
+            let _closed = gate.close().await;
+            self.set_target(target);
+            return Ok(());
+        }
         // Without Drain, episodes do not enter the gate: they may run as soon as engines have a target.
         let may_run = self.settings.on_sync != OnSync::Drain && self.target.borrow().is_some();
         if let Some(_closed) = gate.close_if_empty().filter(|_| !may_run) {
@@ -137,12 +170,13 @@ impl Run {
 
     /// Sets the weights that engines boot with as the target.
     pub(super) fn sample_base(&self) {
-        self.set_target(Target {
-            version: BASE_VERSION.to_owned(),
-            order: None,
-            tensors_sha256: None,
-            prefetch: None,
-        });
+        let asleep = self.awake();
+        self.set_target(Target { asleep, ..base() });
+    }
+
+    /// What engines are told that may use their devices.
+    fn awake(&self) -> Option<bool> {
+        self.settings.colocated.map(|_| false)
     }
 
     pub(super) fn set_target(&self, target: Target) {
@@ -172,8 +206,12 @@ impl Run {
         Ok(())
     }
 
-    /// Promotes the weights of a restarted trainer that has other ones at the promoted step.
+    /// Promotes the weights of a restarted trainer that has other ones at the promoted step. One that shares its
+    /// devices with engines loads nothing until they sleep, so it has no other weights before the next step.
     pub(super) async fn watch_lineage(&self) -> DriverError {
+        if self.settings.colocated.is_some() {
+            return std::future::pending().await;
+        }
         loop {
             tokio::time::sleep(LINEAGE_EVERY).await;
             let Ok(state) = self.trainer.state().await else {
@@ -204,5 +242,16 @@ impl Run {
         let result = shown_waiting(&self.board, &self.note, call).await;
         self.quiet();
         result
+    }
+}
+
+/// The weights that engines boot with.
+fn base() -> Target {
+    Target {
+        version: BASE_VERSION.to_owned(),
+        order: None,
+        tensors_sha256: None,
+        prefetch: None,
+        asleep: None,
     }
 }

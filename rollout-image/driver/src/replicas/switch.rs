@@ -5,6 +5,10 @@
 //! other replicas: their agents pass the files on to each other. Each replica switches by itself. A replica that served
 //! the previous weights is awaited for a grace period. A replica that did not, because it boots, hangs or crashes again
 //! and again, is not awaited: each switch would cost that grace period.
+//!
+//! Engines that share their devices with the trainer sleep while it steps ([`asleep`]).
+
+pub mod asleep;
 
 use crate::engine::Engines;
 use crate::fault::{DriverError, TerminalFault};
@@ -37,6 +41,8 @@ pub struct Target {
     pub tensors_sha256: Option<String>,
     /// The next weights: prefetched to disk while `version` serves.
     pub prefetch: Option<WeightsOrder>,
+    /// Whether the engines have left their devices to the trainer. `None`: they share none, and are told nothing.
+    pub asleep: Option<bool>,
 }
 
 /// Progress of the replicas.
@@ -46,7 +52,11 @@ pub struct View {
     pub version: String,
     pub known: usize,
     pub updated: usize,
-    /// Replicas that answer but do not serve it.
+    /// Whether the target is that they sleep. None is updated then.
+    pub sleeping: bool,
+    /// Replicas that sleep, if they should.
+    pub asleep: usize,
+    /// Replicas that answer but do not do what they should.
     pub behind: usize,
     /// Replicas that do not answer.
     pub absent: usize,
@@ -60,7 +70,7 @@ pub struct View {
 
 impl View {
     fn is_complete(&self) -> bool {
-        self.updated > 0 && self.behind == 0 && self.absent == 0
+        self.updated + self.asleep > 0 && self.behind == 0 && self.absent == 0
     }
 
     fn lacks_prefetch(&self) -> bool {
@@ -93,7 +103,10 @@ pub async fn follow(
             Some(wanted) => {
                 let now = look(&engines, wanted, &mut told, &mut served).await;
                 metrics.replicas.set(now.known as i64);
-                metrics.replicas_updated.set(now.updated as i64);
+                // Engines that sleep as ordered are not behind: the last value stays.
+                if !now.sleeping {
+                    metrics.replicas_updated.set(now.updated as i64);
+                }
                 let pause = if now.is_complete() && !now.lacks_prefetch() {
                     LOOK_EVERY
                 } else {
@@ -114,17 +127,23 @@ pub async fn follow(
     }
 }
 
-/// The last order to each replica's process, and its time.
+/// The last order of each kind to each replica's process, and its time.
 #[derive(Default)]
-struct Told(HashMap<SocketAddr, (String, Instant)>);
+struct Told(HashMap<(SocketAddr, OrderKind), (String, Instant)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum OrderKind {
+    Weights,
+    Sleep,
+}
 
 impl Told {
     /// Whether an order is due: the replica has not got it, or not lately.
-    fn is_due(&mut self, replica: SocketAddr, what: String) -> bool {
-        let heard = self.0.get(&replica);
+    fn is_due(&mut self, replica: SocketAddr, kind: OrderKind, what: String) -> bool {
+        let heard = self.0.get(&(replica, kind));
         let due = heard.is_none_or(|(heard, at)| *heard != what || at.elapsed() >= ORDER_EVERY);
         if due {
-            self.0.insert(replica, (what, Instant::now()));
+            self.0.insert((replica, kind), (what, Instant::now()));
         }
         due
     }
@@ -159,14 +178,18 @@ impl Served {
 
 /// Checks every replica once, and orders each one that is behind to load the target.
 async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut Served) -> View {
-    served.turn_to(&target.version);
+    let sleeping = target.asleep == Some(true);
+    if !sleeping {
+        served.turn_to(&target.version);
+    }
     let mut said = Vec::new();
     let replicas = engines.replicas().await;
-    told.0.retain(|replica, _| replicas.contains(replica));
+    told.0.retain(|(replica, _), _| replicas.contains(replica));
     let mut view = View {
         version: target.version.clone(),
         known: replicas.len(),
         next: target.prefetch.as_ref().map(|order| order.version.clone()),
+        sleeping,
         ..View::default()
     };
     let asked = replicas
@@ -184,6 +207,17 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
                 continue;
             }
         };
+        if sleeping {
+            match asleep::put_to_sleep(engines, replica, &status, told).await {
+                None => view.asleep += 1,
+                Some(why) => {
+                    view.behind += 1;
+                    said.push(why);
+                }
+            }
+            continue;
+        }
+        let is_asleep = status.state == AgentState::Asleep;
         let serves = status.serving.as_deref() == Some(target.version.as_str());
         let held = status.loaded_sha256.as_ref();
         let wrong = serves && matches!((held, &target.tensors_sha256), (Some(held), Some(wanted)) if held != wanted);
@@ -194,8 +228,11 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             if let Some(order) = &target.prefetch {
                 if status.pulled.as_ref() == Some(&order.version) {
                     view.prefetched += 1;
-                } else if told.is_due(replica, format!("{} prefetch {}", status.instance, order.version))
-                    && let Err(error) = engines.prefetch(replica, &members.order_for(replica, order)).await
+                } else if told.is_due(
+                    replica,
+                    OrderKind::Weights,
+                    format!("{} prefetch {}", status.instance, order.version),
+                ) && let Err(error) = engines.prefetch(replica, &members.order_for(replica, order)).await
                 {
                     said.push(format!("engine {replica} does not take an order to prefetch: {error}"));
                 }
@@ -203,7 +240,7 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             continue;
         }
         view.behind += 1;
-        view.awaited += usize::from(served.awaits(replica, status.serving.is_some()));
+        view.awaited += usize::from(served.awaits(replica, status.serving.is_some() || is_asleep));
         said.push(match (wrong, &status.message) {
             (true, _) => format!(
                 "engine {replica} says {} but holds other tensors than its manifest",
@@ -216,12 +253,20 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
         let under_way = status.wanted.as_deref() == Some(target.version.as_str())
             && matches!(status.state, AgentState::Pulling | AgentState::Loading);
         if let (Some(order), false) = (&target.order, under_way)
-            && told.is_due(replica, format!("{} {}", status.instance, target.version))
+            && told.is_due(
+                replica,
+                OrderKind::Weights,
+                format!("{} {}", status.instance, target.version),
+            )
         {
             tracing::info!(%replica, version = %target.version, serving = ?status.serving, "ordering weights");
             if let Err(error) = engines.order(replica, &members.order_for(replica, order)).await {
                 said.push(format!("engine {replica} does not take an order: {error}"));
             }
+        }
+        // After the weights: an engine that wakes up loads them, and serves no others in between.
+        if is_asleep && target.asleep == Some(false) {
+            said.extend(asleep::wake(engines, replica, &status, told).await);
         }
     }
     view.message = in_words(said);
@@ -268,6 +313,15 @@ pub enum SwitchError {
     #[error("nothing looks at the engines any more")]
     Unseen,
     #[error(
+        "the trainer waits for the devices, and for {patience:?} {awake} of {known} engines did not sleep: {last}; look at the logs of an engine and its agent"
+    )]
+    Awake {
+        awake: usize,
+        known: usize,
+        patience: Duration,
+        last: String,
+    },
+    #[error(
         "engines answer, and for {patience:?} none of them serves the weights {version}: {last}; look at the logs of an engine and its agent, and at the memory, disk and deadlines of its pod"
     )]
     NotServed {
@@ -280,7 +334,8 @@ pub enum SwitchError {
 impl From<SwitchError> for DriverError {
     fn from(error: SwitchError) -> Self {
         match error {
-            SwitchError::Unseen => Self::Other(error.to_string()),
+            // An engine that cannot sleep may be replaced: the next attempt begins with new ones.
+            SwitchError::Unseen | SwitchError::Awake { .. } => Self::Other(error.to_string()),
             SwitchError::NotServed { .. } => TerminalFault::new(Reason::WeightsNotServed, error.to_string()).into(),
         }
     }

@@ -7,14 +7,15 @@ pub(super) fn router(engine: Arc<Engine>) -> Router {
         .route("/v1/completions", post(complete))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
+        .route("/agent/v1/sleep", put(sleep))
         .route("/agent/v1/status", get(status))
         .with_state(engine)
 }
 
 impl Engine {
     fn serving_now(&self) -> Option<String> {
-        let booting = *self.booting.lock().unwrap();
-        (!booting).then(|| self.serving.lock().unwrap().clone())
+        let absent = *self.booting.lock().unwrap() || *self.asleep.lock().unwrap();
+        (!absent).then(|| self.serving.lock().unwrap().clone())
     }
 }
 
@@ -32,13 +33,27 @@ async fn prefetch(State(engine): State<Arc<Engine>>, Json(order): Json<engine::W
     StatusCode::ACCEPTED
 }
 
+async fn sleep(State(engine): State<Arc<Engine>>, Json(order): Json<engine::SleepOrder>) -> StatusCode {
+    if *engine.sleepless.lock().unwrap() {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let before = std::mem::replace(&mut *engine.asleep.lock().unwrap(), order.asleep);
+    engine
+        .sleeps
+        .fetch_add(u32::from(order.asleep && !before), Ordering::Relaxed);
+    StatusCode::ACCEPTED
+}
+
 async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {
     engine.looks.fetch_add(1, Ordering::Relaxed);
     Json(engine::AgentStatus {
         instance: engine.instance.lock().unwrap().clone(),
         serving: engine.serving_now(),
         wanted: None,
-        state: engine::AgentState::Idle,
+        state: match *engine.asleep.lock().unwrap() {
+            true => engine::AgentState::Asleep,
+            false => engine::AgentState::Idle,
+        },
         message: None,
         loaded_sha256: None,
         pulled: engine.pulled.lock().unwrap().clone(),

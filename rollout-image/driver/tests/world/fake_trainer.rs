@@ -9,6 +9,8 @@ pub struct Life {
     ended: u32,
     /// Steps that it has replayed since then, up to all published ones.
     replayed: Option<u32>,
+    /// Whether it has got the devices that it shares.
+    granted: bool,
 }
 
 impl Trainer {
@@ -18,6 +20,7 @@ impl Trainer {
         let mut life = self.life.lock().await;
         life.ended += 1;
         life.replayed = Some(0);
+        life.granted = false;
     }
 
     pub async fn publish(&self, step: u32) {
@@ -43,7 +46,9 @@ impl Trainer {
     async fn state(&self) -> TrainerState {
         let mut life = self.life.lock().await;
         let published = *self.step.lock().unwrap();
+        let waits = !self.shares_with.lock().unwrap().is_empty() && !life.granted;
         let (step, phase) = match life.replayed {
+            _ if waits => (0, TrainerPhase::Waiting),
             Some(replayed) if replayed < published => {
                 life.replayed = Some(replayed + 1);
                 (replayed, TrainerPhase::Starting)
@@ -66,6 +71,18 @@ impl Trainer {
         }
     }
 
+    /// Remembers that it uses the devices now, if an engine does too.
+    fn uses_devices(&self, what: &str) {
+        let engines = self.shares_with.lock().unwrap();
+        let awake = engines.iter().filter(|engine| !*engine.asleep.lock().unwrap()).count();
+        if awake > 0 {
+            self.together
+                .lock()
+                .unwrap()
+                .push(format!("{what} beside {awake} engines"));
+        }
+    }
+
     fn away(&self) -> bool {
         let mut away = self.away_for.lock().unwrap();
         let is_away = *away > 0;
@@ -77,6 +94,7 @@ impl Trainer {
 pub(super) fn router(trainer: Arc<Trainer>) -> Router {
     Router::new()
         .route("/v1/state", get(trainer_state))
+        .route("/v1/devices", put(grant))
         .route("/v1/steps/{k}", put(put_step).get(get_step))
         .with_state(trainer)
 }
@@ -86,6 +104,19 @@ async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
         true => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         false => Json(trainer.state().await).into_response(),
     }
+}
+
+async fn grant(State(trainer): State<Arc<Trainer>>, Json(grant): Json<DeviceGrant>) -> Response {
+    if trainer.away() {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let mut life = trainer.life.lock().await;
+    if grant.attempt != 1 + life.ended {
+        return StatusCode::CONFLICT.into_response();
+    }
+    trainer.uses_devices("the grant");
+    life.granted = true;
+    StatusCode::ACCEPTED.into_response()
 }
 
 async fn put_step(
@@ -100,9 +131,10 @@ async fn put_step(
     tokio::spawn(async move {
         let _one_at_a_time = trainer.orders.lock().await;
         let state = trainer.state().await;
-        if state.step + 1 != k {
+        if state.phase == TrainerPhase::Waiting || state.step + 1 != k {
             return (StatusCode::CONFLICT, Json(state)).into_response();
         }
+        trainer.uses_devices(&format!("the beginning of step {k}"));
         let ended = trainer.life.lock().await.ended;
         let awaited = trainer.waits_for.lock().unwrap().get(&k).cloned();
         while let Some(path) = &awaited
@@ -120,6 +152,7 @@ async fn put_step(
             return StatusCode::SERVICE_UNAVAILABLE.into_response();
         }
         life.replayed = None;
+        trainer.uses_devices(&format!("the end of step {k}"));
         trainer.steps_run.lock().unwrap().push(k);
         trainer.kept.lock().unwrap().push(request.checkpoint);
         trainer.publish(k).await;

@@ -30,7 +30,9 @@ use grpo_driver::agent::bash::Prompts;
 use grpo_driver::agent::commands::CommandSurroundings;
 use grpo_driver::agent::history::HistoryRule;
 use grpo_driver::agent::limits::AgentLimits;
-use grpo_driver::config::{AgentSettings, Checkpoint, Evaluation, Patience, Reward, Sampling, Settings, Training};
+use grpo_driver::config::{
+    AgentSettings, Checkpoint, ColocatedEngines, Evaluation, Patience, Reward, Sampling, Settings, Training,
+};
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
 use grpo_driver::live;
@@ -48,8 +50,8 @@ use grpo_hub::HubSettings;
 use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    CheckpointOrder, EpisodeMeta, Journal, RewardRule, RunState, RunStore, StepPhase, StepRequest, StepState,
-    TrainerPhase, TrainerState, WeightsManifest, Writer, paths,
+    CheckpointOrder, DeviceGrant, EpisodeMeta, Journal, RewardRule, RunState, RunStore, StepPhase, StepRequest,
+    StepState, TrainerPhase, TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
 use grpo_verify::grader::GraderCommand;
@@ -126,6 +128,12 @@ pub struct Engine {
     tokenizer: Tokenizer,
     /// Its agent takes orders but never completes them.
     pub stuck: Mutex<bool>,
+    /// It has left its devices.
+    pub asleep: Mutex<bool>,
+    /// Its agent takes no order to sleep.
+    pub sleepless: Mutex<bool>,
+    /// How often it fell asleep.
+    pub sleeps: AtomicU32,
     /// Acts as an engine of the mixture in [`experts`] that reports them.
     pub reports_experts: Mutex<bool>,
     /// The first position of the requested experts, answer by answer.
@@ -164,6 +172,10 @@ pub struct Trainer {
     pub away_for: Mutex<u32>,
     /// The path that must be in the store before a step is done.
     pub waits_for: Mutex<HashMap<u32, String>>,
+    /// The engines with which it shares its devices.
+    pub shares_with: Mutex<Vec<Arc<Engine>>>,
+    /// When it was given the devices, or told to step, while an engine had them.
+    pub together: Mutex<Vec<String>>,
     life: tokio::sync::Mutex<fake_trainer::Life>,
 }
 
@@ -261,6 +273,8 @@ impl World {
             phase: Mutex::new(TrainerPhase::Idle),
             away_for: Mutex::new(0),
             waits_for: Mutex::default(),
+            shares_with: Mutex::default(),
+            together: Mutex::default(),
             life: Default::default(),
         });
         trainer.publish(0).await;
@@ -348,6 +362,7 @@ impl World {
             on_sync: grpo_crds::grpo_run::OnSync::Drain,
             dynamic: None,
             frozen_sampler: false,
+            colocated: None,
             reward: Reward {
                 rule: RewardRule {
                     resolved: 1.0,
@@ -408,6 +423,15 @@ impl World {
 
     pub async fn go(&self, settings: Settings, attempt: u32) -> Result<(), DriverError> {
         self.start(settings, attempt).await?.go().await
+    }
+
+    /// Settings of a run whose trainer and engine share their devices.
+    pub fn colocated(&self) -> Settings {
+        self.trainer.shares_with.lock().unwrap().push(self.engine.clone());
+        Settings {
+            colocated: Some(ColocatedEngines { replicas: 1 }),
+            ..self.settings()
+        }
     }
 
     /// The run's folder in the mounted store.
@@ -499,6 +523,9 @@ impl Engine {
             policy: Mutex::new(Box::new(half_right)),
             tokenizer: Tokenizer::from_file(model().join("tokenizer.json")).unwrap(),
             stuck: Mutex::new(false),
+            asleep: Mutex::default(),
+            sleepless: Mutex::default(),
+            sleeps: AtomicU32::default(),
             reports_experts: Mutex::new(false),
             experts_asked: Mutex::default(),
             pace: Mutex::default(),

@@ -24,6 +24,7 @@ fn target(version: &str) -> Option<Target> {
         order: None,
         tensors_sha256: None,
         prefetch: None,
+        asleep: None,
     })
 }
 
@@ -127,13 +128,13 @@ async fn a_switch_waits_until_every_replica_has_the_weights_on_disk() {
 fn a_replica_is_told_again_after_a_while_and_another_process_at_once() {
     let replica = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut told = Told::default();
-    assert!(told.is_due(replica, "one a-v1".into()));
-    assert!(!told.is_due(replica, "one a-v1".into()));
-    assert!(told.is_due(replica, "two a-v1".into()));
-    if let Some((_, at)) = told.0.get_mut(&replica) {
+    assert!(told.is_due(replica, OrderKind::Weights, "one a-v1".into()));
+    assert!(!told.is_due(replica, OrderKind::Weights, "one a-v1".into()));
+    assert!(told.is_due(replica, OrderKind::Weights, "two a-v1".into()));
+    if let Some((_, at)) = told.0.get_mut(&(replica, OrderKind::Weights)) {
         *at -= ORDER_EVERY;
     }
-    assert!(told.is_due(replica, "two a-v1".into()));
+    assert!(told.is_due(replica, OrderKind::Weights, "two a-v1".into()));
 }
 
 #[test]

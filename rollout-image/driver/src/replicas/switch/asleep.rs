@@ -1,0 +1,106 @@
+//! Engines that leave their devices to the trainer and take them again.
+//!
+//! The trainer may use the devices when *every* replica has said that its engine sleeps: one that is awake, boots or
+//! does not answer may hold their memory. So there is no grace period here, as there is for a switch of weights.
+
+use super::{LOOK_EVERY, OrderKind, SwitchError, Target, Told, View};
+use crate::engine::Engines;
+use grpo_engine_protocol::{AgentState, AgentStatus, SleepOrder};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// Orders a replica to sleep, unless it does. Returns why it does not.
+pub(super) async fn put_to_sleep(
+    engines: &Engines,
+    replica: SocketAddr,
+    status: &AgentStatus,
+    told: &mut Told,
+) -> Option<String> {
+    if status.state == AgentState::Asleep {
+        return None;
+    }
+    let refused = order(engines, replica, status, told, true).await;
+    let why = status
+        .message
+        .as_ref()
+        .map(|why| format!(": {why}"))
+        .unwrap_or_default();
+    Some(refused.unwrap_or_else(|| format!("engine {replica} is {:?} and does not sleep yet{why}", status.state)))
+}
+
+/// Orders a replica that sleeps to wake up. Returns why it does not take the order.
+pub(super) async fn wake(
+    engines: &Engines,
+    replica: SocketAddr,
+    status: &AgentStatus,
+    told: &mut Told,
+) -> Option<String> {
+    order(engines, replica, status, told, false).await
+}
+
+async fn order(
+    engines: &Engines,
+    replica: SocketAddr,
+    status: &AgentStatus,
+    told: &mut Told,
+    asleep: bool,
+) -> Option<String> {
+    if !told.is_due(replica, OrderKind::Sleep, format!("{} {asleep}", status.instance)) {
+        return None;
+    }
+    tracing::info!(%replica, asleep, "telling the engine to sleep or to wake up");
+    let refused = engines.sleep(replica, SleepOrder { asleep }).await.err()?;
+    let what = match asleep {
+        true => "sleep",
+        false => "wake up",
+    };
+    Some(format!("engine {replica} does not take the order to {what}: {refused}"))
+}
+
+/// Waits until all of at least `replicas` engines sleep. `patience`: how long engines may answer without doing so; a
+/// pool without any answer has no time limit, because the operator waits for its pods.
+pub async fn until_asleep(
+    mut view: watch::Receiver<View>,
+    target: &watch::Receiver<Option<Target>>,
+    replicas: usize,
+    patience: Duration,
+) -> Result<(), SwitchError> {
+    let mut answered = Duration::ZERO;
+    loop {
+        let looked = Instant::now();
+        let awake = {
+            let now = view.borrow_and_update();
+            if now.sleeping && now.known >= replicas && now.asleep == now.known && is_of(&now, target) {
+                return Ok(());
+            }
+            if answered >= patience {
+                return Err(SwitchError::Awake {
+                    awake: now.known.max(replicas) - now.asleep,
+                    known: now.known.max(replicas),
+                    patience,
+                    last: now.message.clone().unwrap_or_else(|| "they say no reason".into()),
+                });
+            }
+            now.asleep + now.behind > 0
+        };
+        tokio::select! {
+            changed = view.changed() => changed.map_err(|_| SwitchError::Unseen)?,
+            () = tokio::time::sleep(patience.saturating_sub(answered).min(LOOK_EVERY)) => {}
+        }
+        if awake {
+            answered += looked.elapsed();
+        }
+    }
+}
+
+/// Whether a view is of the current target.
+fn is_of(view: &View, target: &watch::Receiver<Option<Target>>) -> bool {
+    let target = target.borrow();
+    target
+        .as_ref()
+        .is_some_and(|target| target.asleep == Some(true) && target.version == view.version)
+}
+
+#[cfg(test)]
+mod tests;
