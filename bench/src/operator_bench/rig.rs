@@ -216,7 +216,7 @@ pub async fn uids(client: &Client, kinds: &[ApiResource]) -> Result<BTreeMap<Str
 /// The kinds that the operator creates.
 pub fn kinds() -> Vec<ApiResource> {
     use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
-    use k8s_openapi::api::{apps, core, networking, rbac};
+    use k8s_openapi::api::{apps, core, networking, rbac, resource};
     vec![
         ApiResource::erase::<GrpoRun>(&()),
         ApiResource::erase::<InferencePool>(&()),
@@ -231,6 +231,7 @@ pub fn kinds() -> Vec<ApiResource> {
         ApiResource::erase::<networking::v1::NetworkPolicy>(&()),
         ApiResource::erase::<rbac::v1::Role>(&()),
         ApiResource::erase::<rbac::v1::RoleBinding>(&()),
+        ApiResource::erase::<resource::v1::ResourceClaim>(&()),
     ]
 }
 

@@ -4,7 +4,10 @@ use std::sync::{Mutex, PoisonError};
 
 use grpo_operator_core::{desired_object::Owner, names, ownership::is_owned_by};
 use k8s_openapi::{
-    api::core::v1::{NodeSelectorTerm, PersistentVolume},
+    api::{
+        core::v1::{NodeSelectorTerm, PersistentVolume},
+        resource::v1::DeviceClass,
+    },
     apimachinery::pkg::apis::meta::v1::Condition,
 };
 use kube::{
@@ -166,6 +169,16 @@ impl Cluster {
         Ok(affinity
             .map(|required| required.node_selector_terms)
             .unwrap_or_default())
+    }
+
+    /// Whether the cluster has a class of devices. A cluster that does not serve the API has none.
+    pub async fn has_device_class(&self, name: &str) -> Result<bool, Error> {
+        let classes: Api<DeviceClass> = Api::all(self.client.clone());
+        let found = classes.get_metadata_opt(name).await.map_err(|source| Error::Read {
+            what: format!("DeviceClass {name}"),
+            source: Box::new(source),
+        })?;
+        Ok(found.is_some())
     }
 
     /// Writes the operator's part of a status. Fields of other managers stay unchanged.

@@ -16,6 +16,7 @@ mod cluster;
 mod context;
 mod controller;
 mod error;
+mod gpu_claims;
 mod grpo_run;
 mod inference_pool;
 mod lease;
@@ -40,6 +41,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, PersistentVolumeClaim, Service, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
+    resource::v1::ResourceClaim,
 };
 use kube::{Api, Client, runtime::events::Reporter};
 use tokio::{
@@ -264,6 +266,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         RoleBinding,
         Deployment,
         NetworkPolicy,
+        ResourceClaim,
         InferencePool,
         SandboxPool
     );

@@ -5,6 +5,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount},
     networking::v1::NetworkPolicy,
     rbac::v1::{Role, RoleBinding},
+    resource::v1::ResourceClaim,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -92,6 +93,7 @@ pub fn assert_known(object: &Value) {
         "NetworkPolicy" => reread::<NetworkPolicy>(object),
         "PersistentVolumeClaim" => reread::<PersistentVolumeClaim>(object),
         "Pod" => reread::<Pod>(object),
+        "ResourceClaim" => reread::<ResourceClaim>(object),
         "Role" => reread::<Role>(object),
         "RoleBinding" => reread::<RoleBinding>(object),
         "SandboxPool" => reread::<grpo_crds::SandboxPool>(object),

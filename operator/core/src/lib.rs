@@ -12,6 +12,7 @@ pub mod backoff;
 pub mod causes;
 pub mod conditions;
 pub mod desired_object;
+pub mod device_claims;
 pub mod digest;
 pub mod estimate;
 pub mod events;

@@ -10,14 +10,17 @@ pub const LEDGER_SELECTOR: &str = "grpo.dev/role=ledger";
 
 pub use grpo_contracts::access::account;
 pub use grpo_contracts::names::{
-    ATTEMPT, GRADER, GROUP, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, RANK, ROLE, RUN, SANDBOX_CLIENT, SANDBOX_POOL,
-    STORE, role, store_claim,
+    ATTEMPT, GRADER, GROUP, INFERENCE_CLIENT, INFERENCE_POOL, LEASES_PER_SHARD, METRICS, RANK, ROLE, RUN,
+    SANDBOX_CLIENT, SANDBOX_POOL, STORE, role, store_claim,
 };
 
 /// Annotation of a volume claim that outlives its run: uid of the run that keeps it and may take it back.
 pub const RETAINED_BY: &str = "grpo.dev/retained-by";
 /// Annotation of engine pods: the template that they were created from.
 pub const TEMPLATE: &str = "grpo.dev/template";
+
+/// The label of every namespace with its own name, which Kubernetes sets.
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 /// The scheduling gate that keeps pods of a run from being scheduled before the run is admitted.
 pub const GATE: &str = "grpo.dev/admission";
@@ -83,8 +86,23 @@ pub fn engine_pod(pool: &str, key: PodKey) -> String {
     group_pod(pool, &role, key.attempt, key.rank)
 }
 
+/// The ResourceClaim with the GPUs that a trainer pod shares with engines.
+pub fn gpu_claim(run: &str, node: u32) -> String {
+    format!("{run}-gpus-{node}")
+}
+
+/// The request of such a claim with the GPUs of one replica.
+pub fn gpu_request(replica: u32) -> String {
+    format!("{}-{replica}", role::ENGINE)
+}
+
 pub fn engines(pool: &str) -> String {
     format!("{pool}-engines")
+}
+
+/// The service that divides the clients of an InferencePool among the replicas that serve.
+pub fn clients(pool: &str) -> String {
+    format!("{pool}-clients")
 }
 
 pub fn gateway(pool: &str) -> String {

@@ -23,6 +23,7 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
         if is_missed(seen, desired) {
             cluster.distrust(&owner.namespace, desired);
         }
+        cluster.expect_gpu_claims(owner, desired);
         cluster.apply(&owner.namespace, desired).await?;
     }
     match &decision.admission {
@@ -51,6 +52,9 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     }
     if decision.delete_pools {
         delete_own_pools(seen, context).await?;
+    }
+    if decision.delete_gpu_claims {
+        cluster.delete_gpu_claims(owner).await?;
     }
     if decision.delete_run {
         cluster

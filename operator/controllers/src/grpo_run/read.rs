@@ -155,6 +155,10 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
                 let values = found.and_then(|found| found.data).unwrap_or_default();
                 reference.key.as_ref().is_none_or(|key| values.contains_key(key))
             }
+            // An operator of one namespace may read no object of the whole cluster.
+            ReferenceKind::DeviceClass => {
+                !context.admission.sees_nodes() || context.cluster.has_device_class(&reference.name).await?
+            }
         };
         if !is_there {
             missing.push(reference);

@@ -4,7 +4,7 @@ use grpo_operator_core::{
     inference_pool::{decide::Decision, observation::InferencePoolObservation},
     names::CLAIM_FIELD_MANAGER,
 };
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use serde_json::json;
 
@@ -14,6 +14,9 @@ pub async fn apply(seen: &InferencePoolObservation, decision: &Decision, context
     let (cluster, owner) = (&context.cluster, &seen.owner);
     for desired in &decision.objects {
         cluster.apply(&owner.namespace, desired).await?;
+    }
+    for service in &decision.delete_services {
+        cluster.keep_deleted::<Service>(owner, service).await?;
     }
     let parent = Parent::inference_pool(owner);
     for pod in &decision.delete {

@@ -87,6 +87,7 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
             activations: trainer.offload.activations,
             ..Offload::default()
         };
+        trainer.colocate = false;
     }
     let found = of(spec);
     let offloaded = of(&kept).state.saturating_sub(found.state);

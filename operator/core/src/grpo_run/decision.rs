@@ -24,6 +24,8 @@ pub struct Decision {
     pub delete_services: Vec<String>,
     /// Delete the pools that were made for the run: it is over, or suspended.
     pub delete_pools: bool,
+    /// Delete the ResourceClaims on GPUs that trainer and engines of the run share, also those of an earlier spec.
+    pub delete_gpu_claims: bool,
     /// Delete the run: its TTL after the end has expired.
     pub delete_run: bool,
     pub claim: ClaimStep,
@@ -43,6 +45,7 @@ impl Decision {
             delete_pods: Vec::new(),
             delete_services: Vec::new(),
             delete_pools: false,
+            delete_gpu_claims: false,
             delete_run: false,
             claim: ClaimStep::Leave,
             admission: AdmissionStep::Forget,

@@ -2,8 +2,10 @@
 
 mod acceptance;
 mod blockers;
+mod colocation;
 pub mod decide;
 pub mod decision;
+mod gpu_claims;
 mod hold;
 mod objects;
 pub mod observation;

@@ -1,5 +1,5 @@
-//! The objects of a run besides its pods: configuration, volume, services, the driver's rights, and the pools described
-//! in the run.
+//! The objects of a run besides its pods: configuration, volume, services, the driver's rights, claims on shared GPUs,
+//! and the pools described in the run.
 
 use grpo_contracts::RunConfig;
 use grpo_crds::{
@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use kube::Resource;
 use serde_json::json;
 
-use super::observation::RunObservation;
+use super::{colocation::colocated, gpu_claims::gpu_claims, observation::RunObservation};
 use crate::{
     admission::Gate,
     desired_object::{DesiredObject, Owner},
@@ -38,6 +38,7 @@ pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32)
         objects.push(callers_reach_the_trainer(owner));
         objects.extend(trainer_services(owner, trainer_attempt));
     }
+    objects.extend(gpu_claims(run, owner));
     objects.extend(pools(run, owner));
     objects
 }
@@ -230,6 +231,7 @@ fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
         if run.spec.algorithm.router_replay == Some(true) {
             spec = spec.reporting_experts();
         }
+        spec.colocated = colocated(&run.spec, &owner.name);
         spec.pod_template = of_run(&run.spec, spec.pod_template.take());
         let pool = owner.object::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
         Gate::of_run(run).mark_pool(pool)

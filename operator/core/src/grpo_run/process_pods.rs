@@ -14,11 +14,13 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
+    colocation::SharedGpus,
     objects::MASTER_PORT,
     observation::{RunObservation, StoreVolume},
 };
 use crate::{
     desired_object::{DesiredObject, Owner},
+    device_claims::give_gpus,
     digest::digest,
     model_download::{self, CACHE_VOLUME, Fetch, Pin, cache_volume, endpoint},
     names::{self, account, labels, role},
@@ -132,6 +134,7 @@ pub fn trainer(
     own.extend(network(trainer));
     own.extend(rdma(trainer).map(|_| (grpo_contracts::names::RDMA_VARIABLE, "1".to_owned())));
     let deadline = trainer.deadlines.start().as_secs() + START_MARGIN;
+    let shared = SharedGpus::of(&seen.run.spec).is_some();
     let mut container = json!({
         "name": "trainer",
         "image": trainer.image.as_ref().unwrap_or(own_image(trainer, settings)),
@@ -149,13 +152,16 @@ pub fn trainer(
             "timeoutSeconds": 5,
             "failureThreshold": deadline.div_ceil(START_PERIOD),
         },
-        "resources": resources(trainer.resources.as_ref(), trainer.gpus_per_node),
+        "resources": resources(trainer.resources.as_ref(), if shared { 0 } else { trainer.gpus_per_node }),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     });
     give_rdma(&mut container, trainer);
     spec["containers"] = json!([container]);
+    if shared {
+        give_gpus(&mut spec, &names::gpu_claim(&seen.owner.name, node), None);
+    }
     let mut pod = group_pod(seen, role::TRAINER, attempt, node, spec);
     lay_over(&mut pod.object, trainer.pod_template.as_ref());
     add_pull_secrets(&mut pod.object["spec"], settings);

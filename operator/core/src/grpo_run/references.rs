@@ -1,9 +1,12 @@
-//! Secrets and ConfigMaps that a run's pods mount because the spec names them. A pod with a missing one would wait on
-//! its node, with the capacity of the whole run.
+//! Objects that a run's pods need because of the spec: Secrets and ConfigMaps that they mount, and the class of devices
+//! that they share. A pod with a missing one would wait, with the capacity of the whole run.
 
 use grpo_crds::common::{ConfigMapKeyRef, SecretKeyRef};
 use grpo_crds::grpo_run::{Dataset, GrpoRunSpec, PromptOverrides, Select};
 use grpo_crds::sources::ObjectStoreSource;
+
+use super::colocation::SharedGpus;
+use crate::device_claims::GPU_CLASS;
 
 /// An object that the spec refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum ReferenceKind {
     Secret,
     /// It must have the key.
     ConfigMap,
+    /// Of the whole cluster.
+    DeviceClass,
 }
 
 /// All references of a run, in the order of the spec.
@@ -54,6 +59,12 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
             of_dataset("finetune.validation.dataset", &validation.dataset, &mut found);
         }
     }
+    found.extend(SharedGpus::of(spec).map(|_| Reference {
+        kind: ReferenceKind::DeviceClass,
+        name: GPU_CLASS.to_owned(),
+        key: None,
+        path: "trainer.colocate".to_owned(),
+    }));
     found.extend(credentials("store", spec.store.object_store.as_ref()));
     found
 }
@@ -114,6 +125,11 @@ impl Reference {
     /// Says what is missing, and what to do.
     pub fn message(&self, namespace: &str) -> String {
         let Self { kind, name, key, path } = self;
+        if *kind == ReferenceKind::DeviceClass {
+            return format!(
+                "{path} shares GPUs by dynamic resource allocation, and the cluster has no DeviceClass {name}; install NVIDIA's DRA driver, or leave {path} out: the device plugin cannot give one GPU to two pods"
+            );
+        }
         let key = (key.as_ref()).map_or_else(String::new, |key| format!(" with the key {key}"));
         format!("{path}: there is no {kind:?} {name}{key} in namespace {namespace}; create it")
     }

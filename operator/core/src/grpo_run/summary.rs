@@ -9,7 +9,7 @@ use grpo_crds::{
 };
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::observation::RunObservation;
+use super::{colocation::SharedGpus, observation::RunObservation};
 use crate::{names::role, pods::PodFacts};
 
 /// The objective in one line, with the effect of defaults. `None` for a run that does not train.
@@ -200,17 +200,22 @@ pub fn plan(seen: &RunObservation, at_rest: bool) -> Vec<PlannedPods> {
 
 fn planned(seen: &RunObservation) -> Vec<PlannedPods> {
     let spec = &seen.run.spec;
+    let shared = SharedGpus::of(spec).is_some();
     let mut plan = vec![PlannedPods {
         role: role::DRIVER.to_owned(),
         pods: "1".to_owned(),
-        each: each(spec.driver.as_ref().and_then(|driver| driver.resources.as_ref()), 0),
+        each: each(
+            spec.driver.as_ref().and_then(|driver| driver.resources.as_ref()),
+            0,
+            false,
+        ),
         running: Some(running(&seen.driver_pods)),
     }];
     if let Some(trainer) = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer()) {
         plan.push(PlannedPods {
             role: role::TRAINER.to_owned(),
             pods: trainer.nodes.to_string(),
-            each: each(trainer.resources.as_ref(), trainer.gpus_per_node),
+            each: each(trainer.resources.as_ref(), trainer.gpus_per_node, shared),
             running: Some(running(&seen.trainer_pods)),
         });
     }
@@ -220,7 +225,7 @@ fn planned(seen: &RunObservation) -> Vec<PlannedPods> {
         plan.push(PlannedPods {
             role: role::ENGINE.to_owned(),
             pods: (pool.replicas * nodes).to_string(),
-            each: each(pool.resources.as_ref(), pool.engine.gpus_per_node()),
+            each: each(pool.resources.as_ref(), pool.engine.gpus_per_node(), shared),
             running: Some(ready.map_or(0, |status| status.ready_replicas * nodes)),
         });
     }
@@ -228,7 +233,7 @@ fn planned(seen: &RunObservation) -> Vec<PlannedPods> {
         plan.push(PlannedPods {
             role: role::SANDBOX.to_owned(),
             pods: format!("0-{}", pool.max),
-            each: each(Some(&pool.bounded_resources()), 0),
+            each: each(Some(&pool.bounded_resources()), 0, false),
             running: None,
         });
     }
@@ -240,13 +245,14 @@ fn running(pods: &[PodFacts]) -> u32 {
     u32::try_from(running).unwrap_or(u32::MAX)
 }
 
-/// `8 GPUs, cpu 96, memory 1200Gi`
-fn each(resources: Option<&ResourceRequirements>, gpus: u32) -> Option<String> {
+/// `8 GPUs, cpu 96, memory 1200Gi`, or `8 shared GPUs` where trainer and engines take turns.
+fn each(resources: Option<&ResourceRequirements>, gpus: u32, shared: bool) -> Option<String> {
     let mut parts = Vec::new();
+    let how = if shared { "shared " } else { "" };
     match gpus {
         0 => {}
-        1 => parts.push("1 GPU".to_owned()),
-        n => parts.push(format!("{n} GPUs")),
+        1 => parts.push(format!("1 {how}GPU")),
+        n => parts.push(format!("{n} {how}GPUs")),
     }
     let requests = resources.and_then(|resources| resources.requests.as_ref().or(resources.limits.as_ref()));
     for (name, quantity) in requests.into_iter().flatten() {

@@ -151,6 +151,7 @@ pub fn over(
         // Finished pods stay for their logs.
         delete_pods: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
+        delete_gpu_claims: had_gpu_claims(seen),
         delete_run: left.is_some_and(|left| left.is_zero()),
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
@@ -206,12 +207,19 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
             .map(|pod| pod.name.clone())
             .collect(),
         delete_pools: true,
+        delete_gpu_claims: had_gpu_claims(seen),
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
         events,
         objects: kept_store(seen).into_iter().collect(),
         ..Decision::nothing(status(seen, Phase::Suspended, message, attempts, conditions))
     }
+}
+
+/// Only mode Train shares GPUs, and a run's mode never changes. The rest of the spec may have changed since the claims
+/// were made.
+fn had_gpu_claims(seen: &RunObservation) -> bool {
+    seen.run.spec.mode == Mode::Train
 }
 
 /// The volume claim of a run that has begun: `store.retain` may change while the run is suspended, and decides whether

@@ -1,4 +1,5 @@
 mod agent_image;
+mod colocation;
 mod lifecycle;
 mod references;
 mod screens;

@@ -4,16 +4,17 @@ use std::{collections::BTreeSet, time::Duration};
 
 use grpo_contracts::reason::Reason;
 use grpo_crds::{AttemptStatus, InferencePoolStatus, inference_pool::Claim};
-use grpo_engine_protocol::BASE_VERSION;
+use grpo_engine_protocol::{AgentState, BASE_VERSION};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::events::Event;
 
 use super::{
-    flags,
+    clients, flags,
     labels::selector,
     objects::{objects, url},
     observation::InferencePoolObservation,
     replica_pods::member,
+    shared_gpus,
     template::{template, with_template},
 };
 use crate::{
@@ -34,11 +35,15 @@ pub const PROBED: &str = "Probed";
 /// How often agents are asked while their state may change without a change of a pod.
 const LOOK: Duration = Duration::from_secs(10);
 
+const ASLEEP: &str = "engines sleep while the trainer has their devices";
+
 /// All changes to make.
 pub struct Decision {
     pub objects: Vec<DesiredObject>,
     pub create: Vec<(DesiredObject, PodFacts)>,
     pub delete: Vec<String>,
+    /// Names of Services that an earlier spec needed and this one does not.
+    pub delete_services: Vec<String>,
     pub release_claim: bool,
     /// The operator's part of the status; the claim belongs to the run.
     pub status: InferencePoolStatus,
@@ -80,6 +85,10 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
         objects: if deleted { Vec::new() } else { objects(seen) },
         create,
         delete: update.delete,
+        delete_services: match deleted {
+            true => Vec::new(),
+            false => clients::unused_services(seen),
+        },
         release_claim: seen.claim_is_void,
         status,
         events,
@@ -87,16 +96,21 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     }
 }
 
-/// The replicas as pod groups: each serves without end, and is created again after every failure.
+/// The replicas as pod groups: each serves without end, and is created again after every failure. GPUs that belong to a
+/// trainer too are enough for no surge: a replica ends before its successor has them.
 fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
     let spec = &seen.pool.spec;
+    let (max_surge, max_unavailable) = match shared_gpus::are_shared(spec) {
+        true => (0, spec.update.max_unavailable.max(1)),
+        false => (spec.update.max_surge, spec.update.max_unavailable),
+    };
     PodGroups {
-        groups: spec.replicas,
+        groups: shared_gpus::replicas(spec),
         size: spec.engine.nodes(),
         update: UpdatePolicy::Rolling {
             template: template.to_owned(),
-            max_surge: spec.update.max_surge,
-            max_unavailable: spec.update.max_unavailable,
+            max_surge,
+            max_unavailable,
         },
         limit: None,
         fault_code: None,
@@ -129,8 +143,9 @@ fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -
         .status
         .as_ref()
         .is_some_and(|status| status.claimed_by.is_some());
-    let unsettled = status.ready_replicas > 0 && status.updated_replicas < spec.replicas;
-    let runs = !seen.pods.is_empty() && spec.replicas > 0;
+    let wanted = shared_gpus::replicas(spec);
+    let unsettled = status.ready_replicas > 0 && status.updated_replicas < wanted;
+    let runs = !seen.pods.is_empty() && wanted > 0;
     runs && (claimed || unsettled || spec.engine.external.is_some())
 }
 
@@ -157,7 +172,7 @@ fn status(
 ) -> (InferencePoolStatus, Vec<Event>) {
     let spec = &seen.pool.spec;
     let previous = seen.pool.status.clone().unwrap_or_default();
-    let wanted = spec.replicas;
+    let wanted = shared_gpus::replicas(spec);
     let (exist, ready) = counts(&seen.pods, spec.engine.nodes());
     let (weights, updated) = weights(seen);
     let ready_now = readiness(seen, update, refusal, ready);
@@ -220,6 +235,7 @@ fn status(
         updated: Some(format!("{updated}/{wanted}")),
         weights,
         url: Some(url(seen)),
+        clients_url: clients::url(seen),
         replicas: exist,
         ready_replicas: ready,
         updated_replicas: updated,
@@ -237,7 +253,7 @@ fn readiness(
     refusal: Option<&str>,
     ready: u32,
 ) -> (ConditionStatus, Reason, String) {
-    let wanted = seen.pool.spec.replicas;
+    let wanted = shared_gpus::replicas(&seen.pool.spec);
     if let Some(refusal) = refusal {
         return (ConditionStatus::False, Reason::NotAccepted, refusal.to_owned());
     }
@@ -246,7 +262,8 @@ fn readiness(
             0 => String::new(),
             n => format!("; {n} of an earlier spec are being replaced"),
         };
-        let serve = format!("{ready} of {wanted} replicas serve{outdated}");
+        let shortage = shared_gpus::shortage(&seen.pool.spec).map_or_else(String::new, |why| format!("; {why}"));
+        let serve = format!("{ready} of {wanted} replicas serve{outdated}{shortage}");
         return (ConditionStatus::True, Reason::AllReplicasServe, serve);
     }
     if let Some(wait) = &seen.quota {
@@ -268,7 +285,8 @@ fn readiness(
             update.status.consecutive_failures + update.status.disruptions
         )
     });
-    let why = problem.or_else(agents).or(pause);
+    let asleep = is_asleep(seen).then(|| ASLEEP.to_owned());
+    let why = problem.or(asleep).or_else(agents).or(pause);
     let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
     (
         ConditionStatus::False,
@@ -310,12 +328,18 @@ fn weights_of(seen: &InferencePoolObservation) -> Option<Claim> {
     previous.weights_of.clone().filter(|_| !(known && all_base))
 }
 
+/// Whether engines have given the memory of their devices back for the trainer's turn.
+fn is_asleep(seen: &InferencePoolObservation) -> bool {
+    seen.agents.values().any(|agent| agent.state == AgentState::Asleep)
+}
+
 fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {
     let behind = seen
         .agents
         .iter()
         .find(|(_, agent)| agent.wanted.is_some() && agent.wanted != agent.serving);
     let why = match behind {
+        _ if is_asleep(seen) => format!("; {ASLEEP}"),
         Some((pod, agent)) => format!(
             "; pod {pod} is to serve {}: {}",
             agent.wanted.as_deref().unwrap_or_default(),
@@ -325,7 +349,7 @@ fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {
     };
     format!(
         "{updated} of {} replicas serve the ordered weights{why}",
-        seen.pool.spec.replicas
+        shared_gpus::replicas(&seen.pool.spec)
     )
 }
 

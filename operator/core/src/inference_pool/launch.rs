@@ -29,6 +29,8 @@ pub struct Launch<'a> {
     pub lora: Option<&'a LoraLimits>,
     /// Whether the engine reports the experts of tokens.
     pub routed_experts: bool,
+    /// Whether the engine takes turns with a trainer: then it can give its memory back and take it again.
+    pub sleeps: bool,
     /// The pod's index within the replica.
     pub node: u32,
     pub nodes: u32,
@@ -42,6 +44,7 @@ impl<'a> Launch<'a> {
             model: spec.model.directory(),
             lora: spec.lora.as_ref(),
             routed_experts: spec.routed_experts == Some(true),
+            sleeps: spec.colocated.is_some(),
             node,
             nodes: spec.engine.nodes(),
             leader,

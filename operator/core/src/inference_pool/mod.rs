@@ -3,6 +3,7 @@
 //! [`crate::pod_group`] decides which replicas to create and delete; [`replica_pods`] builds their pods, with the
 //! command lines of [`vllm`] and [`sglang`].
 
+mod clients;
 pub mod decide;
 mod disk;
 mod flags;
@@ -12,6 +13,7 @@ mod objects;
 pub mod observation;
 mod replica_pods;
 mod sglang;
+mod shared_gpus;
 mod template;
 mod vllm;
 

@@ -9,6 +9,7 @@ use k8s_openapi::api::{
 use serde_json::json;
 
 use super::{
+    clients,
     labels::{members, pool_labels, selector},
     observation::InferencePoolObservation,
 };
@@ -19,7 +20,9 @@ use crate::{
 };
 
 pub fn objects(seen: &InferencePoolObservation) -> Vec<DesiredObject> {
-    vec![account(seen), service(seen), policy(seen)]
+    let mut objects = vec![account(seen), service(seen), policy(seen)];
+    objects.extend(clients::service(seen));
+    objects
 }
 
 /// An account without rights: agents ask the API server only for the cluster's public keys, which every account may
@@ -32,7 +35,7 @@ fn account(seen: &InferencePoolObservation) -> DesiredObject {
     )
 }
 
-/// The URL of the replicas' agents, for people and for clients in the cluster.
+/// The URL of the replicas' agents inside the cluster.
 pub fn url(seen: &InferencePoolObservation) -> String {
     format!(
         "http://{}.{}.svc:{}",
@@ -58,8 +61,8 @@ fn service(seen: &InferencePoolObservation) -> DesiredObject {
 }
 
 /// Allows drivers, the operator and metrics collectors to reach agents; in a pool without a run, also the agents of
-/// other pools. The pods of a pool reach each other, since a replica may have several. All others are denied, sandboxes
-/// too.
+/// other pools. The pods of a pool reach each other, since a replica may have several. Pods of clients are allowed too.
+/// All others are denied, sandboxes too.
 fn policy(seen: &InferencePoolObservation) -> DesiredObject {
     let port = json!([{"protocol": "TCP", "port": RunConfig::AGENT_PORT}]);
     let callers = match &seen.run {
@@ -68,6 +71,15 @@ fn policy(seen: &InferencePoolObservation) -> DesiredObject {
             {"key": names::ROLE, "operator": "In", "values": [role::DRIVER, role::ENGINE]},
         ]}),
     };
+    let mut from = vec![
+        json!({"podSelector": callers}),
+        json!({
+            "namespaceSelector": {},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": names::OPERATOR}},
+        }),
+        from_metrics(),
+    ];
+    from.extend(clients::peer(seen));
     seen.owner.object::<NetworkPolicy>(
         names::engines(&seen.owner.name),
         &pool_labels(seen),
@@ -76,17 +88,7 @@ fn policy(seen: &InferencePoolObservation) -> DesiredObject {
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"from": [{"podSelector": {"matchLabels": members(seen)}}]},
-                {
-                    "from": [
-                        {"podSelector": callers},
-                        {
-                            "namespaceSelector": {},
-                            "podSelector": {"matchLabels": {"app.kubernetes.io/name": names::OPERATOR}},
-                        },
-                        from_metrics(),
-                    ],
-                    "ports": port,
-                },
+                {"from": from, "ports": port},
             ],
         }}),
     )

@@ -21,11 +21,11 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{
-    disk,
+    clients, disk,
     labels::pool_labels,
     launch::{AGENT, ENGINE, ENGINE_PORT, Launch, WEIGHTS_VOLUME},
     observation::InferencePoolObservation,
-    sglang, vllm,
+    sglang, shared_gpus, vllm,
 };
 use crate::{
     admission::Gate,
@@ -127,6 +127,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
         spec["initContainers"] = json!(first);
     }
     disk::request(&mut spec);
+    shared_gpus::give(&seen.pool.spec, key.group, &mut spec);
     let mut labels = pool_labels(seen);
     for (label, number) in [
         (names::GROUP, key.group),
@@ -204,8 +205,8 @@ fn agent_access() -> ((Value, Value), (Value, Value)) {
     (tokens(&[Service::Driver, Service::EngineAgent]), api_server_access())
 }
 
-/// Accounts that may call the agents, besides the operator's. A pool made for a run serves that run; any other pool
-/// serves the runs of its namespace and the agents of other pools.
+/// Accounts that may call the agents without limits, besides the operator's. A pool made for a run serves that run; any
+/// other pool serves the runs of its namespace and the agents of other pools.
 fn callers(seen: &InferencePoolObservation) -> Vec<String> {
     match &seen.run {
         Some(run) => vec![account::driver(run)],
@@ -229,6 +230,7 @@ fn agent(
         let own = account::engines(&seen.owner.name);
         args.extend(["--allow-chunks".to_owned(), format!("{}/{own}", seen.owner.namespace)]);
     }
+    args.extend(clients::flags(seen));
     if let Some(operator) = &settings.account {
         args.extend(["--allow".to_owned(), operator.clone()]);
     }
@@ -378,7 +380,7 @@ fn served_engine(
         "command": command,
         "args": args,
         "env": environment(settings, attempt, &own, &spec.env),
-        "resources": resources(spec.resources.as_ref(), spec.engine.gpus_per_node()),
+        "resources": resources(spec.resources.as_ref(), own_gpus(spec)),
         "securityContext": container_security(),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
@@ -408,6 +410,14 @@ fn served_engine(
         }}});
     }
     (container, volumes)
+}
+
+/// GPUs that the container asks for by itself.
+fn own_gpus(spec: &InferencePoolSpec) -> u32 {
+    match shared_gpus::are_shared(spec) {
+        true => 0,
+        false => spec.engine.gpus_per_node(),
+    }
 }
 
 type CommandLine = (String, Value, Vec<String>, Vec<(&'static str, String)>);

@@ -17,6 +17,8 @@
 //!   settings from adapters at the start
 //! - `--max-loras-per-batch`, `--max-loaded-loras`: one more than adapters: requests for the model itself count as one
 //! - `--enable-return-routed-experts`: the pool's `routedExperts`; requests ask for experts explicitly
+//! - `--enable-memory-saver --enable-weights-cpu-backup`: the pool's `colocated`; the engine can give its GPU memory
+//!   back, and keeps a copy of its weights in the pod's memory meanwhile
 //! - `--nnodes --node-rank --dist-init-addr`: several pods: each starts the same command
 //!
 //! Logprobs are after temperature, SGLang's default; `SGLANG_RETURN_ORIGINAL_LOGPROB` would change that and is set to
@@ -82,6 +84,11 @@ pub fn arguments(engine: &SglangEngine, launch: &Launch<'_>) -> Vec<String> {
     }
     if launch.routed_experts {
         arguments.flag("--enable-return-routed-experts");
+    }
+    if launch.sleeps {
+        arguments
+            .flag("--enable-memory-saver")
+            .flag("--enable-weights-cpu-backup");
     }
     arguments.extend(&engine.extra_args).done()
 }

@@ -1,4 +1,6 @@
 mod caches;
+mod clients;
+mod colocation;
 mod golden;
 
 use std::time::Duration;

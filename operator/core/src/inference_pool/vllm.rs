@@ -22,6 +22,7 @@
 //! - `--enable-lora --max-loras --max-cpu-loras --max-lora-rank`: room for the adapter that serves and the next; the
 //!   rank is one that vLLM accepts
 //! - `--enable-return-routed-experts`: the pool's `routedExperts`; vLLM refuses it for a dense model
+//! - `--enable-sleep-mode`: the pool's `colocated`; the engine can give its GPU memory back, and take it again
 //! - `--distributed-executor-backend mp --nnodes --node-rank --master-addr --master-port`, `--headless`: several pods,
 //!   without Ray: each starts the same command, all but the first without a server
 //!
@@ -101,6 +102,9 @@ pub fn arguments(engine: &VllmEngine, launch: &Launch<'_>) -> Vec<String> {
     }
     if launch.routed_experts {
         arguments.flag("--enable-return-routed-experts");
+    }
+    if launch.sleeps {
+        arguments.flag("--enable-sleep-mode");
     }
     arguments.extend(&engine.extra_args).done()
 }

@@ -21,6 +21,9 @@ pub struct ContainerPlan {
     command: Vec<String>,
     env: BTreeMap<String, String>,
     resources: BTreeMap<String, String>,
+    /// Requests of ResourceClaims, by the claim's name within the pod.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    devices: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ports: Vec<String>,
     mounts: BTreeMap<String, String>,
@@ -50,6 +53,7 @@ impl ContainerPlan {
             command: lines(words.map(String::as_str)),
             env: container.env.iter().flatten().map(variable).collect(),
             resources: resources(container.resources.as_ref()),
+            devices: devices(container.resources.as_ref()),
             ports: ports
                 .map(|port| format!("{} {}", port.name.as_deref().unwrap_or("unnamed"), port.container_port))
                 .collect(),
@@ -136,6 +140,14 @@ pub fn resources(given: Option<&ResourceRequirements>) -> BTreeMap<String, Strin
         .keys()
         .chain(limits.keys())
         .map(|name| (name.clone(), words(name)))
+        .collect()
+}
+
+fn devices(given: Option<&ResourceRequirements>) -> BTreeMap<String, String> {
+    let claims = given.and_then(|given| given.claims.as_ref()).into_iter().flatten();
+    let request = |request: &Option<String>| request.clone().unwrap_or_else(|| "all requests".to_owned());
+    claims
+        .map(|claim| (claim.name.clone(), request(&claim.request)))
         .collect()
 }
 

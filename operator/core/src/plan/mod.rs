@@ -6,7 +6,7 @@
 //! server adds (addresses, defaults, its own tokens and tolerations), and has names instead of uids and the namespace.
 //!
 //! ```text
-//! objects ─► normal (uids, namespace) ─► sections: summary, runs, pods, services, policies, rights, files
+//! objects ─► normal (uids, namespace) ─► sections: summary, runs, pods, services, policies, rights, files, GPUs
 //! ```
 
 mod container;
@@ -28,9 +28,10 @@ pub use self::source::Unreadable;
 /// with no other meaning in them.
 pub fn plan(example: &str, namespace: &str, objects: &[Value]) -> Result<String, Unreadable> {
     let objects = Objects::normal(namespace, objects)?;
-    let pods = pods::pods(&objects)?;
+    let gpus = objects::claimed_gpus(&objects)?;
+    let pods = pods::pods(&objects, &gpus)?;
     let mut page = Page::new(example);
-    page.section("summary", &summary::summary(&objects, &pods)?)?;
+    page.section("summary", &summary::summary(&objects, &pods, &gpus)?)?;
     page.section("not-executed", &runs::not_executed(&objects)?)?;
     page.begin("objects");
     page.section("runs", &runs::runs(&objects)?)?;
@@ -40,6 +41,9 @@ pub fn plan(example: &str, namespace: &str, objects: &[Value]) -> Result<String,
     page.section("policies", &objects::policies(&objects)?)?;
     page.section("rights", &objects::rights(&objects)?)?;
     page.section("files", &objects::files(&objects)?)?;
+    if !gpus.is_empty() {
+        page.section("shared-gpus", &gpus.in_words())?;
+    }
     page.end("objects");
     Ok(page.text())
 }

@@ -7,6 +7,7 @@ use k8s_openapi::{
         core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service, ServiceAccount},
         networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort},
         rbac::v1::{PolicyRule, Role},
+        resource::v1::ResourceClaim,
     },
     apimachinery::pkg::{
         apis::meta::v1::{LabelSelector, OwnerReference},
@@ -19,6 +20,7 @@ use super::{
     pods::in_words,
     source::{Objects, Unreadable},
 };
+use crate::device_claims::ClaimedGpus;
 
 /// Whether the operator created the object. Objects without owners existed before, such as the API server's own.
 fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {
@@ -175,6 +177,15 @@ fn rule(rule: &PolicyRule) -> String {
         names => names.to_owned(),
     };
     format!("{}{group} {names}: {}", list(&rule.resources), rule.verbs.join(", "))
+}
+
+/// The GPUs that pods share by ResourceClaims.
+pub fn claimed_gpus(objects: &Objects) -> Result<ClaimedGpus, Unreadable> {
+    let claims: Vec<ResourceClaim> = objects.of_kind()?;
+    let made = claims
+        .into_iter()
+        .filter(|claim| is_made(&claim.metadata.owner_references));
+    Ok(ClaimedGpus::of(&made.collect::<Vec<_>>()))
 }
 
 /// The created volume claims, ConfigMaps and Secrets.

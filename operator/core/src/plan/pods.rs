@@ -19,6 +19,7 @@ use super::{
     merge::merged,
     source::{Objects, Unreadable},
 };
+use crate::device_claims::ClaimedGpus;
 
 const ROLE: &str = "grpo.dev/role";
 
@@ -34,6 +35,9 @@ pub struct PodGroup {
     /// GPUs of each pod.
     #[serde(skip_serializing_if = "is_zero")]
     pub gpus: i64,
+    /// GPUs that each pod shares with other pods.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared_gpus: i64,
     pub each: Value,
 }
 
@@ -72,6 +76,9 @@ struct PodPlan {
     away_from: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pull_secrets: Vec<String>,
+    /// ResourceClaims, by their name within the pod.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    resource_claims: BTreeMap<String, String>,
     restart_policy: String,
     grace_seconds: i64,
     /// The user of its processes, the group of its volumes' files, and the seccomp profile.
@@ -79,11 +86,18 @@ struct PodPlan {
     containers: Vec<ContainerPlan>,
 }
 
-pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
+pub fn pods(objects: &Objects, shared: &ClaimedGpus) -> Result<Vec<PodGroup>, Unreadable> {
     let mut groups = Groups::new();
     for pod in objects.of_kind::<Pod>()? {
         let spec = pod.spec.unwrap_or_default();
-        add(&mut groups, &pod.metadata, pod.metadata.labels.as_ref(), &spec, 1);
+        add(
+            &mut groups,
+            shared,
+            &pod.metadata,
+            pod.metadata.labels.as_ref(),
+            &spec,
+            1,
+        );
     }
     for deployment in objects.of_kind::<Deployment>()? {
         let Some(wanted) = deployment.spec else { continue };
@@ -92,6 +106,7 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
         let spec = template.spec.unwrap_or_default();
         add(
             &mut groups,
+            shared,
             &deployment.metadata,
             labels.as_ref(),
             &spec,
@@ -103,7 +118,7 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
         .map(|((of, role), pods)| {
             let each: Vec<Value> = pods
                 .iter()
-                .map(|(_, _, plan)| serde_yaml_ng::to_value(plan))
+                .map(|pod| serde_yaml_ng::to_value(&pod.plan))
                 .collect::<Result<_, _>>()
                 .map_err(|source| Unreadable::Section {
                     section: "pods",
@@ -113,18 +128,28 @@ pub fn pods(objects: &Objects) -> Result<Vec<PodGroup>, Unreadable> {
                 role,
                 of,
                 count: pods.len(),
-                gpus: pods.iter().map(|(_, gpus, _)| *gpus).max().unwrap_or(0),
-                names: pods.into_iter().map(|(name, ..)| name).collect(),
+                gpus: pods.iter().map(|pod| pod.gpus).max().unwrap_or(0),
+                shared_gpus: pods.iter().map(|pod| pod.shared_gpus).max().unwrap_or(0),
+                names: pods.into_iter().map(|pod| pod.name).collect(),
                 each: merged(&each),
             })
         })
         .collect()
 }
 
-type Groups = BTreeMap<(String, String), Vec<(String, i64, PodPlan)>>;
+/// One pod of a group.
+struct OnePod {
+    name: String,
+    gpus: i64,
+    shared_gpus: i64,
+    plan: PodPlan,
+}
+
+type Groups = BTreeMap<(String, String), Vec<OnePod>>;
 
 fn add(
     groups: &mut Groups,
+    shared: &ClaimedGpus,
     metadata: &ObjectMeta,
     labels: Option<&BTreeMap<String, String>>,
     spec: &PodSpec,
@@ -148,10 +173,14 @@ fn add(
     let gpus = spec.containers.iter().map(ContainerPlan::gpus).sum();
     let group = groups.entry(key).or_default();
     for _ in 0..count {
-        let plan = PodPlan::of(&name, spec, label("kueue.x-k8s.io/queue-name"));
-        group.push((name.clone(), gpus, plan));
+        group.push(OnePod {
+            name: name.clone(),
+            gpus,
+            shared_gpus: shared.of_pod(spec),
+            plan: PodPlan::of(&name, spec, label("kueue.x-k8s.io/queue-name")),
+        });
     }
-    group.sort_by_key(|(one, ..)| in_order(one));
+    group.sort_by_key(|pod| in_order(&pod.name));
 }
 
 /// Sort key: names in the order of the numbers at their end.
@@ -229,6 +258,17 @@ impl PodPlan {
                 })
                 .collect(),
             pull_secrets: names(&spec.image_pull_secrets),
+            resource_claims: spec
+                .resource_claims
+                .iter()
+                .flatten()
+                .map(|claim| {
+                    (
+                        claim.name.clone(),
+                        claim.resource_claim_name.clone().unwrap_or_default(),
+                    )
+                })
+                .collect(),
             restart_policy: spec.restart_policy.clone().unwrap_or_else(|| "Always".into()),
             grace_seconds: spec.termination_grace_period_seconds.unwrap_or(30),
             user: user(spec),

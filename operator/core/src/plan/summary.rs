@@ -7,8 +7,9 @@ use super::{
     pods::PodGroup,
     source::{Objects, Unreadable},
 };
+use crate::device_claims::ClaimedGpus;
 
-pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unreadable> {
+pub fn summary(objects: &Objects, pods: &[PodGroup], shared: &ClaimedGpus) -> Result<Vec<String>, Unreadable> {
     let mut lines: Vec<String> = pods.iter().map(line).collect();
     let sandboxes = objects.named::<SandboxPool>("SandboxPool")?;
     for pool in &sandboxes {
@@ -19,7 +20,9 @@ pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unre
         ));
     }
     let count: usize = pods.iter().map(|group| group.count).sum();
-    let gpus: i64 = pods.iter().map(|group| group.gpus * group.count as i64).sum();
+    let own: i64 = pods.iter().map(|group| group.gpus * group.count as i64).sum();
+    // However many pods share a GPU, the cluster needs it once.
+    let gpus = own + shared.total();
     let besides = if sandboxes.is_empty() {
         ""
     } else {
@@ -31,12 +34,13 @@ pub fn summary(objects: &Objects, pods: &[PodGroup]) -> Result<Vec<String>, Unre
 
 fn line(group: &PodGroup) -> String {
     let pods = if group.count == 1 { "pod" } else { "pods" };
-    let gpus = match (group.gpus, group.count) {
+    let how = if group.shared_gpus > 0 { "shared " } else { "" };
+    let gpus = match (group.gpus + group.shared_gpus, group.count) {
         (0, _) => String::new(),
-        (1, 1) => " with 1 GPU".to_owned(),
-        (gpus, 1) => format!(" with {gpus} GPUs"),
-        (1, _) => " with 1 GPU each".to_owned(),
-        (gpus, _) => format!(" with {gpus} GPUs each"),
+        (1, 1) => format!(" with 1 {how}GPU"),
+        (gpus, 1) => format!(" with {gpus} {how}GPUs"),
+        (1, _) => format!(" with 1 {how}GPU each"),
+        (gpus, _) => format!(" with {gpus} {how}GPUs each"),
     };
     format!("{} {} {pods} of {}{gpus}", group.count, group.role, group.of)
 }

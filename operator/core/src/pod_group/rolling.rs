@@ -1,8 +1,9 @@
 //! Rolling update: which groups to create and which to delete, for groups that serve and are replaced a few at a time.
 //!
 //! Outdated and surplus groups are deleted only while at least `groups - max_unavailable` ready ones stay; new ones are
-//! created only up to `groups + max_surge`, counting those that still end, because they still hold their devices. A pod
-//! long past its deletion deadline is on a lost node and holds nothing.
+//! created only up to `groups + max_surge`, counting those that still end, because they still hold their devices.
+//! Without surge a new one does not take the number of one that still ends: a number may stand for devices. A pod long
+//! past its deletion deadline is on a lost node and holds nothing.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -78,7 +79,9 @@ pub(super) fn rolling(
     update.lacks = missing > 0;
     let exist = count(all.iter().filter(|unit| !unit.is_lost(now)).count());
     let capacity = wanted.groups.saturating_add(limits.max_surge).saturating_sub(exist);
-    let taken: BTreeSet<u32> = live.iter().map(|unit| unit.group).collect();
+    let keeps_number = |unit: &&Unit<'_>| limits.max_surge == 0 && !unit.is_lost(now);
+    let kept = all.iter().filter(keeps_number).map(|unit| unit.group);
+    let taken: BTreeSet<u32> = live.iter().map(|unit| unit.group).chain(kept).collect();
     let free = (0..).filter(|group| !taken.contains(group));
     for group in free.take(missing.min(capacity) as usize) {
         // Pods of earlier attempts may still exist under their names.

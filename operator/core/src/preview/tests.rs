@@ -25,10 +25,27 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
 #[test]
 fn a_run_with_an_unimplemented_field_gets_no_pods_of_its_own() {
     let settings = Settings::for_tests();
-    let refused = demo(|spec| spec["trainer"]["colocate"] = json!(true));
+    let refused = demo(|spec| spec["algorithm"]["allowFrozenSampler"] = json!(true));
     let objects = objects(&refused, &surroundings("team", &settings)).unwrap();
     assert!(of_kind(&objects, "Pod").is_empty());
     assert_eq!(objects[0]["status"]["phase"], "Failed");
+}
+
+#[test]
+fn gpus_that_trainer_and_engines_share_are_counted_once() {
+    let settings = Settings::for_tests();
+    let colocated = manifests(include_str!("../../../../docs/examples/2-swe-pdb-8b.yaml"));
+    let objects = objects(&colocated, &surroundings("a-namespace", &settings)).unwrap();
+    assert_eq!(of_kind(&objects, "ResourceClaim").len(), 1);
+    let page = crate::plan::plan("2-swe-pdb-8b", "a-namespace", &objects).unwrap();
+    for line in [
+        "1 trainer pod of GrpoRun swe-pdb-8b with 4 shared GPUs",
+        "2 engine pods of InferencePool swe-pdb-8b with 2 shared GPUs each",
+        "and 4 GPUs, besides the sandboxes",
+        "engine-1: 2 GPUs",
+    ] {
+        assert!(page.contains(line), "{line}:\n{page}");
+    }
 }
 
 #[test]

@@ -38,8 +38,6 @@ const GATEWAY_LIVENESS_DELAY: u32 = 120;
 /// Period of the liveness probe, seconds, and failures in a row before a restart.
 const GATEWAY_LIVENESS_PERIOD: u32 = 10;
 const GATEWAY_LIVENESS_FAILURES: u32 = 6;
-/// The label with the name of each namespace, set by Kubernetes.
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
 pub fn objects(seen: &SandboxPoolObservation, settings: &Settings) -> Vec<DesiredObject> {
     let mut objects = vec![pool_file(seen, settings), key(seen)];
@@ -185,7 +183,7 @@ fn callers_reach_the_gateway(seen: &SandboxPoolObservation) -> DesiredObject {
     ];
     let others: Vec<&str> = other_namespaces(seen).collect();
     if !others.is_empty() {
-        let named = json!({"key": NAMESPACE_NAME, "operator": "In", "values": others});
+        let named = json!({"key": names::NAMESPACE_NAME, "operator": "In", "values": others});
         from.push(json!({
             "namespaceSelector": {"matchExpressions": [named]},
             "podSelector": {"matchLabels": drivers},
@@ -238,7 +236,7 @@ fn graders_reach_the_package_index(seen: &SandboxPoolObservation) -> Option<Desi
         ) => {
             let mut peer = json!({"podSelector": {"matchLabels": match_labels}});
             if let Some(namespace) = namespace {
-                peer["namespaceSelector"] = json!({"matchLabels": {NAMESPACE_NAME: namespace}});
+                peer["namespaceSelector"] = json!({"matchLabels": {names::NAMESPACE_NAME: namespace}});
             }
             peer
         }

@@ -6,10 +6,12 @@ use super::report::{PodRow, SandboxRow};
 use crate::sandbox_pool::overlay;
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_operator_core::admission::facts::PodNeeds;
+use grpo_operator_core::device_claims::ClaimedGpus;
 use grpo_operator_core::names::{ROLE, RUN, role};
 use grpo_operator_core::preview::PreviewError;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -24,6 +26,8 @@ pub struct Made {
     pub inference: Vec<InferencePool>,
     pub sandboxes: Vec<SandboxPool>,
     pub pods: Vec<PlannedPod>,
+    /// GPUs that trainers and engines share.
+    pub shared_gpus: ClaimedGpus,
 }
 
 /// A pod that the operator, or one of its Deployments, would create.
@@ -57,6 +61,7 @@ impl Made {
             inference: of_kind(objects, "InferencePool")?,
             sandboxes: of_kind(objects, "SandboxPool")?,
             pods,
+            shared_gpus: ClaimedGpus::of(&of_kind::<ResourceClaim>(objects, "ResourceClaim")?),
         })
     }
 
@@ -76,6 +81,7 @@ impl Made {
                 role: pod.role.clone(),
                 count: 1,
                 gpus: amount(GPU) / 1000,
+                shared_gpus: self.shared_gpus.of_pod(&pod.spec),
                 cpu_millis: amount(CPU),
                 memory_bytes: amount(MEMORY) / 1000,
                 others: others.map(|(name, amount)| (name.to_string(), amount / 1000)).collect(),

@@ -88,6 +88,7 @@ pub fn report_of(
     let objects = preview::objects(&accepted, &around)?;
     let made = Made::of(&objects)?;
     report.pods = made.rows();
+    report.shared_gpus = made.shared_gpus.total();
     report.sandboxes = made.sandboxes.iter().map(made::sandbox_row).collect();
     let product = nodes.and_then(Nodes::gpu_product);
     sizes::add(
@@ -108,6 +109,12 @@ pub fn report_of(
     }
     if let Some(nodes) = nodes {
         fits::add(&mut report, &made, nodes);
+        if report.shared_gpus > 0 {
+            report.warnings.push(format!(
+                "the {} shared GPUs are devices of dynamic resource allocation, which nodes do not list: whether they are free is not counted here; `kubectl get resourceslices` shows them",
+                report.shared_gpus
+            ));
+        }
     }
     Ok((report, objects))
 }

@@ -10,6 +10,9 @@ pub struct Report {
     pub manifests: Vec<ManifestReport>,
     pub pods: Vec<PodRow>,
     pub sandboxes: Vec<SandboxRow>,
+    /// GPUs that a trainer and engines share, each counted once.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared_gpus: i64,
     pub memory: Vec<MemoryRow>,
     /// Only if nodes name their GPUs.
     pub speed: Vec<SpeedRow>,
@@ -24,6 +27,10 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// Reasons why a run cannot run, each with the next step.
     pub problems: Vec<String>,
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 /// The judgement of the API server and the operator on a manifest.
@@ -50,6 +57,9 @@ pub struct PodRow {
     pub count: u32,
     /// The requests of each pod.
     pub gpus: i64,
+    /// GPUs that each pod shares with other pods.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub shared_gpus: i64,
     pub cpu_millis: i64,
     pub memory_bytes: i64,
     /// Other requested devices and storage of each pod.

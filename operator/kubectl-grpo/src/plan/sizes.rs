@@ -77,7 +77,8 @@ fn billions(parameters: u64) -> String {
 
 fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     let spec = &run.spec;
-    spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
+    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
+    let colocated = trainer.colocate;
     let model = forecast::model(&spec.model.source());
     let (Some(memory), Some(model)) = (forecast::trainer(spec), model) else {
         return Some(MemoryRow {
@@ -109,8 +110,9 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     )];
     if memory.offloaded_per_pod > 0 {
         notes.push(format!(
-            "each pod keeps {} of the state in its own memory (offload)",
-            in_words(memory.offloaded_per_pod)
+            "each pod keeps {} of the state in its own memory ({})",
+            in_words(memory.offloaded_per_pod),
+            if colocated { "colocate" } else { "offload" }
         ));
     }
     Some(MemoryRow {

@@ -176,10 +176,45 @@ fn what_the_api_server_or_the_operator_refuses_is_named_with_its_field() {
         report.problems
     );
     assert!(report.pods.is_empty());
-    let report = of(&changed("2-swe-pdb-8b.yaml", |_| {}));
+    let report = of(&changed("demo.yaml", |run| {
+        run["spec"]["algorithm"]["allowFrozenSampler"] = true.into();
+    }));
     let refused = &report.manifests[0].not_executed;
-    assert!(refused[0].contains("spec.trainer.colocate"), "{refused:?}");
+    assert!(refused[0].contains("spec.algorithm.allowFrozenSampler"), "{refused:?}");
     assert!(!report.pods.is_empty(), "the rest is planned all the same");
+}
+
+#[test]
+fn gpus_that_trainer_and_engines_share_are_counted_once_and_need_their_class() {
+    let report = of(&changed("2-swe-pdb-8b.yaml", |_| {}));
+    assert_eq!(report.shared_gpus, 4);
+    let rows = report.pods.iter();
+    let shared: BTreeMap<&str, (i64, i64)> = rows
+        .map(|row| (row.role.as_str(), (row.gpus, row.shared_gpus)))
+        .collect();
+    assert_eq!(shared["trainer"], (0, 4));
+    assert_eq!(shared["engine"], (0, 2));
+    assert_eq!(shared["driver"], (0, 0));
+    let class = "DeviceClass gpu.nvidia.com";
+    assert!(report.needs.iter().any(|need| need == class), "{:?}", report.needs);
+    assert!(
+        report.warnings.iter().any(|warning| warning.contains("4 shared GPUs")),
+        "{:?}",
+        report.warnings
+    );
+    let text = text::text(&report);
+    for words in [
+        "4 shared",
+        "and 4 GPUs, besides sandboxes",
+        "each is counted once",
+        class,
+    ] {
+        assert!(text.contains(words), "{words}:\n{text}");
+    }
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["sharedGpus"], 4);
+    let apart = serde_json::to_value(of(&changed("demo.yaml", |_| {}))).unwrap();
+    assert_eq!(apart["sharedGpus"], Value::Null);
 }
 
 #[test]

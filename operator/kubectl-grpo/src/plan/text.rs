@@ -126,7 +126,8 @@ fn pods(report: &Report) -> String {
     }
     let head = ["OF", "ROLE", "PODS", "GPUS", "CPU", "MEMORY", "OTHER", "FROM"];
     let pods: u32 = report.pods.iter().map(|row| row.count).sum();
-    let gpus: i64 = report.pods.iter().map(|row| row.gpus * i64::from(row.count)).sum();
+    let own: i64 = report.pods.iter().map(|row| row.gpus * i64::from(row.count)).sum();
+    let gpus = own + report.shared_gpus;
     let besides = if report.sandboxes.is_empty() {
         ""
     } else {
@@ -134,7 +135,17 @@ fn pods(report: &Report) -> String {
     };
     let words =
         format!("GPUs, CPU and memory are what each pod requests. Together {pods} pods and {gpus} GPUs{besides}.");
-    table(&head, &rows) + &words + "\n"
+    let shared = match report.shared_gpus {
+        0 => String::new(),
+        shared => paragraph(
+            &format!(
+                "{shared} GPUs are shared: trainer and engines take turns on them (trainer.colocate), and each is counted once."
+            ),
+            "",
+            WIDTH,
+        ),
+    };
+    table(&head, &rows) + &words + "\n" + &shared
 }
 
 fn pod(row: &PodRow) -> Vec<String> {
@@ -143,7 +154,10 @@ fn pod(row: &PodRow) -> Vec<String> {
         row.of.clone(),
         row.role.clone(),
         row.count.to_string(),
-        count(row.gpus),
+        match row.shared_gpus {
+            0 => count(row.gpus),
+            shared => format!("{shared} shared"),
+        },
         cpus(row.cpu_millis),
         memory_of(row.memory_bytes),
         others.collect::<Vec<_>>().join(", "),

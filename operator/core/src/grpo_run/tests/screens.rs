@@ -54,6 +54,13 @@ fn written(name: &str, example: &str, spec: Value, run: &RunObservation, progres
     );
 }
 
+/// The trainer of the example with GPUs of its own, which nodes list.
+fn with_own_gpus() -> Value {
+    let mut run: Value = serde_yaml_ng::from_str(PDB).unwrap();
+    run["spec"]["trainer"]["colocate"] = json!(false);
+    run["spec"]["trainer"].take()
+}
+
 fn pdb() -> RunObservation {
     RunObservation {
         store: StoreVolume::Shared,
@@ -71,11 +78,13 @@ fn waiting_pod(name: &str, status: Value) -> PodFacts {
 #[test]
 fn screens_of_a_run_that_waits_for_gpus() {
     let verdict = admission::tests::waits_for_gpus("swe-pdb-8b", (1, 4), (2, 2));
-    let run = RunObservation {
+    let trainer = with_own_gpus();
+    let mut run = RunObservation {
         verdict: Some(verdict),
         ..pdb()
     };
-    written("gpus", "2-swe-pdb-8b.yaml", Value::Null, &run, None);
+    run.run.spec.trainer = serde_json::from_value(trainer.clone()).unwrap();
+    written("gpus", "2-swe-pdb-8b.yaml", json!({"trainer": trainer}), &run, None);
 }
 
 #[test]

@@ -133,6 +133,16 @@ fn golden_sglang_that_reports_experts() {
 }
 
 #[test]
+fn golden_vllm_that_takes_turns_with_a_trainer() {
+    golden("vllm-colocated");
+}
+
+#[test]
+fn golden_sglang_that_takes_turns_with_a_trainer() {
+    golden("sglang-colocated");
+}
+
+#[test]
 fn golden_external() {
     golden("external");
 }

@@ -90,6 +90,19 @@ fn without_surge_an_old_replica_goes_before_its_successor_comes() {
 }
 
 #[test]
+fn without_surge_the_number_of_a_replica_is_free_when_its_pods_are_gone() {
+    let ending = PodFacts {
+        deleting: true,
+        ..one(0, "new", running())
+    };
+    // Of three replicas the second is gone and the first still ends.
+    let pods = [ending, one(2, "new", running())];
+    assert_eq!(planned(&wanted(3, 1, 0, 1), &pods).create, [key(1, 1, 0)]);
+    let gone = planned(&wanted(3, 1, 0, 1), &pods[1..]);
+    assert_eq!(gone.create, [key(0, 1, 0), key(1, 1, 0)]);
+}
+
+#[test]
 fn with_surge_the_successor_serves_before_the_old_replica_goes() {
     let mut pods: Vec<_> = (0..2).map(|number| one(number, "old", running())).collect();
     let wanted = wanted(2, 1, 1, 0);
