@@ -93,7 +93,7 @@ test-operator: ## the operator on a control plane without nodes: bad input, refu
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	# Each has a control plane of its own, and waits most of the time.
-	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
+	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::colocation:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
 	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: operator::nodes:: gateway::
 
 test-e2e: ## tests on a real cluster
@@ -105,7 +105,7 @@ test-e2e: ## tests on a real cluster
 	$(TIMED) "cluster, images, operator" demo/prepare.sh
 	$(TIMED) "the model of two manifests" e2e/cluster/images.sh long-model
 	$(ENV)
-	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: gpus:: isolation:: examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
+	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: colocated:: gpus:: isolation:: clients::a_listed examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
 
 test-chaos: ## the same cluster, with parts taken away: each process once, then 20 random kills
 	@demo/prepare.sh
@@ -207,6 +207,12 @@ test-seeds: ## manifests of the reference systems, scaled down, on the real clus
 	e2e/cluster/images.sh long-model
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture seeds::
+
+test-clients: ## OpenAI's library and unmodified mini-swe-agent sample from a pool outside of a run, on the real cluster (400 MB to install); 3 minutes
+	@e2e/clients/install.sh mini-swe-agent
+	demo/prepare.sh
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture clients::openais
 
 test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trained on what was sampled for it (200 MB to download)
 	@demo/prepare.sh

@@ -2,7 +2,8 @@
 //!
 //! At first the cluster has no nodes, so that no run is admitted and every object can be checked as it was created.
 //! Then it has enough nodes, with simulated GPUs (KWOK), and every run is placed whole: all its pods on nodes, no GPU
-//! given twice.
+//! given twice. GPUs that trainer and engines share are devices of nodes of their own, which the test publishes as a
+//! driver for dynamic resource allocation does.
 //!
 //! Needs the programs that `make setup` builds and the operator's binary: part of `make test-e2e`.
 
@@ -21,6 +22,7 @@ use grpo_bench::operator_bench::{
 use grpo_crds::{GrpoRun, grpo_run::Phase};
 use grpo_testing::cluster::{ClusterError, api};
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use kube::{
     Client, Resource, ResourceExt,
     api::{Api, DynamicObject, ListParams, Patch, PatchParams},
@@ -35,6 +37,8 @@ const PERSON: &str = "person";
 const SHARED: &str = "3-remote-pool-32b";
 const GPUS_OF_A_NODE: u32 = 8;
 const GPU: &str = "nvidia.com/gpu";
+/// The driver for dynamic resource allocation, and its class of GPUs.
+const DRIVER: &str = "gpu.nvidia.com";
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -54,6 +58,7 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
     assert!(examples.len() >= 15, "there are only {} examples", examples.len());
     let rig = Rig::start().await?;
     let _operator = rig.operator(0)?;
+    device_class(&rig.admin).await?;
     try_join_all(examples.iter().map(|example| apply(&rig, example))).await?;
 
     // No run is admitted: the cluster has no nodes.
@@ -81,6 +86,13 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
         rig.node(&format!("node-{node}"), GPUS_OF_A_NODE, &json!({}), &json!([]))
             .await?;
     }
+    let shared = shared_gpus(&rig.admin).await?;
+    assert!(shared > 0, "no example shares GPUs");
+    for node in 0..2 * shared.div_ceil(GPUS_OF_A_NODE) {
+        let name = format!("shared-{node}");
+        rig.node(&name, 0, &json!({}), &json!([])).await?;
+        devices(&rig.admin, &name).await?;
+    }
     until(Duration::from_secs(60), "every run to run", async || {
         running(&rig.admin).await
     })
@@ -92,6 +104,113 @@ async fn every_example_is_accepted_and_becomes_what_its_page_lists() -> Outcome<
     assert_eq!(given.values().sum::<u32>(), wanted, "GPUs of pods that are on nodes");
     let most = given.values().max();
     assert!(most <= Some(&GPUS_OF_A_NODE), "a node gave {most:?} GPUs");
+    let given = u32::try_from(allocated(&rig.admin).await?.len())?;
+    assert_eq!(given, shared, "GPUs of claims");
+    suspend_all(&rig.admin).await?;
+    // Engines end by the garbage collector, which discovers our kinds in rounds of half a minute.
+    until(
+        Duration::from_secs(180),
+        "the claims of suspended runs to be gone",
+        async || {
+            let left = resource_claims(&rig.admin).await?;
+            let names: Vec<String> = left.iter().map(ResourceExt::name_any).collect();
+            Ok(if left.is_empty() { Ok(()) } else { Err(names.join(", ")) })
+        },
+    )
+    .await?;
+    Ok(())
+}
+
+/// The class of GPUs, as NVIDIA's driver installs it.
+async fn device_class(client: &Client) -> Result<(), RigError> {
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": DRIVER},
+        "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]},
+    });
+    let classes: Api<DeviceClass> = Api::all(client.clone());
+    classes
+        .patch(DRIVER, &PatchParams::apply(PERSON), &Patch::Apply(class))
+        .await
+        .map_err(api("making DeviceClass", DRIVER))?;
+    Ok(())
+}
+
+/// Publishes the GPUs of a node, as the driver on it does.
+async fn devices(client: &Client, node: &str) -> Result<(), RigError> {
+    let devices: Vec<Value> = (0..GPUS_OF_A_NODE)
+        .map(|number| json!({"name": format!("gpu-{number}")}))
+        .collect();
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": node},
+        "spec": {
+            "driver": DRIVER, "nodeName": node, "devices": devices,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        },
+    });
+    let slices: Api<ResourceSlice> = Api::all(client.clone());
+    slices
+        .patch(node, &PatchParams::apply(PERSON), &Patch::Apply(slice))
+        .await
+        .map_err(api("publishing the devices of node", node))?;
+    Ok(())
+}
+
+async fn resource_claims(client: &Client) -> Result<Vec<ResourceClaim>, ClusterError> {
+    let claims: Api<ResourceClaim> = Api::all(client.clone());
+    let all = claims
+        .list(&ListParams::default())
+        .await
+        .map_err(api("listing", "ResourceClaims"))?;
+    Ok(all.items)
+}
+
+/// GPUs that all claims ask for together.
+async fn shared_gpus(client: &Client) -> Result<u32, ClusterError> {
+    let claims = resource_claims(client).await?;
+    let requests = claims.iter().flat_map(|claim| {
+        claim
+            .spec
+            .devices
+            .iter()
+            .flat_map(|devices| devices.requests.iter().flatten())
+    });
+    let counts = requests.filter_map(|request| u32::try_from(request.exactly.as_ref()?.count?).ok());
+    Ok(counts.sum())
+}
+
+/// The devices that claims have, none of them twice.
+async fn allocated(client: &Client) -> Result<BTreeSet<(String, String)>, ClusterError> {
+    let mut given = BTreeSet::new();
+    for claim in resource_claims(client).await? {
+        let results = claim.status.as_ref().and_then(|status| {
+            let devices = status.allocation.as_ref()?.devices.as_ref()?;
+            devices.results.clone()
+        });
+        let results = results.unwrap_or_default();
+        assert!(!results.is_empty(), "ResourceClaim {} has no devices", claim.name_any());
+        for result in results {
+            let device = (result.pool, result.device);
+            let is_new = given.insert(device.clone());
+            assert!(is_new, "{device:?} is given twice, last to {}", claim.name_any());
+        }
+    }
+    Ok(given)
+}
+
+async fn suspend_all(client: &Client) -> Result<(), ClusterError> {
+    let runs: Api<GrpoRun> = Api::all(client.clone());
+    let all = runs
+        .list(&ListParams::default())
+        .await
+        .map_err(api("listing", "GrpoRuns"))?;
+    for run in all {
+        let (namespace, name) = (run.namespace().unwrap_or_default(), run.name_any());
+        let runs: Api<GrpoRun> = Api::namespaced(client.clone(), &namespace);
+        let suspended = json!({"spec": {"suspend": true}});
+        runs.patch(&name, &PatchParams::default(), &Patch::Merge(&suspended))
+            .await
+            .map_err(api("suspending GrpoRun", name.clone()))?;
+    }
     Ok(())
 }
 

@@ -1,16 +1,18 @@
 //! Every test that crosses processes, in one binary: linking dominates the build time.
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-elastic`, `test-engines`, `test-histories`, `test-release`, `test-overlap`, `test-validate`,
-//! `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`, `check-stores` and `check-trackers` name the
-//! modules that they run.
+//! `test-agents`, `test-clients`, `test-elastic`, `test-engines`, `test-histories`, `test-release`, `test-overlap`,
+//! `test-validate`, `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`, `check-stores` and
+//! `check-trackers` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod agents;
 mod chaos;
 mod chart;
+mod clients;
 mod cluster;
+mod colocated;
 mod demo_on_servers;
 mod elastic;
 mod emulators;

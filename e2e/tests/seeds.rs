@@ -205,6 +205,8 @@ fn without(mut run: RunManifest, part: &str, field: &str) -> RunManifest {
 /// The overlay of every manifest.
 fn scaled_down(run: RunManifest) -> RunManifest {
     let trains = run.0["spec"]["mode"] != "Evaluate";
+    // Trainer and engine take turns on CPUs too.
+    let colocates = run.0["spec"]["trainer"]["colocate"] == true;
     let mut model = json!({"image": {"reference": MODEL}});
     let lora = &run.0["spec"]["model"]["lora"];
     if !lora.is_null() {
@@ -235,7 +237,7 @@ fn scaled_down(run: RunManifest) -> RunManifest {
     match trains {
         true => run
             .with("/tasks", json!({"train": {"dataset": dataset("train.jsonl")}}))
-            .with("/trainer", json!({"nodes": 1}))
+            .with("/trainer", json!({"nodes": 1, "colocate": colocates}))
             .with("/rollout/iterations", json!(1))
             .with("/rollout/prompts", json!(1))
             .with("/rollout/samples", json!(2)),

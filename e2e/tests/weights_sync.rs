@@ -349,6 +349,7 @@ async fn played_engine(replica: usize) -> Result<String> {
             version: BASE_VERSION.to_owned(),
             sha256: String::new(),
             draining: Vec::new(),
+            asleep: false,
             running: 0,
             waiting: 0,
             max_rows: 1,

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod colocation;
 mod nodes;
 mod ownership;
 mod refusals;

@@ -1,5 +1,5 @@
 //! A pool's gateway, called with a token of the pool's client account through the API server's port-forward: it needs
-//! no route into the cluster's network, and no NetworkPolicy blocks it.
+//! no route into the cluster's network, and no NetworkPolicy blocks it. Other pods are reached in the same way.
 
 use super::{Result, SOON, Scene};
 use grpo_contracts::access::{Service, account};
@@ -55,20 +55,25 @@ pub fn bearer(token: &str) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// A forwarded port on loopback to the gateway, through the API server, which works on every kind of cluster.
+/// A forwarded port on loopback to the gateway of a pool.
 pub async fn door(scene: &Scene, pool: &str) -> Result<String> {
-    let pods = scene.pods();
     let gateways = ListParams::default().labels(&format!("grpo.dev/role=gateway,grpo.dev/sandbox-pool={pool}"));
-    let listed = pods.list(&gateways).await?.items;
+    let listed = scene.pods().list(&gateways).await?.items;
     let gateway = listed.first().ok_or("the pool has no gateway")?.name_any();
+    forwarded(scene, gateway, 8080).await
+}
+
+/// A forwarded port on loopback to a pod, through the API server, which works on every kind of cluster.
+pub async fn forwarded(scene: &Scene, pod: String, port: u16) -> Result<String> {
+    let pods = scene.pods();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {
         while let Ok((mut outside, _)) = listener.accept().await {
-            let (pods, gateway) = (pods.clone(), gateway.clone());
+            let (pods, pod) = (pods.clone(), pod.clone());
             tokio::spawn(async move {
-                let mut forwarded = pods.portforward(&gateway, &[8080]).await.ok()?;
-                let mut inside = forwarded.take_stream(8080)?;
+                let mut forwarded = pods.portforward(&pod, &[port]).await.ok()?;
+                let mut inside = forwarded.take_stream(port)?;
                 copy_bidirectional(&mut outside, &mut inside).await.ok()
             });
         }

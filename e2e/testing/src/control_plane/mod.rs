@@ -40,7 +40,7 @@ const SECOND_BYTES: Range<u8> = 64..128;
 /// The controllers that our objects depend on.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,garbage-collector-controller,serviceaccount-controller,\
      namespace-controller,persistentvolume-binder-controller,root-ca-certificate-publisher-controller,pod-garbage-collector-controller,\
-     resourcequota-controller,persistentvolumeclaim-protection-controller";
+     resourcequota-controller,persistentvolumeclaim-protection-controller,resourceclaim-controller";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ControlPlaneError {
