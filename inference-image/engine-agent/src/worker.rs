@@ -113,6 +113,8 @@ struct Attempts {
     last_setback: Option<String>,
     /// Whether the engine was found awake. Without an order to sleep it stays so.
     found_awake: bool,
+    /// Whether the engine got the order to sleep, after all orders before it.
+    told_to_sleep: bool,
 }
 
 impl Attempts {
@@ -123,6 +125,7 @@ impl Attempts {
             not_before: Instant::now(),
             last_setback: None,
             found_awake: false,
+            told_to_sleep: false,
         }
     }
 
@@ -172,7 +175,9 @@ impl<E: Engine> Worker<E> {
             let another = another || order.asleep != attempts.order.asleep;
             let again = order.received != attempts.order.received && attempts.made >= ATTEMPTS;
             if another || again {
+                let still = order.asleep == attempts.order.asleep && attempts.told_to_sleep;
                 attempts = Attempts::new(order);
+                attempts.told_to_sleep = still;
             } else {
                 // The same weights, perhaps with other agents that pass them on.
                 attempts.order.wanted = order.wanted;

@@ -38,7 +38,7 @@ fn an_engine_that_sleeps_is_not_behind() {
         let text = Metrics::default()
             .text(&serde_json::from_str(&status).unwrap())
             .unwrap();
-        text.contains("grpo_agent_behind 1")
+        text.lines().any(|line| line == "grpo_agent_behind 1")
     };
     assert!(behind("Loading"));
     assert!(!behind("Asleep"));

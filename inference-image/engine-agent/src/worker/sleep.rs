@@ -27,12 +27,14 @@ impl<E: Engine> Worker<E> {
             }
         };
         match (ordered, state) {
-            (Some(true), SleepState::Asleep) => {
+            (Some(true), SleepState::Asleep) if attempts.told_to_sleep => {
                 attempts.succeed();
                 self.say(AgentState::Asleep, None, None);
                 None
             }
-            (Some(true), SleepState::Awake | SleepState::Waking) => {
+            // An engine that says that it sleeps may still carry out an order of before, such as a load, and be awake
+            // after it. The order to sleep comes after that one.
+            (Some(true), _) => {
                 self.put_to_sleep(attempts, serving).await;
                 None
             }
@@ -63,6 +65,7 @@ impl<E: Engine> Worker<E> {
         match self.fall_asleep().await {
             Ok(()) => {
                 tracing::info!(version = serving.version, "the engine is asleep");
+                attempts.told_to_sleep = true;
                 attempts.succeed();
                 self.say(AgentState::Asleep, None, None);
             }

@@ -246,7 +246,11 @@ async fn an_agent_that_restarts_leaves_a_sleeping_engine_asleep_until_it_is_orde
         assert!(status.message.unwrap().contains("before this agent started"));
         agent.sleep(true).await;
         agent.wait_for(|status| status.message.is_none()).await;
-        assert!(fake.calls().is_empty(), "a sleeping engine needs no order");
+        let paths = fake.paths();
+        assert!(
+            paths.iter().all(|path| path.starts_with("/sleep")),
+            "a repeated order to sleep wakes nothing: {paths:?}"
+        );
         agent.sleep(false).await;
         agent.wait_until_serving("base").await;
         assert!(agent.complete(&request(), Some("base")).await.is_ok());

@@ -44,6 +44,8 @@ impl Vllm {
     }
 
     pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
+        // Not between the steps of a load.
+        let _alone = self.replacing.lock().await;
         if self.find_sleep_state().await? == SleepState::Waking {
             self.wake_weights(deadline).await?;
             self.wake_cache(deadline).await?;
