@@ -17,6 +17,7 @@ use crate::probe::Probe;
 use crate::progress::{Board, Topic};
 use crate::recording::sessions::Sessions;
 use crate::replicas::Gate;
+use crate::replicas::switch::asleep::Turn;
 use crate::replicas::switch::{self, View};
 use crate::retry::Budget;
 use crate::reward::service::RewardService;
@@ -143,7 +144,6 @@ pub async fn run(
     let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
     let trainer = trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer));
-    let trainer = trainer.colocated(settings.colocated.is_some());
     let grader = Grader::new(
         gateway.clone(),
         worker,
@@ -167,6 +167,12 @@ pub async fn run(
 
     let (target, target_seen) = watch::channel(None);
     let (view, view_seen) = watch::channel(View::default());
+    let turn = settings.colocated.map(|colocated| Turn {
+        view: view_seen.clone(),
+        target: target_seen.clone(),
+        replicas: colocated.replicas as usize,
+    });
+    let trainer = trainer.colocated(turn);
     tokio::spawn(switch::follow(engines.clone(), target_seen, view, metrics.clone()));
     let episodes = Arc::new(Episodes {
         settings: settings.clone(),

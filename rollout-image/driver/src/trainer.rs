@@ -7,6 +7,7 @@
 
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
+use crate::replicas::switch::asleep::Turn;
 use crate::retry::{Pauses, Retry};
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
@@ -29,7 +30,8 @@ pub struct TrainerClient {
     http: reqwest::Client,
     patience: Duration,
     token: Option<TokenFile>,
-    colocated: bool,
+    /// Of a trainer that shares its devices with engines.
+    turn: Option<Turn>,
 }
 
 /// The observed progress of a trainer: attempt, phase and step.
@@ -67,15 +69,14 @@ impl TrainerClient {
             http,
             patience,
             token: None,
-            colocated: false,
+            turn: None,
         })
     }
 
-    /// Of a trainer that shares its devices with engines. While the driver waits for it to be ready, or for a step,
-    /// they sleep: the client then gives it the devices.
-    pub fn colocated(mut self, colocated: bool) -> Self {
-        self.colocated = colocated;
-        self
+    /// Of a trainer that shares its devices with engines: while they sleep, the client gives it the devices and orders
+    /// steps. An engine that starts again in between delays both.
+    pub fn colocated(self, turn: Option<Turn>) -> Self {
+        Self { turn, ..self }
     }
 
     /// With the token that the trainer requires.
@@ -114,6 +115,9 @@ impl TrainerClient {
                 see(state, &mut last_seen, &mut retry);
             }
             let answers = !matches!(state, Err(Stateless::Silent(_)));
+            if state.as_ref().is_ok_and(|state| state.phase == TrainerPhase::Stepping) {
+                retry.progress();
+            }
             let why = match state {
                 Ok(state) if self.is_ready(state.phase) => {
                     note.send_replace(None);
@@ -195,6 +199,9 @@ impl TrainerClient {
                 said(&state.error)
             ));
         }
+        if state.phase == TrainerPhase::Idle && state.step < k && !self.has_devices() {
+            return Asked::NotYet(format!("step {k} waits until all engines sleep again"));
+        }
         if state.step < k
             && let Err(why) = self.put(k, request).await
         {
@@ -211,18 +218,26 @@ impl TrainerClient {
     fn is_ready(&self, phase: TrainerPhase) -> bool {
         match phase {
             TrainerPhase::Idle => true,
-            TrainerPhase::Stepping => !self.colocated,
+            TrainerPhase::Stepping => self.turn.is_none(),
             TrainerPhase::Waiting | TrainerPhase::Starting | TrainerPhase::Failed => false,
         }
+    }
+
+    /// Whether the trainer may use its devices now.
+    fn has_devices(&self) -> bool {
+        self.turn.as_ref().is_none_or(Turn::is_the_trainers)
     }
 
     /// Gives a trainer that waits for its devices those that the engines have left. Returns why the driver still waits.
     async fn give_devices(&self, state: &TrainerState) -> String {
         let attempt = state.attempt;
-        if !self.colocated {
+        if self.turn.is_none() {
             return format!(
                 "attempt {attempt} of the trainer waits for devices that it shares with engines; this run's have their own: set trainer.colocate, or use another trainer.image"
             );
+        }
+        if !self.has_devices() {
+            return format!("attempt {attempt} of the trainer waits until all engines sleep again");
         }
         let grant = self.http.put(format!("{}/v1/devices", self.url));
         let grant = grant.json(&DeviceGrant { attempt }).timeout(Duration::from_secs(10));

@@ -2,7 +2,8 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::{self, Target, asleep};
+use crate::replicas::switch::asleep::{self, Turn};
+use crate::replicas::switch::{self, Target};
 use crate::trainer::shown_waiting;
 use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::OnSync;
@@ -69,8 +70,12 @@ impl Run {
             target.asleep = Some(true);
         });
         let patience = self.settings.patience.weights;
-        let target = self.target.subscribe();
-        asleep::until_asleep(self.view.clone(), &target, colocated.replicas as usize, patience).await?;
+        let turn = Turn {
+            view: self.view.clone(),
+            target: self.target.subscribe(),
+            replicas: colocated.replicas as usize,
+        };
+        asleep::until_asleep(&turn, patience).await?;
         tracing::info!("all engines sleep: the trainer has the devices");
         self.board.end(Stage::Syncing);
         Ok(())

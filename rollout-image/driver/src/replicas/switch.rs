@@ -217,7 +217,6 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             }
             continue;
         }
-        let is_asleep = status.state == AgentState::Asleep;
         let serves = status.serving.as_deref() == Some(target.version.as_str());
         let held = status.loaded_sha256.as_ref();
         let wrong = serves && matches!((held, &target.tensors_sha256), (Some(held), Some(wanted)) if held != wanted);
@@ -240,7 +239,9 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
             continue;
         }
         view.behind += 1;
-        view.awaited += usize::from(served.awaits(replica, status.serving.is_some() || is_asleep));
+        // After the trainer's first turn all replicas wake up.
+        let comes = status.serving.is_some() || target.asleep == Some(false);
+        view.awaited += usize::from(served.awaits(replica, comes));
         said.push(match (wrong, &status.message) {
             (true, _) => format!(
                 "engine {replica} says {} but holds other tensors than its manifest",
@@ -264,8 +265,9 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
                 said.push(format!("engine {replica} does not take an order: {error}"));
             }
         }
-        // After the weights: an engine that wakes up loads them, and serves no others in between.
-        if is_asleep && target.asleep == Some(false) {
+        // After the weights: an engine that wakes up loads them, and serves no others in between. One that is awake may
+        // still be about to fall asleep.
+        if status.serving.is_none() && target.asleep == Some(false) {
             said.extend(asleep::wake(engines, replica, &status, told).await);
         }
     }

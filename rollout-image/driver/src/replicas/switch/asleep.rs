@@ -58,20 +58,37 @@ async fn order(
     Some(format!("engine {replica} does not take the order to {what}: {refused}"))
 }
 
+/// Whose turn it is: the trainer's, as long as every engine sleeps. Cloning is cheap.
+#[derive(Clone)]
+pub struct Turn {
+    pub view: watch::Receiver<View>,
+    pub target: watch::Receiver<Option<Target>>,
+    /// All of these sleep in the trainer's turn, and further ones too.
+    pub replicas: usize,
+}
+
+impl Turn {
+    /// By the last look at the engines.
+    pub fn is_the_trainers(&self) -> bool {
+        all_sleep(&self.view.borrow(), &self.target, self.replicas)
+    }
+}
+
+fn all_sleep(view: &View, target: &watch::Receiver<Option<Target>>, replicas: usize) -> bool {
+    view.sleeping && view.known >= replicas && view.asleep == view.known && is_of(view, target)
+}
+
 /// Waits until all of at least `replicas` engines sleep. `patience`: how long engines may answer without doing so; a
 /// pool without any answer has no time limit, because the operator waits for its pods.
-pub async fn until_asleep(
-    mut view: watch::Receiver<View>,
-    target: &watch::Receiver<Option<Target>>,
-    replicas: usize,
-    patience: Duration,
-) -> Result<(), SwitchError> {
+pub async fn until_asleep(turn: &Turn, patience: Duration) -> Result<(), SwitchError> {
+    let Turn { target, replicas, .. } = turn;
+    let (mut view, replicas) = (turn.view.clone(), *replicas);
     let mut answered = Duration::ZERO;
     loop {
         let looked = Instant::now();
         let awake = {
             let now = view.borrow_and_update();
-            if now.sleeping && now.known >= replicas && now.asleep == now.known && is_of(&now, target) {
+            if all_sleep(&now, target, replicas) {
                 return Ok(());
             }
             if answered >= patience {
@@ -82,7 +99,7 @@ pub async fn until_asleep(
                     last: now.message.clone().unwrap_or_else(|| "they say no reason".into()),
                 });
             }
-            now.asleep + now.behind > 0
+            now.behind > 0
         };
         tokio::select! {
             changed = view.changed() => changed.map_err(|_| SwitchError::Unseen)?,

@@ -25,11 +25,18 @@ fn target(version: &str, asleep: bool) -> Option<Target> {
     })
 }
 
+fn turn(view: View, target: Option<Target>, replicas: usize) -> (Turn, impl Sized) {
+    let (views, view) = watch::channel(view);
+    let (targets, target) = watch::channel(target);
+    let turn = Turn { view, target, replicas };
+    (turn, (views, targets))
+}
+
 async fn ends(view: View, target: Option<Target>, replicas: usize) -> bool {
-    let (_view, seen) = watch::channel(view);
-    let (_target, target) = watch::channel(target);
-    let waits = until_asleep(seen, &target, replicas, HOUR);
-    tokio::time::timeout(SHORT, waits).await.is_ok()
+    let (turn, _senders) = turn(view, target, replicas);
+    let ends = tokio::time::timeout(SHORT, until_asleep(&turn, HOUR)).await.is_ok();
+    assert_eq!(ends, turn.is_the_trainers());
+    ends
 }
 
 #[tokio::test]
@@ -66,15 +73,16 @@ async fn engines_that_answer_and_never_sleep_end_the_attempt_with_their_reason()
         message: Some(message.into()),
         ..view(1, 1, 0)
     };
-    let (_view, seen) = watch::channel(stuck);
-    let (_target, target) = watch::channel(target("a-v1", true));
-    let ended = until_asleep(seen, &target, 2, SHORT).await.unwrap_err();
+    let (turn_of_none, _senders) = turn(stuck, target("a-v1", true), 2);
+    let ended = until_asleep(&turn_of_none, SHORT).await.unwrap_err();
     assert!(
         ended.to_string().contains(message) && ended.to_string().contains("1 of 2"),
         "{ended}"
     );
-    // Pods that wait for a node are not the run's fault.
-    let (_view, seen) = watch::channel(view(0, 0, 2));
-    let waits = until_asleep(seen, &target, 2, SHORT);
-    assert!(tokio::time::timeout(4 * SHORT, waits).await.is_err());
+    // Pods that wait for a node are not the run's fault, whether or not the others sleep.
+    for waits in [view(0, 0, 2), view(1, 0, 1)] {
+        let (turn, _senders) = turn(waits, target("a-v1", true), 2);
+        let waits = until_asleep(&turn, SHORT);
+        assert!(tokio::time::timeout(4 * SHORT, waits).await.is_err());
+    }
 }
