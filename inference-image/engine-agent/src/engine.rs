@@ -161,6 +161,11 @@ pub trait Engine: Clone + Send + Sync + 'static {
         deadline: Duration,
     ) -> impl Future<Output = Result<Serving, EngineFault>> + Send;
 
+    /// Whether a load of these weights waits until the requests at the engine have ended.
+    fn waits_to_load(&self, _weights: &Weights<'_>) -> bool {
+        false
+    }
+
     /// Why it cannot sleep, if so. Such an engine is never told to.
     fn cannot_sleep(&self) -> Option<&'static str> {
         None
@@ -248,6 +253,10 @@ impl Engine for EngineBackend {
 
     async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
         on_each!(self, engine => engine.load(weights, deadline).await)
+    }
+
+    fn waits_to_load(&self, weights: &Weights<'_>) -> bool {
+        on_each!(self, engine => engine.waits_to_load(weights))
     }
 
     fn cannot_sleep(&self) -> Option<&'static str> {

@@ -13,6 +13,7 @@
 
 pub mod access;
 mod conversation;
+mod fence;
 
 use crate::chunks::Shelf;
 use crate::engine::{Engine, EngineBackend, Page};
@@ -28,6 +29,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Extension, Json, Router};
 use grpo_auth::Guard;
+use grpo_contracts::driver_epoch::Fence;
 use grpo_engine_protocol::{
     AgentState, AgentStatus, ErrorBody, ErrorCode, Relay, SleepOrder, WEIGHTS_HEADER, WeightsOrder,
 };
@@ -43,6 +45,8 @@ use access::{CHUNKS, Client, Grants, authorize};
 pub struct HttpState {
     pub engine: EngineBackend,
     pub orders: watch::Sender<Orders>,
+    /// Refuses orders of a driver that a later attempt has followed.
+    pub fence: Fence,
     pub status: watch::Receiver<AgentStatus>,
     /// Counts the requests at the engine. The worker closes it while the engine sleeps.
     pub gate: Arc<Gate>,
@@ -171,7 +175,11 @@ async fn drain(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Respo
     "drained".into_response()
 }
 
-async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
+async fn order(
+    State(state): State<Arc<HttpState>>,
+    headers: HeaderMap,
+    body: Result<Json<WeightsOrder>, JsonRejection>,
+) -> Response {
     let order = match body {
         Ok(Json(order)) => order,
         Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
@@ -179,7 +187,7 @@ async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrd
     if let Err(error) = check(&order) {
         return refusal(error);
     }
-    state.orders.send_if_modified(|orders| {
+    let take = |orders: &mut Orders| {
         orders.received += 1;
         let another = !orders.wanted.as_ref().is_some_and(|wanted| wanted.is_same(&order));
         if another {
@@ -189,11 +197,15 @@ async fn order(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrd
         orders.wanted = Some(order);
         // A repeated order does not disturb the current attempt.
         another
-    });
-    StatusCode::ACCEPTED.into_response()
+    };
+    fence::admit(&state.fence, &headers, || state.orders.send_if_modified(take))
 }
 
-async fn prefetch(State(state): State<Arc<HttpState>>, body: Result<Json<WeightsOrder>, JsonRejection>) -> Response {
+async fn prefetch(
+    State(state): State<Arc<HttpState>>,
+    headers: HeaderMap,
+    body: Result<Json<WeightsOrder>, JsonRejection>,
+) -> Response {
     let order = match body {
         Ok(Json(order)) => order,
         Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
@@ -201,18 +213,22 @@ async fn prefetch(State(state): State<Arc<HttpState>>, body: Result<Json<Weights
     if let Err(error) = check(&order) {
         return refusal(error);
     }
-    state.orders.send_if_modified(|orders| {
+    let take = |orders: &mut Orders| {
         let another = !orders
             .prefetch
             .as_ref()
             .is_some_and(|prefetch| prefetch.is_same(&order));
         orders.prefetch = Some(order);
         another
-    });
-    StatusCode::ACCEPTED.into_response()
+    };
+    fence::admit(&state.fence, &headers, || state.orders.send_if_modified(take))
 }
 
-async fn sleep(State(state): State<Arc<HttpState>>, body: Result<Json<SleepOrder>, JsonRejection>) -> Response {
+async fn sleep(
+    State(state): State<Arc<HttpState>>,
+    headers: HeaderMap,
+    body: Result<Json<SleepOrder>, JsonRejection>,
+) -> Response {
     let SleepOrder { asleep } = match body {
         Ok(Json(order)) => order,
         Err(rejection) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, rejection.body_text())),
@@ -221,7 +237,7 @@ async fn sleep(State(state): State<Arc<HttpState>>, body: Result<Json<SleepOrder
         let message = format!("this engine cannot sleep: {why}");
         return refusal(ErrorBody::new(ErrorCode::InvalidRequest, message));
     }
-    state.orders.send_if_modified(|orders| {
+    let take = |orders: &mut Orders| {
         orders.received += 1;
         let another = orders.asleep != Some(asleep);
         if another {
@@ -229,8 +245,8 @@ async fn sleep(State(state): State<Arc<HttpState>>, body: Result<Json<SleepOrder
         }
         orders.asleep = Some(asleep);
         another
-    });
-    StatusCode::ACCEPTED.into_response()
+    };
+    fence::admit(&state.fence, &headers, || state.orders.send_if_modified(take))
 }
 
 fn check(order: &WeightsOrder) -> Result<(), ErrorBody> {
@@ -280,7 +296,9 @@ async fn chunk(
     }
 }
 
-async fn status(State(state): State<Arc<HttpState>>) -> Json<AgentStatus> {
+async fn status(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Json<AgentStatus> {
+    // First, so that no order of an earlier attempt follows what the driver reads here.
+    fence::notice(&state.fence, &headers);
     Json(state.status.borrow().clone())
 }
 
@@ -334,7 +352,7 @@ impl HttpState {
             .get(WEIGHTS_HEADER)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         // Before the version: a sleeping engine serves none, and will serve again.
-        self.gate.must_be_open()?;
+        self.must_be_open(client)?;
         if let Some(wanted) = &wanted {
             let status = self.status.borrow();
             if status.serving.as_ref() != Some(wanted) {
@@ -343,10 +361,8 @@ impl HttpState {
         }
         let _place = self.gate.enter()?;
         let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
-        let answer = self
-            .engine
-            .complete(body, version.as_deref().filter(|_| self.names_versions(&wanted)))
-            .await?;
+        let version = version.as_deref().filter(|_| self.names_versions(&wanted));
+        let answer = self.answer(client, self.engine.complete(body, version)).await?;
         if let Some(wanted) = &wanted
             && answer.status.is_success()
         {
@@ -358,8 +374,10 @@ impl HttpState {
     /// Answers a conversation with the served weights.
     async fn chat(&self, client: bool, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
         let request = conversation::read(&self.whole(client, body)?)?;
+        self.must_be_open(client)?;
         let _place = self.gate.enter()?;
-        Ok(self.engine.chat(request).await?.into_response())
+        let answer = self.answer(client, self.engine.chat(request)).await?;
+        Ok(answer.into_response())
     }
 
     fn whole(&self, client: bool, body: Result<Bytes, BytesRejection>) -> Result<Bytes, ErrorBody> {

@@ -35,6 +35,7 @@ use engine::{Engine, EngineBackend};
 use gate::Gate;
 use grpo_auth::{Guard, TokenFile};
 use grpo_contracts::access::Service;
+use grpo_contracts::driver_epoch::Fence;
 use grpo_engine_protocol::{AgentState, AgentStatus};
 use http::access::Grants;
 use http::{HttpState, Limits};
@@ -164,6 +165,7 @@ pub async fn serve(
     let state = HttpState {
         engine,
         orders,
+        fence: Fence::default(),
         status: seen,
         gate,
         drain_key: options.drain_key,

@@ -50,7 +50,13 @@ pub struct Pace {
     pub load_deadline: Duration,
     /// Deadline for the requests at the engine to end before it sleeps.
     pub empty_deadline: Duration,
+    /// Time that clients' requests have to end once an order waits for the engine.
+    pub client_grace: Duration,
 }
+
+/// The engine loads weights of 8B in about this time, so a run waits at most twice as long because of clients. In it an
+/// engine samples some hundred tokens for a row, which is most answers.
+const CLIENT_GRACE: Duration = Duration::from_secs(10);
 
 impl Default for Pace {
     fn default() -> Self {
@@ -60,6 +66,7 @@ impl Default for Pace {
             longest_pause: Duration::from_secs(15),
             load_deadline: Duration::from_secs(600),
             empty_deadline: Duration::from_secs(60),
+            client_grace: CLIENT_GRACE,
         }
     }
 }
@@ -315,6 +322,9 @@ impl<E: Engine> Worker<E> {
             adapter: manifest.files.iter().any(|file| file.name == ADAPTER_CONFIG),
             canary: manifest.canary.as_ref(),
         };
+        let grace = self.pace.client_grace;
+        let waits = self.engine.waits_to_load(&weights);
+        let _without_clients = waits.then(|| self.gate.without_clients(grace));
         let loaded = self.engine.load(weights, self.pace.load_deadline).await?;
         if let Some(found) = loaded
             .sha256

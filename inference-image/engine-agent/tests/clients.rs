@@ -7,8 +7,9 @@ use grpo_auth::ServiceAccount;
 use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
 use grpo_engine_protocol::{CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, WEIGHTS_HEADER};
-use reqwest::{Client, Method};
+use reqwest::{Client, Method, header};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::support::fake::Fake;
 use crate::support::{
@@ -31,6 +32,49 @@ async fn call(client: &Client, agent: &Agent, method: Method, path: &str, body: 
 
 fn conversation() -> Value {
     json!({"model": "policy", "messages": [{"role": "user", "content": "How good was this turn?"}]})
+}
+
+/// A conversation at the engine, until it is released or ended. Returns its status and its answer; an answer 503 says
+/// when to try again.
+async fn held(fake: &Fake, agent: &Agent, account: &ServiceAccount) -> JoinHandle<(u16, Value)> {
+    fake.hold();
+    let running = fake.running();
+    let (client, url) = (as_account(agent, account), format!("{}{CHAT}", agent.url));
+    let asked = tokio::spawn(async move {
+        let answer = client.post(url).json(&conversation()).send().await.unwrap();
+        let status = answer.status().as_u16();
+        let retry_after = answer
+            .headers()
+            .get(header::RETRY_AFTER)
+            .map(|after| after.to_str().unwrap().to_owned());
+        assert_eq!(retry_after.as_deref(), (status == 503).then_some("10"));
+        (status, answer.json().await.unwrap())
+    });
+    until(|| fake.running() > running).await;
+    asked
+}
+
+async fn until(holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), held).await.unwrap();
+}
+
+/// What a client is told whose request is ended, and one that comes meanwhile.
+fn assert_unavailable((status, refused): (u16, Value), why: &str) {
+    assert_eq!(
+        (status, refused["code"].as_str()),
+        (503, Some("EngineUnavailable")),
+        "{refused}"
+    );
+    assert!(refused["message"].as_str().unwrap().contains(why), "{refused}");
+}
+
+fn sglang() -> Kind {
+    Kind::Sglang { no_folders: None }
 }
 
 fn vllm() -> Kind {
@@ -209,4 +253,84 @@ async fn a_client_gets_one_row_per_request() {
     let long = client.post(&url).body(vec![b' '; MAX_REQUEST_BYTES + 1]);
     assert_eq!(long.send().await.unwrap().status(), 413);
     assert!(fake.paths().is_empty());
+}
+
+#[tokio::test]
+async fn a_load_of_full_weights_ends_clients_requests_and_waits_for_those_of_the_run() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let source = Source::start().await;
+        let agent = Agent::guarding(kind, &fake.url, None, 16).await;
+        agent.wait_until_serving("base").await;
+        fake.end_rows_before_a_pause();
+        let of_the_run = held(&fake, &agent, &driver()).await;
+        let of_a_client = held(&fake, &agent, &notebook()).await;
+        fake.calls();
+        agent.order(&source.publish("a-v1", 2).0).await;
+        assert_unavailable(
+            of_a_client.await.unwrap(),
+            "ended before its answer was complete: the engine loads new weights",
+        );
+        // The engine aborts it, since its connection is closed.
+        until(|| fake.running() == 1).await;
+        assert!(!of_the_run.is_finished(), "the run's own request was ended");
+        let client = as_account(&agent, &notebook());
+        let refused = call(&client, &agent, Method::POST, CHAT, &conversation()).await;
+        assert_unavailable(refused, "the engine loads new weights of a run");
+        assert_eq!(
+            call(&client, &agent, Method::GET, "/v1/models", &Value::Null).await.0,
+            200
+        );
+        assert_ne!(agent.status().await.serving.as_deref(), Some("a-v1"));
+
+        fake.let_go();
+        assert_eq!(of_the_run.await.unwrap().0, 200);
+        agent.wait_until_serving("a-v1").await;
+        let (status, answer) = call(&client, &agent, Method::POST, CHAT, &conversation()).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_clients_request_does_not_keep_the_engine_awake() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let agent = Agent::guarding(kind, &fake.url, None, 16).await;
+        agent.wait_until_serving("base").await;
+        let of_a_client = held(&fake, &agent, &notebook()).await;
+        agent.sleep(true).await;
+        assert_unavailable(
+            of_a_client.await.unwrap(),
+            "ended before its answer was complete: the engine falls asleep",
+        );
+        agent.wait_until_asleep().await;
+        assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
+        let client = as_account(&agent, &notebook());
+        let refused = call(&client, &agent, Method::POST, CHAT, &conversation()).await;
+        assert_unavailable(refused, "the engine is asleep");
+        fake.let_go();
+        agent.sleep(false).await;
+        agent.wait_until_serving("base").await;
+        assert_eq!(call(&client, &agent, Method::POST, CHAT, &conversation()).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn clients_sample_while_an_adapter_is_loaded() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let source = Source::start().await;
+        let agent = Agent::guarding(kind, &fake.url, None, 16).await;
+        agent.wait_until_serving("base").await;
+        let before = held(&fake, &agent, &notebook()).await;
+        fake.calls();
+        fake.hold_adapters(true);
+        agent.order(&source.publish_adapter("a-v1")).await;
+        until(|| fake.paths().contains(&"/load_lora_adapter".to_owned())).await;
+        let meanwhile = held(&fake, &agent, &notebook()).await;
+        fake.hold_adapters(false);
+        agent.wait_until_serving("a-v1").await;
+        assert_eq!(fake.running(), 2, "a request was ended");
+        fake.let_go();
+        for asked in [before, meanwhile] {
+            assert_eq!(asked.await.unwrap().0, 200);
+        }
+    }
 }

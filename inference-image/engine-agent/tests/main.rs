@@ -11,5 +11,6 @@ mod fetch_model;
 mod real_vllm;
 mod relay;
 mod sleep;
+mod superseded;
 mod support;
 mod tokens;

@@ -5,6 +5,7 @@
 //! * [`live`]: the changes of it that a running driver applies;
 //! * [`names`]: labels, names of volume claims, field managers, the size of ledger shards;
 //! * [`access`]: audiences of tokens and the service accounts that carry them;
+//! * [`driver_epoch`]: which attempt of a driver gives an order, and the refusal of an earlier attempt;
 //! * [`listen`]: addresses that services listen on;
 //! * [`volumes`]: the volumes with datasets and lists of instances in a driver's pod;
 //! * [`task_sets`]: a driver's report on the rows of a run's sets;
@@ -15,6 +16,7 @@
 //! * [`weights`]: which weights versions are kept, and in which form.
 
 pub mod access;
+pub mod driver_epoch;
 pub mod exit;
 pub mod image_name;
 pub mod listen;

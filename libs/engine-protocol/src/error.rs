@@ -30,6 +30,8 @@ pub enum ErrorCode {
     QueueFull,
     /// The replica serves another version than the one asked for.
     WrongWeights,
+    /// A later attempt of the run's driver gives the orders.
+    DriverSuperseded,
     /// The engine does not answer.
     EngineUnavailable,
     /// The engine's response cannot be understood.
@@ -98,7 +100,7 @@ impl ErrorBody {
             | ErrorCode::ExpertsNotReported => 400,
             ErrorCode::Forbidden => 403,
             ErrorCode::NotFound => 404,
-            ErrorCode::WrongWeights => 409,
+            ErrorCode::WrongWeights | ErrorCode::DriverSuperseded => 409,
             ErrorCode::BodyTooLarge => 413,
             ErrorCode::LoadFailed => 422,
             ErrorCode::QueueFull => 429,
@@ -122,6 +124,7 @@ impl ErrorCode {
             Self::NonFiniteLogits => ErrorOrigin::Workload,
             Self::QueueFull
             | Self::WrongWeights
+            | Self::DriverSuperseded
             | Self::EngineUnavailable
             | Self::EngineMisbehaved
             | Self::LoadFailed

@@ -10,6 +10,7 @@
 
 mod answer;
 
+use crate::epoch::{self, OrderError};
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::{Endpoints, Home, Replicas};
@@ -18,6 +19,7 @@ pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use bytes::Bytes;
 use grpo_auth::TokenFile;
+use grpo_contracts::driver_epoch::DriverEpoch;
 use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, SleepOrder,
@@ -95,6 +97,7 @@ pub struct Engines {
     http: reqwest::Client,
     budget: Budget,
     token: Option<TokenFile>,
+    epoch: Option<DriverEpoch>,
 }
 
 enum Refused {
@@ -117,12 +120,19 @@ impl Engines {
             http,
             budget,
             token: None,
+            epoch: None,
         })
     }
 
     /// With the token that engine agents require.
     pub fn with_token(mut self, token: TokenFile) -> Self {
         self.token = Some(token);
+        self
+    }
+
+    /// With the epoch that engine agents check before they take an order.
+    pub fn of_driver(mut self, epoch: DriverEpoch) -> Self {
+        self.epoch = Some(epoch);
         self
     }
 
@@ -150,6 +160,7 @@ impl Engines {
 
     async fn ask_status(&self, replica: SocketAddr) -> Result<AgentStatus, String> {
         let request = self.authorized(self.http.get(format!("http://{replica}/agent/v1/status")));
+        let request = epoch::stamped(self.epoch.as_ref(), request);
         let answer = request.timeout(Duration::from_secs(3)).send().await.map_err(brief)?;
         answer.error_for_status().map_err(brief)?.json().await.map_err(brief)
     }
@@ -160,25 +171,27 @@ impl Engines {
     }
 
     /// Tells a replica's agent which weights to serve.
-    pub async fn order(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
+    pub async fn order(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), OrderError> {
         self.put(replica, "weights", order).await
     }
 
     /// Tells a replica's agent which weights to download to its disk while it serves others.
-    pub async fn prefetch(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), String> {
+    pub async fn prefetch(&self, replica: SocketAddr, order: &WeightsOrder) -> Result<(), OrderError> {
         self.put(replica, "prefetch", order).await
     }
 
     /// Tells a replica's agent to have its engine give its devices back, or take them again.
-    pub async fn sleep(&self, replica: SocketAddr, order: SleepOrder) -> Result<(), String> {
+    pub async fn sleep(&self, replica: SocketAddr, order: SleepOrder) -> Result<(), OrderError> {
         self.put(replica, "sleep", &order).await
     }
 
-    async fn put(&self, replica: SocketAddr, what: &str, order: &impl Serialize) -> Result<(), String> {
+    async fn put(&self, replica: SocketAddr, what: &str, order: &impl Serialize) -> Result<(), OrderError> {
+        let failed = |error| OrderError::Failed(brief(error));
         let request = self.authorized(self.http.put(format!("http://{replica}/agent/v1/{what}")));
-        let request = request.json(order);
-        let answer = request.timeout(Duration::from_secs(5)).send().await.map_err(brief)?;
-        answer.error_for_status().map(|_| ()).map_err(brief)
+        let request = epoch::stamped(self.epoch.as_ref(), request).json(order);
+        let answer = request.timeout(Duration::from_secs(5)).send().await.map_err(failed)?;
+        let answer = epoch::of_this_driver(self.epoch.as_ref(), answer)?;
+        answer.error_for_status().map(|_| ()).map_err(failed)
     }
 
     /// Samples once with the weights that `wanted` names, which may change during the wait. `home`: the episode's.

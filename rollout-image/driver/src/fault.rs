@@ -1,5 +1,6 @@
 //! Errors that end a driver: a terminal fault ends the run, any other error only this attempt.
 
+use grpo_contracts::driver_epoch::Superseded;
 use grpo_contracts::reason::Reason;
 use grpo_records::{JournalError, StoreError};
 
@@ -41,6 +42,12 @@ pub enum DriverError {
     Superseded { epoch: u32, newer: u32 },
     #[error("{0}")]
     Other(String),
+}
+
+impl From<Superseded> for DriverError {
+    fn from(Superseded { attempt, newer }: Superseded) -> Self {
+        Self::Superseded { epoch: attempt, newer }
+    }
 }
 
 impl DriverError {

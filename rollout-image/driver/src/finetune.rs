@@ -164,6 +164,7 @@ impl Finetune {
             TerminalFault::new(Reason::DatasetTooLarge, message)
         })?;
         board.change(|progress| progress.iterations = Some(steps));
+        let trainer = trainer.of_driver(process.epoch(&settings.uid));
         let mut this = Self {
             trainer: trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer)),
             settings,

@@ -20,6 +20,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::progress::{Board, Topic};
+use crate::replicas::switch::asleep::Turn;
 use crate::replicas::switch::{Target, View};
 use crate::rollout::{Rollouts, Supply, Tally};
 use crate::shared_journal::SharedJournal;
@@ -67,6 +68,8 @@ pub struct Run {
     /// The weights that engines are ordered to serve.
     pub target: watch::Sender<Option<Target>>,
     pub view: watch::Receiver<View>,
+    /// Of a run whose trainer shares its devices with engines.
+    pub turn: Option<Turn>,
     /// Why the driver waits for the trainer, as a message.
     pub note: watch::Sender<Option<String>>,
     pub train_tasks: Vec<Arc<Task>>,
@@ -82,6 +85,7 @@ impl Run {
             never = self.show_images() => match never {},
             never = self.show_queue() => match never {},
             never = self.show_engines() => match never {},
+            superseded = self.superseded() => Err(superseded),
         };
         self.board.say(Topic::Sandboxes, None);
         done?;
@@ -119,6 +123,20 @@ impl Run {
         loop {
             let message = view.borrow_and_update().message.clone();
             self.board.say(Topic::Engines, message);
+            if view.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns when an engine agent refuses this driver's orders, because a later attempt gives them.
+    async fn superseded(&self) -> DriverError {
+        let mut view = self.view.clone();
+        loop {
+            let superseded = view.borrow_and_update().superseded;
+            if let Some(superseded) = superseded {
+                return superseded.into();
+            }
             if view.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }

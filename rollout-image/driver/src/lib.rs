@@ -8,8 +8,8 @@
 //! is the journal of decisions; [`live`] applies changes while the run runs. [`downloads`] bring rows and the
 //! [`model`] from a hub or a bucket. A [`probe`] asks images for their modules if rows name some. [`serve`] shows the
 //! cluster weights, progress and metrics; [`records_server`] shows people the records. Retries take their budget and
-//! pauses from [`retry`]; [`places`] bounds how many episodes run at one time. [`traces`] go to a collector, where one
-//! is named, and curves to [`trackers`].
+//! pauses from [`retry`]; [`places`] bounds how many episodes run at one time. Orders to engines and trainer carry the
+//! driver's [`epoch`]. [`traces`] go to a collector, where one is named, and curves to [`trackers`].
 
 pub mod agent;
 pub mod batches;
@@ -19,6 +19,7 @@ pub mod downloads;
 pub mod dynamic;
 pub mod engine;
 pub mod episode;
+pub mod epoch;
 pub mod experts;
 pub mod fault;
 pub mod finetune;

@@ -30,6 +30,7 @@ use futures::StreamExt;
 use grpo_auth::TokenFile;
 use grpo_chat_template::ChatTemplate;
 use grpo_contracts::access::Service;
+use grpo_contracts::driver_epoch::DriverEpoch;
 use grpo_contracts::reason::Reason;
 use grpo_contracts::task_sets;
 use grpo_crds::grpo_run::Resume;
@@ -55,6 +56,16 @@ pub struct Process {
     pub sessions: Sessions,
     /// The source of changes while the run runs.
     pub changes: live::Source,
+}
+
+impl Process {
+    /// The epoch of this driver's orders; `run`: the run's uid.
+    pub fn epoch(&self, run: &str) -> DriverEpoch {
+        DriverEpoch {
+            run: run.to_owned(),
+            attempt: self.attempt,
+        }
+    }
 }
 
 /// Opens the run's store.
@@ -142,8 +153,10 @@ pub async fn run(
 
     let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
     let engines = engines.with_token(TokenFile::in_folder(&process.tokens, Service::EngineAgent));
+    let engines = engines.of_driver(process.epoch(&settings.uid));
     let trainer = TrainerClient::new(&settings.trainer, patience.trainer).map_err(http)?;
     let trainer = trainer.with_token(TokenFile::in_folder(&process.tokens, Service::Trainer));
+    let trainer = trainer.of_driver(process.epoch(&settings.uid));
     let grader = Grader::new(
         gateway.clone(),
         worker,
@@ -172,7 +185,7 @@ pub async fn run(
         target: target_seen.clone(),
         replicas: colocated.replicas as usize,
     });
-    let trainer = trainer.colocated(turn);
+    let trainer = trainer.colocated(turn.clone());
     tokio::spawn(switch::follow(engines.clone(), target_seen, view, metrics.clone()));
     let episodes = Arc::new(Episodes {
         settings: settings.clone(),
@@ -214,6 +227,7 @@ pub async fn run(
         promoting: Mutex::default(),
         target,
         view: view_seen,
+        turn,
         note: watch::channel(None).0,
         train_tasks,
         evaluation_tasks,

@@ -5,11 +5,13 @@
 //! ends the run. One that does not answer ends only this attempt: its pods may wait for nodes, which no run is to blame
 //! for. Such attempts count as failures in a row, so this has an end too.
 
+use crate::epoch::{self, OrderError};
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
 use crate::replicas::switch::asleep::Turn;
 use crate::retry::{Pauses, Retry};
 use grpo_auth::TokenFile;
+use grpo_contracts::driver_epoch::{DriverEpoch, Superseded};
 use grpo_contracts::reason::Reason;
 use grpo_records::trainer::{DeviceGrant, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState};
 use reqwest::StatusCode;
@@ -30,6 +32,7 @@ pub struct TrainerClient {
     http: reqwest::Client,
     patience: Duration,
     token: Option<TokenFile>,
+    epoch: Option<DriverEpoch>,
     /// Of a trainer that shares its devices with engines.
     turn: Option<Turn>,
 }
@@ -47,6 +50,8 @@ enum Asked {
     /// No answer, with the error.
     Silent(String),
     Failed(String),
+    /// A later attempt of the driver gives the orders.
+    Superseded(Superseded),
 }
 
 /// Why the trainer's state is unknown.
@@ -69,6 +74,7 @@ impl TrainerClient {
             http,
             patience,
             token: None,
+            epoch: None,
             turn: None,
         })
     }
@@ -85,9 +91,22 @@ impl TrainerClient {
         self
     }
 
+    /// With the epoch that the trainer checks before it takes an order.
+    pub fn of_driver(mut self, epoch: DriverEpoch) -> Self {
+        self.epoch = Some(epoch);
+        self
+    }
+
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, String> {
         let request = TokenFile::authorize(self.token.as_ref(), request);
+        let request = epoch::stamped(self.epoch.as_ref(), request);
         request.send().await.map_err(|e| e.to_string())
+    }
+
+    /// Sends an order; the answer has any status.
+    async fn order(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, OrderError> {
+        let answer = self.send(request).await.map_err(OrderError::Failed)?;
+        Ok(epoch::of_this_driver(self.epoch.as_ref(), answer)?)
     }
 
     /// The trainer's own state; an error while it does not answer.
@@ -123,7 +142,7 @@ impl TrainerClient {
                     note.send_replace(None);
                     return Ok(state);
                 }
-                Ok(state) if state.phase == TrainerPhase::Waiting => self.give_devices(&state).await,
+                Ok(state) if state.phase == TrainerPhase::Waiting => self.give_devices(&state).await?,
                 Ok(state) => format!(
                     "the trainer is {:?} at step {}{}",
                     state.phase,
@@ -160,6 +179,7 @@ impl TrainerClient {
                     format!("step {k} is under way")
                 }
                 Asked::NotYet(why) | Asked::Silent(why) => why,
+                Asked::Superseded(superseded) => return Err(superseded.into()),
                 Asked::Failed(error) => {
                     failures += 1;
                     if failures >= FAILED_STEPS {
@@ -189,7 +209,10 @@ impl TrainerClient {
         };
         see(&state, last_seen, retry);
         if state.phase == TrainerPhase::Waiting {
-            return Asked::NotYet(self.give_devices(&state).await);
+            return match self.give_devices(&state).await {
+                Ok(why) => Asked::NotYet(why),
+                Err(superseded) => Asked::Superseded(superseded),
+            };
         }
         if matches!(state.phase, TrainerPhase::Starting | TrainerPhase::Failed) || state.step + 1 < k {
             return Asked::NotYet(format!(
@@ -203,9 +226,12 @@ impl TrainerClient {
             return Asked::NotYet(format!("step {k} waits until all engines sleep again"));
         }
         if state.step < k
-            && let Err(why) = self.put(k, request).await
+            && let Err(error) = self.put(k, request).await
         {
-            return Asked::NotYet(why);
+            return match error {
+                OrderError::Superseded(superseded) => Asked::Superseded(superseded),
+                OrderError::Failed(why) => Asked::NotYet(why),
+            };
         }
         match self.poll(k).await {
             Ok(step) if step.state == StepPhase::Done => Asked::Done(Box::new(step)),
@@ -229,40 +255,44 @@ impl TrainerClient {
     }
 
     /// Gives a trainer that waits for its devices those that the engines have left. Returns why the driver still waits.
-    async fn give_devices(&self, state: &TrainerState) -> String {
+    async fn give_devices(&self, state: &TrainerState) -> Result<String, Superseded> {
         let attempt = state.attempt;
         if self.turn.is_none() {
-            return format!(
+            return Ok(format!(
                 "attempt {attempt} of the trainer waits for devices that it shares with engines; this run's have their own: set trainer.colocate, or use another trainer.image"
-            );
+            ));
         }
         if !self.has_devices() {
-            return format!("attempt {attempt} of the trainer waits until all engines sleep again");
+            return Ok(format!(
+                "attempt {attempt} of the trainer waits until all engines sleep again"
+            ));
         }
         let grant = self.http.put(format!("{}/v1/devices", self.url));
         let grant = grant.json(&DeviceGrant { attempt }).timeout(Duration::from_secs(10));
-        let answer = match self.send(grant).await {
+        let answer = match self.order(grant).await {
             Ok(answer) => successful(answer).await,
-            Err(error) => Err(error),
+            Err(OrderError::Superseded(superseded)) => return Err(superseded),
+            Err(OrderError::Failed(why)) => Err(why),
         };
-        match answer {
+        Ok(match answer {
             Ok(_) => format!("attempt {attempt} of the trainer has got the devices"),
             Err(why) => format!("attempt {attempt} of the trainer does not take the devices: {why}"),
-        }
+        })
     }
 
-    async fn put(&self, k: u32, request: &StepRequest) -> Result<(), String> {
+    async fn put(&self, k: u32, request: &StepRequest) -> Result<(), OrderError> {
         let put = self.http.put(format!("{}/v1/steps/{k}", self.url)).json(request);
-        let answer = self.send(put.timeout(Duration::from_secs(10))).await?;
-        match answer.status() {
-            status if status.is_success() => Ok(()),
+        let answer = self.order(put.timeout(Duration::from_secs(10))).await?;
+        let why = match answer.status() {
+            status if status.is_success() => return Ok(()),
             // The state has changed since the last request; the next request shows it.
-            StatusCode::CONFLICT => Err(format!("the trainer is not ready for step {k}")),
-            status => Err(format!(
+            StatusCode::CONFLICT => format!("the trainer is not ready for step {k}"),
+            status => format!(
                 "the trainer refuses step {k} with {status}: {}",
                 answer.text().await.unwrap_or_default()
-            )),
-        }
+            ),
+        };
+        Err(OrderError::Failed(why))
     }
 
     async fn poll(&self, k: u32) -> Result<StepState, String> {

@@ -32,6 +32,7 @@ mod reward_service;
 mod rows;
 mod runs;
 mod shaped;
+mod superseded;
 mod task_sets;
 mod tools;
 mod validate;

@@ -14,6 +14,7 @@ mod http;
 mod model;
 mod publish;
 mod recover;
+mod refusals;
 mod resumed;
 mod tensorboard;
 

@@ -22,7 +22,7 @@ use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::adapters::{Adapters, UNVERIFIED, version_of_label};
+use super::adapters::{Adapters, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
@@ -140,7 +140,8 @@ impl Engine for Sglang {
             return Ok(loaded);
         }
         let url = self.server.at("/update_weights_from_disk");
-        let update = json!({"model_path": weights.dir, "weight_version": UNVERIFIED, "flush_cache": true});
+        let label = self.unverified_label().await?;
+        let update = json!({"model_path": weights.dir, "weight_version": label, "flush_cache": true});
         let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
         let updated: Updated = ask(call, &url).await?;
         if !updated.success {
@@ -157,6 +158,10 @@ impl Engine for Sglang {
         // A row that was sampled meanwhile has the label `unverified`, and is refused by it.
         self.name(version).await?;
         self.serving().await
+    }
+
+    fn waits_to_load(&self, weights: &Weights<'_>) -> bool {
+        !weights.adapter
     }
 
     async fn sleep_state(&self) -> Result<SleepState, EngineFault> {

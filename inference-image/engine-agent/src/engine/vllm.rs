@@ -15,7 +15,7 @@ mod sleep;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,8 +44,6 @@ pub struct Vllm {
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// Number of pauses in which full weights were replaced. Only this agent replaces them.
     replacements: Arc<AtomicU64>,
-    /// Whether it was told to take up the memory of its weights, and has not yet taken up that of its cache.
-    waking: Arc<AtomicBool>,
 }
 
 /// Loaded full weights: the tensors' checksum from the manifest, the engine's own checksums, and its samples.
@@ -123,13 +121,18 @@ impl Vllm {
             loaded: Arc::default(),
             replacing: Arc::default(),
             replacements: Arc::default(),
-            waking: Arc::default(),
         }
+    }
+
+    /// The version of the weights, by their label.
+    async fn version(&self) -> Result<String, EngineFault> {
+        let label = self.label().await?;
+        Ok(version_of_label(sleep::unmarked(&label)).to_owned())
     }
 
     async fn label(&self) -> Result<String, EngineFault> {
         let info: WeightInfo = self.server.ask("/weight_info").await?;
-        Ok(version_of_label(&info.weight_version).to_owned())
+        Ok(info.weight_version)
     }
 
     async fn checksums(&self) -> Result<BTreeMap<String, String>, EngineFault> {
@@ -190,7 +193,7 @@ impl Vllm {
         });
         self.server.tell("/collective_rpc", &reload, deadline).await?;
         self.forget_prefixes().await?;
-        self.name(UNVERIFIED).await
+        self.name_as_unverified().await
     }
 
     /// Drops the prefix cache of the previous weights. vLLM answers 200 whether it did or not.
@@ -246,8 +249,8 @@ impl Vllm {
             })
     }
 
-    async fn name(&self, version: &str) -> Result<(), EngineFault> {
-        let label = json!({"new_version": version});
+    async fn name(&self, label: &str) -> Result<(), EngineFault> {
+        let label = json!({"new_version": label});
         self.server.tell("/update_weight_version", &label, STATE_DEADLINE).await
     }
 }
@@ -262,7 +265,7 @@ impl Engine for Vllm {
             return Ok(adapter);
         }
         Ok(Serving {
-            version: self.label().await?,
+            version: self.version().await?,
             sha256: None,
         })
     }
@@ -285,7 +288,7 @@ impl Engine for Vllm {
         self.wake_weights(deadline).await?;
         let failed =
             |error: tokio::task::JoinError| unable(&format!("this agent failed while it was about it: {error}"));
-        if weights.adapter && self.cpu && self.adapters.current().is_none() {
+        if weights.adapter && self.waits_to_load(&weights) {
             let (order, dir, sha256) = (weights.order.clone(), weights.dir.to_owned(), weights.sha256.to_owned());
             return tokio::spawn(self.clone().first_adapter(order, dir, sha256, deadline))
                 .await
@@ -319,9 +322,13 @@ impl Engine for Vllm {
         self.name(version).await?;
         self.adapters.set(None);
         Ok(Serving {
-            version: self.label().await?,
+            version: self.version().await?,
             sha256: None,
         })
+    }
+
+    fn waits_to_load(&self, weights: &Weights<'_>) -> bool {
+        !weights.adapter || (self.cpu && self.adapters.current().is_none())
     }
 
     fn cannot_sleep(&self) -> Option<&'static str> {
@@ -357,7 +364,7 @@ impl Engine for Vllm {
         let begun = self.replacements.load(Ordering::SeqCst);
         let label = match &adapter {
             Some(_) => None,
-            None => Some(self.label().await.map_err(EngineFault::refusal)?),
+            None => Some(self.version().await.map_err(EngineFault::refusal)?),
         };
         let answer: Completion = self.server.sample("/v1/completions", &asked, version).await?;
         let replaced = self.replacements.load(Ordering::SeqCst) != begun;

@@ -5,11 +5,13 @@
 //!
 //! Clients are not of the run whose weights the replica serves. They have places of their own, fewer than the replica
 //! has, and take such a place before their request's body is read. So they never take the last place at the engine, and
-//! the agent never holds many of their bodies.
+//! the agent never holds many of their bodies. While an order waits for the engine, their requests are refused or ended
+//! ([`crate::gate`]).
 
 use super::{HttpState, Limits, refusal};
-use crate::engine::wire::read_request;
+use crate::engine::wire::{Answered, read_request};
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use grpo_auth::{AllowedAccount, ServiceAccount};
@@ -23,7 +25,12 @@ const SAMPLING: [&str; 3] = ["/v1/models", "/v1/chat/completions", "/v1/completi
 /// Largest body of a client's request: a conversation of a million tokens has about half of it.
 const CLIENT_BODY: usize = 8 << 20;
 
-/// Accounts by what they may call. An account in several lists may call all of it.
+/// Seconds after which a refused client is told to try again. OpenAI's clients try twice more, so they come back after
+/// most loads of weights.
+const RETRY_AFTER: u64 = 10;
+
+/// Accounts by what they may call. An account in several lists may call all of it, with one exception: a pool that no
+/// run owns gives everything to a pattern of names (`team/*-driver`), and a client whose name fits it samples only.
 #[derive(Clone, Debug, Default)]
 pub struct Grants {
     /// Everything: drivers, the operator, engine agents of other pools.
@@ -49,11 +56,16 @@ pub(super) struct Client;
 
 impl Grants {
     fn entry(&self, account: &ServiceAccount, path: &str) -> Entry {
+        let is_client = has(&self.sampling, account);
+        let everything = match is_client {
+            true => names(&self.everything, account),
+            false => has(&self.everything, account),
+        };
         let in_chunks = has(&self.chunks, account) && path.starts_with(CHUNKS);
-        if has(&self.everything, account) || in_chunks {
+        if everything || in_chunks {
             return Entry::Free;
         }
-        match has(&self.sampling, account) && SAMPLING.contains(&path) {
+        match is_client && SAMPLING.contains(&path) {
             true => Entry::Client,
             false => Entry::Closed,
         }
@@ -83,6 +95,11 @@ fn has(list: &[AllowedAccount], account: &ServiceAccount) -> bool {
     list.iter().any(|allowed| allowed.allows(account))
 }
 
+/// Whether the list has the account by its own name, not by a pattern.
+fn names(list: &[AllowedAccount], account: &ServiceAccount) -> bool {
+    list.contains(&AllowedAccount::from(account.clone()))
+}
+
 /// Largest body that is read.
 pub(super) fn body_limit(limits: Limits, client: bool) -> usize {
     match client {
@@ -109,7 +126,39 @@ pub(super) async fn authorize(State(state): State<Arc<HttpState>>, mut request: 
             };
             DefaultBodyLimit::max(body_limit(state.limits, true)).apply(&mut request);
             request.extensions_mut().insert(Client);
-            next.run(request).await
+            let mut answer = next.run(request).await;
+            if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+                let headers = answer.headers_mut();
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+            }
+            answer
+        }
+    }
+}
+
+impl HttpState {
+    /// Refuses a request while the gate is closed to its caller.
+    pub(super) fn must_be_open(&self, client: bool) -> Result<(), ErrorBody> {
+        match client {
+            true => self.gate.must_be_open_to_clients(),
+            false => self.gate.must_be_open(),
+        }
+    }
+
+    /// The engine's answer, unless an order waits for the engine too long for a client's request. Then the request is
+    /// dropped, by which its connection to the engine is closed, and the engine aborts it.
+    pub(super) async fn answer(
+        &self,
+        client: bool,
+        asked: impl Future<Output = Result<Answered, ErrorBody>>,
+    ) -> Result<Answered, ErrorBody> {
+        if !client {
+            return asked.await;
+        }
+        tokio::select! {
+            biased;
+            answered = asked => answered,
+            error = self.gate.client_must_leave() => Err(error),
         }
     }
 }

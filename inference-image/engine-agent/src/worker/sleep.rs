@@ -2,7 +2,8 @@
 //!
 //! The gate is closed from the order to sleep until the engine is awake with the wanted version, so that no request
 //! meets an engine that is neither. Only the engine's own answer counts: an engine that restarts is awake, and is told
-//! to sleep again. An agent that restarts beside a sleeping engine leaves it asleep until an order comes.
+//! to sleep again. An agent that restarts beside a sleeping engine leaves it asleep until an order comes. One that
+//! restarts beside an engine that wakes up continues with that: the order to wake up came after the trainer's turn.
 
 use super::{Attempts, Setback, Worker};
 use crate::engine::{Engine, Serving, SleepState};
@@ -18,6 +19,7 @@ impl<E: Engine> Worker<E> {
         }
         if ordered == Some(true) {
             self.gate.set_sleeping(true);
+            self.gate.close_to_clients(self.pace.client_grace);
         }
         let state = match self.engine.sleep_state().await {
             Ok(state) => state,

@@ -5,7 +5,7 @@ use crate::support::fake::Fake;
 use crate::support::{Agent, Source, driver};
 use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
-use grpo_engine_protocol::{AgentState, ErrorCode};
+use grpo_engine_protocol::{AgentState, ErrorCode, WeightsOrder};
 use serde_json::{Value, json};
 
 const WHOLE: [&str; 2] = ["kv_cache", "weights"];
@@ -38,10 +38,12 @@ async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_ca
     agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
     agent.sleep(false).await;
     agent.wait_until_serving("a-v1").await;
-    let paths = fake.paths();
+    let calls = fake.calls();
+    let paths: Vec<_> = calls.iter().map(|(path, _)| path.as_str()).collect();
     assert_eq!(
         paths,
         [
+            "/update_weight_version",
             "/wake_up?tags=weights",
             "/pause?mode=wait",
             "/collective_rpc",
@@ -49,11 +51,15 @@ async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_ca
             "/update_weight_version",
             "/resume",
             "/wake_up?tags=kv_cache",
+            "/update_weight_version",
             "/v1/completions",
             "/v1/completions",
             "/update_weight_version"
         ]
     );
+    let labels = calls.iter().filter(|(path, _)| path == "/update_weight_version");
+    let labels: Vec<_> = labels.map(|(_, body)| body["new_version"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["waking:default", "waking:unverified", "unverified", "a-v1"]);
     // The same version: it is in the memory of the host.
     agent.sleep(true).await;
     agent.wait_until_asleep().await;
@@ -61,7 +67,13 @@ async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_ca
     agent.wait_until_serving("a-v1").await;
     assert_eq!(
         fake.paths(),
-        ["/sleep?level=1", "/wake_up?tags=weights", "/wake_up?tags=kv_cache"]
+        [
+            "/sleep?level=1",
+            "/update_weight_version",
+            "/wake_up?tags=weights",
+            "/wake_up?tags=kv_cache",
+            "/update_weight_version"
+        ]
     );
     assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
     assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
@@ -77,9 +89,10 @@ async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_ca
     agent.sleep(true).await;
     agent.wait_until_asleep().await;
     let calls = fake.calls();
-    assert_eq!(calls[0], ("/release_memory_occupation".to_owned(), tags(&WHOLE)));
-    assert_eq!(calls[1].1["new_version"], "asleep:base");
-    assert_eq!(calls[1].1["abort_all_requests"], false);
+    assert_eq!(calls[0].0, "/flush_cache");
+    assert_eq!(calls[1], ("/release_memory_occupation".to_owned(), tags(&WHOLE)));
+    assert_eq!(calls[2].1["new_version"], "asleep:base");
+    assert_eq!(calls[2].1["abort_all_requests"], false);
     agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
     agent.sleep(false).await;
     agent.wait_until_serving("a-v1").await;
@@ -88,14 +101,19 @@ async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_ca
     assert_eq!(
         paths,
         [
+            "/update_weight_version",
             "/resume_memory_occupation",
             "/update_weights_from_disk",
             "/resume_memory_occupation",
+            "/update_weight_version",
             "/generate",
             "/update_weight_version"
         ]
     );
-    assert_eq!((&calls[0].1, &calls[2].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    assert_eq!((&calls[1].1, &calls[3].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    let labels = [0, 4, 6].map(|at: usize| calls[at].1["new_version"].as_str().unwrap());
+    assert_eq!(labels, ["waking:base", "unverified", "a-v1"]);
+    assert_eq!(calls[2].1["weight_version"], "waking:unverified");
     // The same version: it is in the memory of the host.
     agent.sleep(true).await;
     agent.wait_until_asleep().await;
@@ -103,9 +121,10 @@ async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_ca
     agent.sleep(false).await;
     agent.wait_until_serving("a-v1").await;
     let calls = fake.calls();
-    assert_eq!((&calls[0].1, &calls[1].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
-    assert_eq!(calls[2].1["new_version"], "a-v1");
-    assert_eq!(calls.len(), 3, "{calls:?}");
+    assert_eq!((&calls[1].1, &calls[2].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    let labels = [0, 3].map(|at: usize| calls[at].1["new_version"].as_str().unwrap());
+    assert_eq!(labels, ["waking:a-v1", "a-v1"]);
+    assert_eq!(calls.len(), 4, "{calls:?}");
     assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
     assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
 }
@@ -256,6 +275,90 @@ async fn an_agent_that_restarts_leaves_a_sleeping_engine_asleep_until_it_is_orde
         assert!(agent.complete(&request(), Some("base")).await.is_ok());
         assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
     }
+}
+
+/// Ends the agent of an engine that has taken up the memory of its weights, perhaps with a new version, and not that of
+/// its cache.
+async fn end_between_the_steps(fake: &Fake, agent: &Agent, order: Option<&WeightsOrder>) {
+    agent.sleep(true).await;
+    agent.wait_until_asleep().await;
+    fake.refuse(Some("kv_cache"));
+    if let Some(order) = order {
+        agent.order(order).await;
+    }
+    agent.sleep(false).await;
+    agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(fake.released(), ["kv_cache"]);
+    agent.stop().await;
+}
+
+/// The agent that comes next orders both steps again. SGLang ends by the first one, and starts again.
+fn assert_ended_at_most_once(kind: &Kind, fake: &Fake) {
+    match kind {
+        Kind::Sglang { .. } => assert_eq!(fake.crashes(), ["/resume_memory_occupation of weights twice"]),
+        _ => assert!(fake.crashes().is_empty(), "{:?}", fake.crashes()),
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_between_the_steps_wakes_the_engine_up() {
+    for (kind, fake, first) in awake().await {
+        end_between_the_steps(&fake, &first, None).await;
+        fake.refuse(None);
+        let agent = before(kind.clone(), &fake).await;
+        agent.wait_until_serving("base").await;
+        assert!(fake.released().is_empty());
+        assert!(agent.complete(&request(), Some("base")).await.is_ok());
+        assert_ended_at_most_once(&kind, &fake);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_between_the_steps_does_not_take_the_engine_for_asleep() {
+    for (kind, fake, first) in awake().await {
+        end_between_the_steps(&fake, &first, None).await;
+        // The engine refuses all orders about memory until the new agent has its own.
+        fake.refuse(Some("e"));
+        let agent = before(kind.clone(), &fake).await;
+        agent.sleep(true).await;
+        let again = |message: &str| message.contains("to put the engine to sleep failed");
+        let status = agent
+            .wait_for(|status| status.message.as_deref().is_some_and(again))
+            .await;
+        assert_eq!(status.state, AgentState::Failed, "it holds its weights");
+        fake.refuse(None);
+        agent.wait_until_asleep().await;
+        assert_eq!(fake.released(), WHOLE);
+        agent.sleep(false).await;
+        agent.wait_until_serving("base").await;
+        assert_ended_at_most_once(&kind, &fake);
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_restarts_after_a_load_between_the_steps_loads_the_version_again() {
+    for (kind, fake, first) in awake().await {
+        let source = Source::start().await;
+        let order = source.publish_with("a-v1", 2, with_canary);
+        end_between_the_steps(&fake, &first, Some(&order)).await;
+        fake.refuse(None);
+        let agent = before(kind.clone(), &fake).await;
+        agent.sleep(false).await;
+        agent.order(&order).await;
+        agent.wait_until_serving("a-v1").await;
+        assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
+        assert_ended_at_most_once(&kind, &fake);
+    }
+}
+
+#[tokio::test]
+async fn rows_of_a_vllm_whose_agent_ended_after_the_last_step_name_their_version() {
+    let fake = Fake::vllm().await;
+    fake.restart("waking:a-v1");
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("a-v1").await;
+    let answer = agent.complete(&request(), Some("a-v1")).await.unwrap();
+    assert_eq!(answer.weights_version, "a-v1");
 }
 
 #[tokio::test]

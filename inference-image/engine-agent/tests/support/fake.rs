@@ -5,6 +5,9 @@
 //! of a row is `100 + j`, with the logprob `-0.5 - j`. In a mixture, the token at position p goes through the experts
 //! 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
+mod adapters;
+mod memory;
+
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -14,10 +17,11 @@ use axum::{Json, Router};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
+
+use memory::Memory;
 
 /// An engine that can be told to misbehave.
 #[derive(Clone, Default)]
@@ -44,18 +48,23 @@ struct Told {
     blocks_held: bool,
     waits_in_pause: bool,
     holds: bool,
+    holds_adapters: bool,
     running: u32,
     no_token_ids: bool,
     no_spans: bool,
     spans: Option<Value>,
     reports_experts: bool,
     in_chat: Option<Value>,
-    /// What has no memory: `weights`, `kv_cache`.
-    released: BTreeSet<String>,
-    /// Orders that a real engine does not survive, or that need memory that is released.
-    crashes: Vec<String>,
-    refused: Option<String>,
-    stays_awake: bool,
+    memory: Memory,
+}
+
+/// A request at the engine. A caller that closes its connection ends it, as with real engines.
+struct Running<'a>(&'a Fake);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.told().running -= 1;
+    }
 }
 
 /// The logprob of every token of a prompt but the first.
@@ -78,9 +87,6 @@ impl Fake {
             Router::new()
                 .route("/v1/completions", post(completions))
                 .route("/v1/chat/completions", post(chat))
-                .route("/sleep", post(sleep))
-                .route("/wake_up", post(wake_up))
-                .route("/is_sleeping", get(is_sleeping))
                 .route("/weight_info", get(weight_info))
                 .route("/weight_checker", post(weight_checker))
                 .route("/collective_rpc", post(reload))
@@ -88,8 +94,8 @@ impl Fake {
                 .route("/resume", post(fine))
                 .route("/reset_prefix_cache", post(reset_prefix_cache))
                 .route("/update_weight_version", post(set_label))
-                .route("/v1/load_lora_adapter", post(load_adapter))
-                .route("/v1/unload_lora_adapter", post(unload_adapter)),
+                .merge(adapters::below("/v1"))
+                .merge(memory::of_vllm()),
         )
         .await
     }
@@ -100,13 +106,11 @@ impl Fake {
             Router::new()
                 .route("/generate", post(generate))
                 .route("/v1/chat/completions", post(chat))
-                .route("/release_memory_occupation", post(release))
-                .route("/resume_memory_occupation", post(resume))
                 .route("/model_info", get(weight_info))
                 .route("/update_weights_from_disk", post(update_from_disk))
                 .route("/update_weight_version", post(set_label))
-                .route("/load_lora_adapter", post(load_adapter))
-                .route("/unload_lora_adapter", post(unload_adapter)),
+                .merge(adapters::below(""))
+                .merge(memory::of_sglang()),
         )
         .await
     }
@@ -149,59 +153,13 @@ impl Fake {
         self.told().keys.clone()
     }
 
-    pub fn adapters(&self) -> Vec<String> {
-        self.told().adapters.clone()
-    }
-
     /// Simulates a restarted process, with the boot weights and without adapters.
     pub fn restart(&self, label: &str) {
         let mut told = self.told();
         told.adapters.clear();
         told.label = label.to_owned();
         told.weights = 0;
-        told.released.clear();
-    }
-
-    /// What has no memory now.
-    pub fn released(&self) -> Vec<String> {
-        self.told().released.iter().cloned().collect()
-    }
-
-    /// Orders that would have ended a real engine.
-    pub fn crashes(&self) -> Vec<String> {
-        self.told().crashes.clone()
-    }
-
-    /// Answers 500 to orders about memory whose path and body have this in them, until it is called with nothing.
-    pub fn refuse(&self, part: Option<&str>) {
-        self.told().refused = part.map(str::to_owned);
-    }
-
-    /// Says that it went to sleep, and does not.
-    pub fn stay_awake(&self, stays: bool) {
-        self.told().stays_awake = stays;
-    }
-
-    /// Notes an order about memory; returns its refusal, if it is refused.
-    fn memory_order(&self, path: &str, body: &Value) -> Option<Response> {
-        self.note(path, body);
-        let order = format!("{path} {body}");
-        let refused = self.told().refused.as_ref().is_some_and(|part| order.contains(part));
-        refused.then(|| {
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                Json(json!({"error": "out of memory"})),
-            )
-                .into_response()
-        })
-    }
-
-    /// Notes work that needs memory which is released.
-    fn needs(&self, part: &str, path: &str) {
-        let mut told = self.told();
-        if told.released.contains(part) {
-            told.crashes.push(format!("{path} without {part}"));
-        }
+        told.memory.released.clear();
     }
 
     /// Reports success of a reload and keeps its weights.
@@ -230,7 +188,7 @@ impl Fake {
         self.told().blocks_held = true;
     }
 
-    /// Answers a pause only after all rows have ended, like vLLM.
+    /// Answers a pause (vLLM) and an update of full weights (SGLang) only after all rows have ended, like real engines.
     pub fn end_rows_before_a_pause(&self) {
         self.told().waits_in_pause = true;
     }
@@ -274,14 +232,11 @@ impl Fake {
         self.told().running
     }
 
-    /// The answer to a request for an unknown model.
-    fn lacks(&self, model: &str) -> Option<Response> {
-        if model == "policy" || self.adapters().iter().any(|name| name == model) {
-            return None;
+    /// Waits for the rows, if an order of this engine does.
+    async fn rows_ended(&self) {
+        while self.told().waits_in_pause && self.running() > 0 {
+            tokio::task::yield_now().await;
         }
-        let message = format!("The model `{model}` does not exist.");
-        let missing = json!({"error": {"message": message, "type": "NotFoundError", "code": 404}});
-        Some((StatusCode::NOT_FOUND, Json(missing)).into_response())
     }
 
     async fn work(&self) {
@@ -290,10 +245,10 @@ impl Fake {
             told.running += 1;
             told.holds.then(|| self.go.notified())
         };
+        let _running = Running(self);
         if let Some(held) = held {
             held.await;
         }
-        self.told().running -= 1;
     }
 }
 
@@ -328,65 +283,6 @@ async fn weight_checker(State(fake): State<Fake>, Json(body): Json<Value>) -> Js
     Json(json!({"checksums": {"model.layers.0": format!("{:064x}", fake.told().weights)}}))
 }
 
-async fn sleep(State(fake): State<Fake>, request: Request) -> Response {
-    if let Some(refusal) = fake.memory_order(&request.uri().to_string(), &Value::Null) {
-        return refusal;
-    }
-    let mut told = fake.told();
-    // A vLLM that is asleep in part takes itself for asleep.
-    if told.released.is_empty() && !told.stays_awake {
-        told.released = ["kv_cache", "weights"].map(str::to_owned).into();
-    }
-    StatusCode::OK.into_response()
-}
-
-async fn wake_up(State(fake): State<Fake>, request: Request) -> Response {
-    let uri = request.uri().to_string();
-    if let Some(refusal) = fake.memory_order(&uri, &Value::Null) {
-        return refusal;
-    }
-    let tag = uri.strip_prefix("/wake_up?tags=").unwrap();
-    fake.told().released.remove(tag);
-    StatusCode::OK.into_response()
-}
-
-async fn is_sleeping(State(fake): State<Fake>) -> Json<Value> {
-    Json(json!({"is_sleeping": !fake.told().released.is_empty()}))
-}
-
-fn tags(body: &Value) -> Vec<String> {
-    let tags = body["tags"].as_array().unwrap();
-    tags.iter().map(|tag| tag.as_str().unwrap().to_owned()).collect()
-}
-
-async fn release(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
-    let path = "/release_memory_occupation";
-    if let Some(refusal) = fake.memory_order(path, &body) {
-        return refusal;
-    }
-    let mut told = fake.told();
-    for tag in tags(&body) {
-        if !told.stays_awake && !told.released.insert(tag.clone()) {
-            told.crashes.push(format!("{path} of {tag} twice"));
-        }
-    }
-    StatusCode::OK.into_response()
-}
-
-async fn resume(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
-    let path = "/resume_memory_occupation";
-    if let Some(refusal) = fake.memory_order(path, &body) {
-        return refusal;
-    }
-    let mut told = fake.told();
-    for tag in tags(&body) {
-        if !told.released.remove(&tag) {
-            told.crashes.push(format!("{path} of {tag} twice"));
-        }
-    }
-    StatusCode::OK.into_response()
-}
-
 async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
     fake.note("/collective_rpc", &body);
     fake.needs("weights", "/collective_rpc");
@@ -399,9 +295,7 @@ async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value
 
 async fn pause(State(fake): State<Fake>, request: Request) -> Response {
     let answer = fine(State(fake.clone()), request).await;
-    while fake.told().waits_in_pause && fake.running() > 0 {
-        tokio::task::yield_now().await;
-    }
+    fake.rows_ended().await;
     answer
 }
 
@@ -419,6 +313,7 @@ async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Va
 async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/update_weights_from_disk", &body);
     fake.needs("weights", "/update_weights_from_disk");
+    fake.rows_ended().await;
     if fake.told().lies {
         let refused =
             json!({"success": false, "message": "Failed to update weights: no such file", "num_paused_requests": 0});
@@ -430,27 +325,6 @@ async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> 
     told.model = Some(body["model_path"].as_str().unwrap().to_owned());
     Json(json!({"success": true, "message": "Succeeded to update model weights.", "num_paused_requests": 0}))
         .into_response()
-}
-
-async fn load_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
-    fake.note("/load_lora_adapter", &body);
-    fake.needs("weights", "/load_lora_adapter");
-    let name = body["lora_name"].as_str().unwrap().to_owned();
-    assert!(body["lora_path"].as_str().unwrap().ends_with(&name), "{body}");
-    let mut told = fake.told();
-    if told.adapters.contains(&name) {
-        let refused =
-            json!({"error": {"message": format!("The lora adapter '{name}' has already been loaded."), "code": 400}});
-        return (StatusCode::BAD_REQUEST, Json(refused)).into_response();
-    }
-    told.adapters.push(name);
-    "Success: LoRA adapter added successfully.".into_response()
-}
-
-async fn unload_adapter(State(fake): State<Fake>, Json(body): Json<Value>) -> &'static str {
-    fake.note("/unload_lora_adapter", &body);
-    fake.told().adapters.retain(|name| body["lora_name"] != *name);
-    "Success: LoRA adapter removed successfully."
 }
 
 async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::fault::{DriverError, TerminalFault};
-use crate::replicas::switch::asleep::{self, Turn};
+use crate::replicas::switch::asleep;
 use crate::replicas::switch::{self, Target};
 use crate::trainer::shown_waiting;
 use grpo_contracts::reason::Reason;
@@ -60,7 +60,7 @@ impl Run {
     /// Has every engine leave its devices to the trainer, and waits until all have. They get them back with the next
     /// promotion. Engines that share no devices keep theirs.
     pub(super) async fn leave_devices(&self) -> Result<(), DriverError> {
-        let Some(colocated) = self.settings.colocated else {
+        let Some(turn) = &self.turn else {
             return Ok(());
         };
         let _one_at_a_time = self.promoting.lock().await;
@@ -70,12 +70,7 @@ impl Run {
             target.asleep = Some(true);
         });
         let patience = self.settings.patience.weights;
-        let turn = Turn {
-            view: self.view.clone(),
-            target: self.target.subscribe(),
-            replicas: colocated.replicas as usize,
-        };
-        asleep::until_asleep(&turn, patience).await?;
+        asleep::until_asleep(turn, patience).await?;
         tracing::info!("all engines sleep: the trainer has the devices");
         self.board.end(Stage::Syncing);
         Ok(())

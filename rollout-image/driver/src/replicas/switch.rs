@@ -11,8 +11,10 @@
 pub mod asleep;
 
 use crate::engine::Engines;
+use crate::epoch::OrderError;
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
+use grpo_contracts::driver_epoch::Superseded;
 use grpo_contracts::reason::Reason;
 use grpo_engine_protocol::{AgentState, AgentStatus, Relay, WeightsOrder};
 use std::collections::{HashMap, HashSet};
@@ -66,6 +68,8 @@ pub struct View {
     pub next: Option<String>,
     pub prefetched: usize,
     pub message: Option<String>,
+    /// An agent refused an order, because a later attempt of the driver gives the orders. This is the last view then.
+    pub superseded: Option<Superseded>,
 }
 
 impl View {
@@ -82,7 +86,7 @@ impl View {
     }
 }
 
-/// Checks the replicas until the sender of `target` is dropped.
+/// Checks the replicas until the sender of `target` is dropped, or a later driver gives the orders.
 pub async fn follow(
     engines: Engines,
     mut target: watch::Receiver<Option<Target>>,
@@ -117,6 +121,9 @@ pub async fn follow(
                     *view = now;
                     changed
                 });
+                if told.superseded.is_some() {
+                    return;
+                }
                 pause
             }
         };
@@ -127,9 +134,16 @@ pub async fn follow(
     }
 }
 
-/// The last order of each kind to each replica's process, and its time.
+/// What this driver has told the replicas.
 #[derive(Default)]
-struct Told(HashMap<(SocketAddr, OrderKind), (String, Instant)>);
+struct Told {
+    /// The last order of each kind to each replica's process, and its time.
+    orders: HashMap<(SocketAddr, OrderKind), (String, Instant)>,
+    /// The last order to sleep (`true`) or to wake up that each replica accepted, with its process.
+    accepted: HashMap<SocketAddr, (String, bool)>,
+    /// A later attempt of the driver gives the orders.
+    superseded: Option<Superseded>,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OrderKind {
@@ -140,12 +154,25 @@ enum OrderKind {
 impl Told {
     /// Whether an order is due: the replica has not got it, or not lately.
     fn is_due(&mut self, replica: SocketAddr, kind: OrderKind, what: String) -> bool {
-        let heard = self.0.get(&(replica, kind));
+        let heard = self.orders.get(&(replica, kind));
         let due = heard.is_none_or(|(heard, at)| *heard != what || at.elapsed() >= ORDER_EVERY);
         if due {
-            self.0.insert((replica, kind), (what, Instant::now()));
+            self.orders.insert((replica, kind), (what, Instant::now()));
         }
         due
+    }
+
+    /// Notes why an order was refused, and returns that as text.
+    fn refused(&mut self, error: &OrderError) -> String {
+        if let OrderError::Superseded(superseded) = error {
+            self.superseded = Some(*superseded);
+        }
+        error.to_string()
+    }
+
+    fn keep_only(&mut self, replicas: &[SocketAddr]) {
+        self.orders.retain(|(replica, _), _| replicas.contains(replica));
+        self.accepted.retain(|replica, _| replicas.contains(replica));
     }
 }
 
@@ -184,7 +211,7 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
     }
     let mut said = Vec::new();
     let replicas = engines.replicas().await;
-    told.0.retain(|(replica, _), _| replicas.contains(replica));
+    told.keep_only(&replicas);
     let mut view = View {
         version: target.version.clone(),
         known: replicas.len(),
@@ -198,6 +225,10 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
     let statuses = futures::future::join_all(asked).await;
     let members = Members::of(&statuses);
     for (replica, status) in statuses {
+        // The other agents may not know the later driver yet.
+        if told.superseded.is_some() {
+            break;
+        }
         let status = match status {
             Ok(status) => status,
             Err(why) => {
@@ -233,7 +264,8 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
                     format!("{} prefetch {}", status.instance, order.version),
                 ) && let Err(error) = engines.prefetch(replica, &members.order_for(replica, order)).await
                 {
-                    said.push(format!("engine {replica} does not take an order to prefetch: {error}"));
+                    let why = told.refused(&error);
+                    said.push(format!("engine {replica} does not take an order to prefetch: {why}"));
                 }
             }
             continue;
@@ -262,16 +294,18 @@ async fn look(engines: &Engines, target: &Target, told: &mut Told, served: &mut 
         {
             tracing::info!(%replica, version = %target.version, serving = ?status.serving, "ordering weights");
             if let Err(error) = engines.order(replica, &members.order_for(replica, order)).await {
-                said.push(format!("engine {replica} does not take an order: {error}"));
+                let why = told.refused(&error);
+                said.push(format!("engine {replica} does not take an order: {why}"));
             }
         }
         // After the weights: an engine that wakes up loads them, and serves no others in between. One that is awake may
         // still be about to fall asleep.
-        if status.serving.is_none() && target.asleep == Some(false) {
+        if status.serving.is_none() && target.asleep == Some(false) && told.superseded.is_none() {
             said.extend(asleep::wake(engines, replica, &status, told).await);
         }
     }
     view.message = in_words(said);
+    view.superseded = told.superseded;
     view
 }
 
@@ -314,6 +348,8 @@ fn in_words(mut said: Vec<String>) -> Option<String> {
 pub enum SwitchError {
     #[error("nothing looks at the engines any more")]
     Unseen,
+    #[error(transparent)]
+    Superseded(#[from] Superseded),
     #[error(
         "the trainer waits for the devices, and for {patience:?} {awake} of {known} engines did not sleep: {last}; look at the logs of an engine and its agent"
     )]
@@ -338,6 +374,7 @@ impl From<SwitchError> for DriverError {
         match error {
             // An engine that cannot sleep may be replaced: the next attempt begins with new ones.
             SwitchError::Unseen | SwitchError::Awake { .. } => Self::Other(error.to_string()),
+            SwitchError::Superseded(superseded) => superseded.into(),
             SwitchError::NotServed { .. } => TerminalFault::new(Reason::WeightsNotServed, error.to_string()).into(),
         }
     }
@@ -412,6 +449,9 @@ async fn until(
     loop {
         {
             let now = view.borrow_and_update();
+            if let Some(superseded) = now.superseded {
+                return Err(superseded.into());
+            }
             let count = ready(&now);
             if count > newest.0 {
                 newest = (count, Instant::now());

@@ -19,29 +19,50 @@ impl Engine {
     }
 }
 
-async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
+async fn order(
+    State(engine): State<Arc<Engine>>,
+    headers: HeaderMap,
+    Json(order): Json<engine::WeightsOrder>,
+) -> Response {
+    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
+        return refusal;
+    }
     if !*engine.stuck.lock().unwrap() {
         engine.serving.lock().unwrap().clone_from(&order.version);
     }
     engine.orders.lock().unwrap().push(order);
-    StatusCode::ACCEPTED
+    StatusCode::ACCEPTED.into_response()
 }
 
-async fn prefetch(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
+async fn prefetch(
+    State(engine): State<Arc<Engine>>,
+    headers: HeaderMap,
+    Json(order): Json<engine::WeightsOrder>,
+) -> Response {
+    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
+        return refusal;
+    }
     engine.prefetched.lock().unwrap().push(order.version.clone());
     *engine.pulled.lock().unwrap() = Some(order.version);
-    StatusCode::ACCEPTED
+    StatusCode::ACCEPTED.into_response()
 }
 
-async fn sleep(State(engine): State<Arc<Engine>>, Json(order): Json<engine::SleepOrder>) -> StatusCode {
+async fn sleep(
+    State(engine): State<Arc<Engine>>,
+    headers: HeaderMap,
+    Json(order): Json<engine::SleepOrder>,
+) -> Response {
+    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
+        return refusal;
+    }
     if *engine.sleepless.lock().unwrap() {
-        return StatusCode::SERVICE_UNAVAILABLE;
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     let before = std::mem::replace(&mut *engine.asleep.lock().unwrap(), order.asleep);
     engine
         .sleeps
         .fetch_add(u32::from(order.asleep && !before), Ordering::Relaxed);
-    StatusCode::ACCEPTED
+    StatusCode::ACCEPTED.into_response()
 }
 
 async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {

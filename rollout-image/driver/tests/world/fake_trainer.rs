@@ -106,7 +106,10 @@ async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
     }
 }
 
-async fn grant(State(trainer): State<Arc<Trainer>>, Json(grant): Json<DeviceGrant>) -> Response {
+async fn grant(State(trainer): State<Arc<Trainer>>, headers: HeaderMap, Json(grant): Json<DeviceGrant>) -> Response {
+    if let Some(refusal) = fenced::refusal(&trainer.fence, &headers) {
+        return refusal;
+    }
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
@@ -122,8 +125,12 @@ async fn grant(State(trainer): State<Arc<Trainer>>, Json(grant): Json<DeviceGran
 async fn put_step(
     State(trainer): State<Arc<Trainer>>,
     Path(k): Path<u32>,
+    headers: HeaderMap,
     Json(request): Json<StepRequest>,
 ) -> Response {
+    if let Some(refusal) = fenced::refusal(&trainer.fence, &headers) {
+        return refusal;
+    }
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }

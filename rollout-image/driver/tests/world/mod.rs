@@ -9,9 +9,11 @@ mod fake_engine;
 mod fake_gateway;
 mod fake_sessions;
 mod fake_trainer;
+pub mod fenced;
 mod model;
 mod python;
 mod relays;
+mod settings;
 
 pub use model::{model, model_with};
 
@@ -25,14 +27,8 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post, put};
-use grpo_driver::agent::AgentKind;
-use grpo_driver::agent::bash::Prompts;
-use grpo_driver::agent::commands::CommandSurroundings;
-use grpo_driver::agent::history::HistoryRule;
-use grpo_driver::agent::limits::AgentLimits;
-use grpo_driver::config::{
-    AgentSettings, Checkpoint, ColocatedEngines, Evaluation, Patience, Reward, Sampling, Settings, Training,
-};
+use grpo_contracts::driver_epoch::Fence;
+use grpo_driver::config::Settings;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
 use grpo_driver::live;
@@ -40,18 +36,15 @@ use grpo_driver::metrics::Metrics;
 use grpo_driver::progress::Board;
 use grpo_driver::recording::server;
 use grpo_driver::recording::sessions::Sessions;
-use grpo_driver::replicas::Endpoints;
-use grpo_driver::retry::{Budget, Pauses};
+use grpo_driver::retry::Pauses;
 use grpo_driver::start::{self, Process};
-use grpo_driver::tasks::selection::Selection;
-use grpo_driver::tasks::source::Source;
 use grpo_engine_protocol as engine;
 use grpo_hub::HubSettings;
 use grpo_records::folder::RunFolder;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    CheckpointOrder, DeviceGrant, EpisodeMeta, Journal, RewardRule, RunState, RunStore, StepPhase, StepRequest,
-    StepState, TrainerPhase, TrainerState, WeightsManifest, Writer, paths,
+    CheckpointOrder, DeviceGrant, EpisodeMeta, Journal, RunState, RunStore, StepPhase, StepRequest, StepState,
+    TrainerPhase, TrainerState, WeightsManifest, Writer, paths,
 };
 use grpo_sandbox_protocol as sandbox;
 use grpo_verify::grader::GraderCommand;
@@ -142,6 +135,7 @@ pub struct Engine {
     pub pace: Mutex<Option<Arc<Pace>>>,
     /// Holds its answers: each one takes a permit and keeps it.
     pub held: Mutex<Option<Arc<tokio::sync::Semaphore>>>,
+    pub fence: Fence,
 }
 
 /// An engine with a pace. It records the beginning and end of each answer.
@@ -177,6 +171,7 @@ pub struct Trainer {
     /// When it was given the devices, or told to step, while an engine had them.
     pub together: Mutex<Vec<String>>,
     life: tokio::sync::Mutex<fake_trainer::Life>,
+    pub fence: Fence,
 }
 
 pub struct World {
@@ -276,6 +271,7 @@ impl World {
             shares_with: Mutex::default(),
             together: Mutex::default(),
             life: Default::default(),
+            fence: Fence::default(),
         });
         trainer.publish(0).await;
         let router = fake_gateway::router(gateway.clone()).merge(relays::router(gateway.clone()));
@@ -298,101 +294,6 @@ impl World {
             sessions,
             driver_url: format!("http://{driver_address}"),
             hub: HubSettings::default(),
-        }
-    }
-
-    pub fn settings(&self) -> Settings {
-        let selection = Selection {
-            source: Source::File(self.tasks.clone()),
-            ..Selection::default()
-        };
-        Settings {
-            namespace: "ns".into(),
-            name: "run".into(),
-            uid: "uid-1".into(),
-            mode: grpo_crds::grpo_run::Mode::Train,
-            resume: grpo_crds::grpo_run::Resume::Auto,
-            seed: 7,
-            store: (self.mount.path().to_owned(), "ns/run".into()),
-            model: model(),
-            replay: None,
-            train: Some(Training {
-                tasks: selection.clone(),
-                order: grpo_crds::grpo_run::TaskOrder::Shuffled,
-                seed: 7,
-            }),
-            evaluate: vec![Evaluation {
-                name: "fixed".into(),
-                tasks: selection,
-                samples: 1,
-                seed: 7,
-                every: None,
-                at_start: true,
-                at_end: true,
-            }],
-            agent: AgentSettings {
-                kind: AgentKind::Bash(Prompts::default()),
-                limits: AgentLimits {
-                    turns: 6,
-                    command_timeout: Duration::from_secs(10),
-                    episode_timeout: Duration::from_secs(60),
-                    context_tokens: 1024,
-                    prompt_tokens: None,
-                    episode_tokens: None,
-                    output_bytes: 4096,
-                },
-                commands: CommandSurroundings::default(),
-                thinking: true,
-                history: HistoryRule::default(),
-                rows_per_turn: false,
-            },
-            sampling: Sampling {
-                temperature: 1.0,
-                top_p: 1.0,
-                top_k: 0,
-                max_tokens_per_call: 256,
-                penalties: Default::default(),
-            },
-            checkpoint: Checkpoint { every: 10, keep: 2 },
-            iterations: 2,
-            prompts: 2,
-            samples: 4,
-            concurrency: Some(4),
-            max_staleness: 0,
-            on_sync: grpo_crds::grpo_run::OnSync::Drain,
-            dynamic: None,
-            frozen_sampler: false,
-            colocated: None,
-            reward: Reward {
-                rule: RewardRule {
-                    resolved: 1.0,
-                    unresolved: 0.0,
-                    shaping: None,
-                    asks: false,
-                },
-                service: None,
-                grade_timeout: Duration::from_secs(20),
-            },
-            judge: None,
-            gateway: self.gateway_url.clone(),
-            engines: Endpoints::Fixed(vec![self.engine_address]),
-            trainer: self.trainer_url.clone(),
-            driver: self.driver_url.clone(),
-            patience: Patience {
-                gateway: Duration::from_secs(20),
-                images: Duration::from_secs(60),
-                engines: Budget {
-                    request: Duration::from_secs(10),
-                    total: Duration::from_secs(20),
-                },
-                weights: Duration::from_secs(60),
-                grading: Duration::from_secs(20),
-                trainer: Duration::from_secs(20),
-                waiting: Duration::from_secs(1800),
-                pauses: PAUSES,
-                lease_ttl: Duration::from_secs(30),
-                void_retries: 2,
-            },
         }
     }
 
@@ -423,15 +324,6 @@ impl World {
 
     pub async fn go(&self, settings: Settings, attempt: u32) -> Result<(), DriverError> {
         self.start(settings, attempt).await?.go().await
-    }
-
-    /// Settings of a run whose trainer and engine share their devices.
-    pub fn colocated(&self) -> Settings {
-        self.trainer.shares_with.lock().unwrap().push(self.engine.clone());
-        Settings {
-            colocated: Some(ColocatedEngines { replicas: 1 }),
-            ..self.settings()
-        }
     }
 
     /// The run's folder in the mounted store.
@@ -529,6 +421,7 @@ impl Engine {
             reports_experts: Mutex::new(false),
             experts_asked: Mutex::default(),
             pace: Mutex::default(),
+            fence: Fence::default(),
         });
         let address = serve(fake_engine::router(engine.clone())).await;
         (engine, address)

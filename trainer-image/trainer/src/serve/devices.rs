@@ -6,14 +6,16 @@
 //! the ranks have no collectives yet. Before the trainer says that it is idle, every rank gives the memory of its
 //! device back; the order of the next step is the next grant.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::put;
 use axum::{Json, Router};
 use grpo_contracts::RunConfig;
+use grpo_contracts::driver_epoch::Fence;
 use grpo_crds::grpo_run::Mode;
 use grpo_native::gpu_wait::wait_for;
 use grpo_native::{Arrived, device};
@@ -22,6 +24,7 @@ use tch::Device;
 
 use super::Rank;
 use super::board::{Board, Devices};
+use super::refusals;
 use crate::error::TrainError;
 
 /// Name of the signal by which rank 0 passes the grant on.
@@ -41,40 +44,48 @@ impl Devices {
 #[derive(Clone)]
 struct Grants {
     board: Board,
+    fence: Arc<Fence>,
     granted: SyncSender<()>,
 }
 
 /// The route for grants, and the channel on which the training thread hears of the first one.
-pub(super) fn routes(board: Board) -> (Router, Receiver<()>) {
+pub(super) fn routes(board: Board, fence: Arc<Fence>) -> (Router, Receiver<()>) {
     let (granted, heard) = sync_channel(1);
     let router = Router::new().route("/v1/devices", put(grant));
-    (router.with_state(Grants { board, granted }), heard)
+    let grants = Grants { board, fence, granted };
+    (router.with_state(grants), heard)
 }
 
 /// Accepts a grant for this attempt, also a repeated one. Otherwise answers 409 with the state, which names the attempt
 /// that waits. So does a trainer with devices of its own, whose state shows that it does not wait; 404 is the answer of
-/// a trainer that knows no grants.
-async fn grant(State(grants): State<Grants>, Json(grant): Json<DeviceGrant>) -> Response {
-    let (is_accepted, state) = grants.board.with(|shared| {
-        let is_meant = grant.attempt == shared.state.attempt;
-        let is_accepted = match (shared.devices, shared.state.phase) {
-            (Devices::Granted, _) => is_meant,
-            (Devices::Awaited, TrainerPhase::Waiting) if is_meant => {
-                shared.devices = Devices::Granted;
-                shared.state.phase = TrainerPhase::Starting;
-                // Never full, because it is sent once. A training thread that is gone ends the process.
-                let _ = grants.granted.try_send(());
-                true
-            }
-            _ => false,
+/// a trainer that knows no grants. A grant of a driver that a later attempt has followed is refused without a state.
+async fn grant(State(grants): State<Grants>, headers: HeaderMap, Json(grant): Json<DeviceGrant>) -> Response {
+    refusals::admit(&grants.fence, &headers, || grants.take(grant))
+}
+
+impl Grants {
+    fn take(&self, grant: DeviceGrant) -> Response {
+        let (is_accepted, state) = self.board.with(|shared| {
+            let is_meant = grant.attempt == shared.state.attempt;
+            let is_accepted = match (shared.devices, shared.state.phase) {
+                (Devices::Granted, _) => is_meant,
+                (Devices::Awaited, TrainerPhase::Waiting) if is_meant => {
+                    shared.devices = Devices::Granted;
+                    shared.state.phase = TrainerPhase::Starting;
+                    // Never full, because it is sent once. A training thread that is gone ends the process.
+                    let _ = self.granted.try_send(());
+                    true
+                }
+                _ => false,
+            };
+            (is_accepted, shared.state.clone())
+        });
+        let status = match is_accepted {
+            true => StatusCode::ACCEPTED,
+            false => StatusCode::CONFLICT,
         };
-        (is_accepted, shared.state.clone())
-    });
-    let status = match is_accepted {
-        true => StatusCode::ACCEPTED,
-        false => StatusCode::CONFLICT,
-    };
-    (status, Json(state)).into_response()
+        (status, Json(state)).into_response()
+    }
 }
 
 /// Waits, for as long as it takes, until the driver has granted the devices. `grants`: on rank 0.

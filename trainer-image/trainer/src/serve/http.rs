@@ -4,23 +4,26 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use grpo_auth::{AuthFlags, ServiceAccount};
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{Service, account};
+use grpo_contracts::driver_epoch::Fence;
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
 use super::board::Board;
 use super::devices;
 use super::recover::done_earlier;
+use super::refusals::{self, refusal};
 use crate::error::TrainError;
 
 /// Longest wait of a caller for a step.
@@ -36,6 +39,8 @@ const BATCHES: &str = "batches";
 struct HttpState {
     board: Board,
     jobs: SyncSender<(u32, StepRequest)>,
+    /// Refuses orders of a driver that a later attempt has followed: of steps, and of devices.
+    fence: Arc<Fence>,
 }
 
 /// The channels on which the driver's orders reach the training thread.
@@ -52,10 +57,12 @@ pub fn start(listen: SocketAddr, board: Board, auth: AuthFlags, run: &RunConfig)
     let guarded = auth.guard(Service::Trainer, [driver.into()]);
     let (guard, keys) = guarded.map_err(|e| TrainError::Start(format!("checking tokens: {e}")))?;
     let (jobs, steps) = sync_channel(1);
-    let (grants, granted) = devices::routes(board.clone());
+    let fence = Arc::new(Fence::default());
+    let (grants, granted) = devices::routes(board.clone(), fence.clone());
     let http = HttpState {
         board: board.clone(),
         jobs,
+        fence,
     };
     let router: Router = Router::new()
         .route("/metrics", get(metrics))
@@ -113,40 +120,53 @@ fn serve(
     Ok(())
 }
 
-async fn state(State(http): State<HttpState>) -> Response {
+async fn state(State(http): State<HttpState>, headers: HeaderMap) -> Response {
+    // First, so that no order of an earlier attempt follows what the driver reads here.
+    refusals::notice(&http.fence, &headers);
     Json(http.board.with(|shared| shared.state.clone())).into_response()
 }
 
-async fn order(State(http): State<HttpState>, Path(step): Path<u32>, Json(request): Json<StepRequest>) -> Response {
+async fn order(
+    State(http): State<HttpState>,
+    Path(step): Path<u32>,
+    headers: HeaderMap,
+    Json(request): Json<StepRequest>,
+) -> Response {
     if let Err(message) = check(&request) {
         return refusal(StatusCode::BAD_REQUEST, "BadRequest", &message, "Client");
     }
-    let verdict = http.board.with(|shared| {
-        match (shared.steps.get(&step), shared.requests.get(&step)) {
-            // A refused batch may be ordered again, corrected.
-            (Some(known), Some(asked)) if known.state != StepPhase::Failed && asked.is_same_step(&request) => {
-                return Ok(Some(known.clone()));
+    refusals::admit(&http.fence, &headers, || http.take(step, request))
+}
+
+impl HttpState {
+    fn take(&self, step: u32, request: StepRequest) -> Response {
+        let verdict = self.board.with(|shared| {
+            match (shared.steps.get(&step), shared.requests.get(&step)) {
+                // A refused batch may be ordered again, corrected.
+                (Some(known), Some(asked)) if known.state != StepPhase::Failed && asked.is_same_step(&request) => {
+                    return Ok(Some(known.clone()));
+                }
+                _ => {}
             }
-            _ => {}
-        }
-        if shared.state.phase != TrainerPhase::Idle || step != shared.state.step + 1 {
-            return Err(shared.state.clone());
-        }
-        shared.put(queued(step));
-        shared.requests.insert(step, request.clone());
-        shared.state.phase = TrainerPhase::Stepping;
-        Ok(None)
-    });
-    match verdict {
-        Ok(Some(known)) => (StatusCode::ACCEPTED, Json(known)).into_response(),
-        Err(state) => (StatusCode::CONFLICT, Json(state)).into_response(),
-        Ok(None) => match http.jobs.try_send((step, request)) {
-            Ok(()) => (StatusCode::ACCEPTED, Json(queued(step))).into_response(),
-            Err(_) => {
-                let message = "the training thread takes no orders; the attempt is about to end";
-                refusal(StatusCode::SERVICE_UNAVAILABLE, "Ending", message, "Infrastructure")
+            if shared.state.phase != TrainerPhase::Idle || step != shared.state.step + 1 {
+                return Err(shared.state.clone());
             }
-        },
+            shared.put(queued(step));
+            shared.requests.insert(step, request.clone());
+            shared.state.phase = TrainerPhase::Stepping;
+            Ok(None)
+        });
+        match verdict {
+            Ok(Some(known)) => (StatusCode::ACCEPTED, Json(known)).into_response(),
+            Err(state) => (StatusCode::CONFLICT, Json(state)).into_response(),
+            Ok(None) => match self.jobs.try_send((step, request)) {
+                Ok(()) => (StatusCode::ACCEPTED, Json(queued(step))).into_response(),
+                Err(_) => {
+                    let message = "the training thread takes no orders; the attempt is about to end";
+                    refusal(StatusCode::SERVICE_UNAVAILABLE, "Ending", message, "Infrastructure")
+                }
+            },
+        }
     }
 }
 
@@ -168,14 +188,6 @@ fn check(request: &StepRequest) -> Result<(), String> {
         return Err(format!("sha256 {:?} is not 64 hex digits", request.sha256));
     }
     Ok(())
-}
-
-fn refusal(status: StatusCode, code: &str, message: &str, fault: &str) -> Response {
-    (
-        status,
-        Json(serde_json::json!({"code": code, "message": message, "fault": fault})),
-    )
-        .into_response()
 }
 
 fn queued(step: u32) -> StepState {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use grpo_auth::{LocalIssuer, ServiceAccount};
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::Service;
+use grpo_contracts::driver_epoch;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::GrpoRun;
 use grpo_model::weights;
@@ -341,17 +342,37 @@ impl Attempt {
 
     /// Like [`Attempt::try_ask`], with another token.
     pub fn ask_with(&self, token: &str, rank: usize, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
+        let (head, body) = self.exchange(&format!("Bearer {token}"), rank, method, path, body)?;
+        Some((status(&head)?, body))
+    }
+
+    /// Calls rank 0 as the driver of this epoch; returns the head of the answer too.
+    pub fn ask_as(&self, driver: &str, method: &str, path: &str, body: &str) -> (u16, String, String) {
+        let with_epoch = format!("Bearer {}\r\n{}: {driver}", self.token, driver_epoch::HEADER);
+        let (head, body) = self.exchange(&with_epoch, 0, method, path, body).unwrap();
+        (status(&head).unwrap(), head, body)
+    }
+
+    /// Returns the head and the body of the answer. `authorization`: that header, and perhaps more headers after it.
+    fn exchange(
+        &self,
+        authorization: &str,
+        rank: usize,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Option<(String, String)> {
         let mut stream = TcpStream::connect(&self.doors[rank]).ok()?;
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nhost: trainer\r\nauthorization: Bearer {token}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: trainer\r\nauthorization: {authorization}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.get(9..12)?.parse().ok()?, body.to_owned()))
+        Some((head.to_owned(), body.to_owned()))
     }
 
     pub fn state(&self) -> TrainerState {
@@ -419,6 +440,11 @@ impl Drop for Attempt {
             let _ = rank.wait();
         }
     }
+}
+
+/// The status of an answer with this head.
+fn status(head: &str) -> Option<u16> {
+    head.get(9..12)?.parse().ok()
 }
 
 pub fn free_port() -> u16 {

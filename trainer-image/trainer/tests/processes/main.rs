@@ -14,5 +14,6 @@ mod launch;
 mod lineages;
 mod resumed;
 mod serve;
+mod superseded;
 mod supervised;
 mod tokens;

@@ -3,6 +3,13 @@
 //! It has no route that says whether it sleeps, and it ends if memory is released twice or resumed twice. So the label
 //! of its weights says it: an agent that restarts reads it there, and an SGLang that restarts has its first label
 //! again. Each change runs to its end in a task of its own, even if a newer order interrupts the current one.
+//!
+//! An agent that restarts beside an SGLang that wakes up does not know which of the two steps are done. It orders both.
+//! If the first one was done, SGLang ends by it, and its container starts again, awake. The other choice would be to
+//! take it for asleep, while it holds memory that the trainer needs.
+//!
+//! SGLang also ends if memory is released while a request runs, and a request whose caller has hung up runs for some
+//! seconds more. So its prefix cache is dropped first, which succeeds only when no request runs.
 
 use std::time::Duration;
 
@@ -15,7 +22,14 @@ use crate::engine::{EngineFault, SleepState};
 /// Before the label of weights whose memory is released.
 const ASLEEP: &str = "asleep:";
 
-/// How far an SGLang whose label is marked has been woken up.
+/// Succeeds when no request runs; SGLang waits for that for this number of seconds. It looks every four seconds for
+/// callers that have hung up.
+const IDLE: &str = "/flush_cache?timeout=10";
+
+/// Before the label of weights while the engine wakes up.
+const WAKING: &str = "waking:";
+
+/// How far this agent has woken up an SGLang whose label is marked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Waking {
     #[default]
@@ -28,7 +42,7 @@ pub(super) enum Waking {
 
 /// The label that the weights have when the engine is awake.
 pub(super) fn awake(label: &str) -> &str {
-    label.strip_prefix(ASLEEP).unwrap_or(label)
+    label.trim_start_matches(ASLEEP).trim_start_matches(WAKING)
 }
 
 impl Sglang {
@@ -39,16 +53,23 @@ impl Sglang {
 
     async fn state_by_label(&self, waking: &mut Waking) -> Result<SleepState, EngineFault> {
         let label = self.label().await?;
-        // New weights that were loaded before the cache has its memory have lost the mark.
-        let marked = label.starts_with(ASLEEP) || (*waking != Waking::No && label == UNVERIFIED);
-        if !marked {
-            *waking = Waking::No;
-            return Ok(SleepState::Awake);
+        if label.starts_with(WAKING) {
+            return Ok(SleepState::Waking);
         }
-        Ok(match *waking {
-            Waking::No => SleepState::Asleep,
-            Waking::Weights | Waking::All => SleepState::Waking,
+        *waking = Waking::No;
+        Ok(match label.starts_with(ASLEEP) {
+            true => SleepState::Asleep,
+            false => SleepState::Awake,
         })
+    }
+
+    /// The label of new weights, which may be loaded between the two steps.
+    pub(super) async fn unverified_label(&self) -> Result<String, EngineFault> {
+        let mark = match self.label().await?.starts_with(WAKING) {
+            true => WAKING,
+            false => "",
+        };
+        Ok(format!("{mark}{UNVERIFIED}"))
     }
 
     pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
@@ -57,29 +78,36 @@ impl Sglang {
             let mut waking = engine.waking.lock().await;
             match engine.state_by_label(&mut waking).await? {
                 SleepState::Asleep => return Ok(()),
-                SleepState::Waking => engine.resume_cache(&mut waking, deadline).await?,
+                SleepState::Waking => {
+                    engine.resume_weights(&mut waking, deadline).await?;
+                    engine.resume_cache(&mut waking, deadline).await?;
+                }
                 SleepState::Awake => {}
             }
+            engine.server.tell(IDLE, &json!({}), deadline).await?;
             let label = engine.label().await?;
             let tags = json!({"tags": ["kv_cache", "weights"]});
             let release = "/release_memory_occupation";
             engine.server.tell(release, &tags, deadline).await?;
-            engine.name(&format!("{ASLEEP}{label}")).await
+            engine.name(&format!("{ASLEEP}{}", awake(&label))).await
         })
         .await
     }
 
-    /// Takes up the memory of the weights, if SGLang is asleep.
+    /// Takes up the memory of the weights, unless SGLang is awake.
     pub(super) async fn wake_weights(&self, deadline: Duration) -> Result<(), EngineFault> {
         let engine = self.clone();
         self.to_the_end(async move {
             let mut waking = engine.waking.lock().await;
-            if engine.state_by_label(&mut waking).await? != SleepState::Asleep {
-                return Ok(());
+            match engine.state_by_label(&mut waking).await? {
+                SleepState::Awake => return Ok(()),
+                SleepState::Asleep => {
+                    let label = engine.label().await?;
+                    engine.name(&format!("{WAKING}{}", awake(&label))).await?;
+                }
+                SleepState::Waking => {}
             }
-            engine.resume("weights", deadline).await?;
-            *waking = Waking::Weights;
-            Ok(())
+            engine.resume_weights(&mut waking, deadline).await
         })
         .await
     }
@@ -94,6 +122,14 @@ impl Sglang {
         .await
     }
 
+    async fn resume_weights(&self, waking: &mut Waking, deadline: Duration) -> Result<(), EngineFault> {
+        if *waking == Waking::No {
+            self.resume("weights", deadline).await?;
+            *waking = Waking::Weights;
+        }
+        Ok(())
+    }
+
     async fn resume_cache(&self, waking: &mut Waking, deadline: Duration) -> Result<(), EngineFault> {
         if *waking == Waking::Weights {
             self.resume("kv_cache", deadline).await?;
@@ -101,7 +137,7 @@ impl Sglang {
         }
         if *waking == Waking::All {
             let label = self.label().await?;
-            if let Some(label) = label.strip_prefix(ASLEEP) {
+            if let Some(label) = label.strip_prefix(WAKING) {
                 self.name(label).await?;
             }
             *waking = Waking::No;

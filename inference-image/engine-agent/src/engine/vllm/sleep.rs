@@ -1,9 +1,11 @@
 //! vLLM asleep: it moves its weights to the memory of the host and drops its cache of keys and values.
 //!
 //! It wakes up in two steps, so that new weights are loaded while the cache does not need its memory yet. Between them
-//! vLLM says that it sleeps, and ignores an order to sleep: the agent remembers that it has begun to wake it up.
+//! vLLM says that it sleeps, and ignores an order to sleep, so its weights would stay where the trainer needs the
+//! memory. So the label of its weights is marked before the first step and until the second one is done: an agent that
+//! restarts between them reads there that the engine is not asleep. It orders both steps again; vLLM ignores the one
+//! that is done already. A vLLM that restarts is awake and has its first label.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -11,12 +13,21 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Vllm;
+use crate::engine::adapters::UNVERIFIED;
 use crate::engine::wire::{STATE_DEADLINE, successful};
 use crate::engine::{EngineFault, SleepState};
+
+/// Before the label of weights while the engine wakes up.
+const WAKING: &str = "waking:";
 
 #[derive(Deserialize)]
 struct Sleeping {
     is_sleeping: bool,
+}
+
+/// The label that the weights have when the engine is awake.
+pub(super) fn unmarked(label: &str) -> &str {
+    label.strip_prefix(WAKING).unwrap_or(label)
 }
 
 impl Vllm {
@@ -33,14 +44,18 @@ impl Vllm {
             url: url.to_string(),
             cause: error.to_string(),
         })?;
-        if !said.is_sleeping {
-            self.waking.store(false, Ordering::SeqCst);
-            return Ok(SleepState::Awake);
+        let label = self.label().await?;
+        let mark = label.strip_prefix(WAKING);
+        match (said.is_sleeping, mark) {
+            (true, None) => Ok(SleepState::Asleep),
+            (true, Some(_)) => Ok(SleepState::Waking),
+            (false, None) => Ok(SleepState::Awake),
+            // An agent ended after the second step. Rows sampled from now on name the label.
+            (false, Some(label)) => {
+                self.name(label).await?;
+                Ok(SleepState::Awake)
+            }
         }
-        Ok(match self.waking.load(Ordering::SeqCst) {
-            true => SleepState::Waking,
-            false => SleepState::Asleep,
-        })
     }
 
     pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
@@ -55,20 +70,33 @@ impl Vllm {
 
     /// Takes up the memory of the weights, unless vLLM is awake. Repeating it does no harm.
     pub(super) async fn wake_weights(&self, deadline: Duration) -> Result<(), EngineFault> {
-        if self.find_sleep_state().await? == SleepState::Awake {
-            return Ok(());
+        match self.find_sleep_state().await? {
+            SleepState::Awake => return Ok(()),
+            SleepState::Asleep => {
+                let label = self.label().await?;
+                self.name(&format!("{WAKING}{label}")).await?;
+            }
+            SleepState::Waking => {}
         }
-        self.waking.store(true, Ordering::SeqCst);
         self.server.tell("/wake_up?tags=weights", &json!({}), deadline).await
     }
 
     /// The second step after [`Vllm::wake_weights`].
     pub(super) async fn wake_cache(&self, deadline: Duration) -> Result<(), EngineFault> {
-        if !self.waking.load(Ordering::SeqCst) {
+        let label = self.label().await?;
+        let Some(label) = label.strip_prefix(WAKING) else {
             return Ok(());
-        }
+        };
         self.server.tell("/wake_up?tags=kv_cache", &json!({}), deadline).await?;
-        self.waking.store(false, Ordering::SeqCst);
-        Ok(())
+        self.name(label).await
+    }
+
+    /// Labels new weights, which may be loaded between the two steps.
+    pub(super) async fn name_as_unverified(&self) -> Result<(), EngineFault> {
+        let mark = match self.label().await?.starts_with(WAKING) {
+            true => WAKING,
+            false => "",
+        };
+        self.name(&format!("{mark}{UNVERIFIED}")).await
     }
 }

@@ -11,13 +11,18 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Orders a replica to sleep, unless it does. Returns why it does not.
+///
+/// A replica that an earlier driver has put to sleep gets the order too, and counts only when it still sleeps
+/// afterwards: otherwise an order of that driver, which may still work, could wake it up beside the trainer.
 pub(super) async fn put_to_sleep(
     engines: &Engines,
     replica: SocketAddr,
     status: &AgentStatus,
     told: &mut Told,
 ) -> Option<String> {
-    if status.state == AgentState::Asleep {
+    let is_asleep = status.state == AgentState::Asleep;
+    let accepted = told.accepted.get(&replica);
+    if is_asleep && accepted.is_some_and(|(instance, asleep)| *instance == status.instance && *asleep) {
         return None;
     }
     let refused = order(engines, replica, status, told, true).await;
@@ -26,7 +31,10 @@ pub(super) async fn put_to_sleep(
         .as_ref()
         .map(|why| format!(": {why}"))
         .unwrap_or_default();
-    Some(refused.unwrap_or_else(|| format!("engine {replica} is {:?} and does not sleep yet{why}", status.state)))
+    Some(refused.unwrap_or_else(|| match is_asleep {
+        true => format!("engine {replica} sleeps by an earlier order, and has yet to confirm this driver's{why}"),
+        false => format!("engine {replica} is {:?} and does not sleep yet{why}", status.state),
+    }))
 }
 
 /// Orders a replica that sleeps to wake up. Returns why it does not take the order.
@@ -50,11 +58,15 @@ async fn order(
         return None;
     }
     tracing::info!(%replica, asleep, "telling the engine to sleep or to wake up");
-    let refused = engines.sleep(replica, SleepOrder { asleep }).await.err()?;
+    let Err(error) = engines.sleep(replica, SleepOrder { asleep }).await else {
+        told.accepted.insert(replica, (status.instance.clone(), asleep));
+        return None;
+    };
     let what = match asleep {
         true => "sleep",
         false => "wake up",
     };
+    let refused = told.refused(&error);
     Some(format!("engine {replica} does not take the order to {what}: {refused}"))
 }
 
@@ -75,7 +87,8 @@ impl Turn {
 }
 
 fn all_sleep(view: &View, target: &watch::Receiver<Option<Target>>, replicas: usize) -> bool {
-    view.sleeping && view.known >= replicas && view.asleep == view.known && is_of(view, target)
+    let all = view.known >= replicas && view.asleep == view.known;
+    view.sleeping && all && view.superseded.is_none() && is_of(view, target)
 }
 
 /// Waits until all of at least `replicas` engines sleep. `patience`: how long engines may answer without doing so; a
@@ -88,6 +101,9 @@ pub async fn until_asleep(turn: &Turn, patience: Duration) -> Result<(), SwitchE
         let looked = Instant::now();
         let awake = {
             let now = view.borrow_and_update();
+            if let Some(superseded) = now.superseded {
+                return Err(superseded.into());
+            }
             if all_sleep(&now, target, replicas) {
                 return Ok(());
             }

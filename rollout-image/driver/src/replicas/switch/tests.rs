@@ -99,6 +99,31 @@ async fn a_replica_that_is_not_awaited_holds_no_switch_up() {
 }
 
 #[tokio::test]
+async fn the_last_view_of_a_driver_that_a_later_one_has_followed_ends_every_wait() {
+    let superseded = Superseded { attempt: 1, newer: 2 };
+    let (views, seen) = watch::channel(View::default());
+    let (_targets, target) = watch::channel(target("a-v1"));
+    views.send_replace(View {
+        superseded: Some(superseded),
+        ..view("a-v1", 1, 0)
+    });
+    drop(views);
+    for ended in [
+        until_updated(seen.clone(), &target, HOUR).await,
+        until_one_updated(seen.clone(), &target, HOUR).await,
+        until_prefetched(seen.clone(), "a-v2").await,
+    ] {
+        let ended = ended.unwrap_err();
+        assert_eq!(ended, SwitchError::Superseded(superseded));
+        let ended = DriverError::from(ended);
+        assert!(
+            matches!(ended, DriverError::Superseded { epoch: 1, newer: 2 }),
+            "{ended}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn what_is_waited_for_is_the_target_as_it_is_and_not_as_it_was() {
     let (views, seen) = watch::channel(view("a-v1", 0, 1));
     let (targets, target_seen) = watch::channel(target("a-v1"));
@@ -131,7 +156,7 @@ fn a_replica_is_told_again_after_a_while_and_another_process_at_once() {
     assert!(told.is_due(replica, OrderKind::Weights, "one a-v1".into()));
     assert!(!told.is_due(replica, OrderKind::Weights, "one a-v1".into()));
     assert!(told.is_due(replica, OrderKind::Weights, "two a-v1".into()));
-    if let Some((_, at)) = told.0.get_mut(&(replica, OrderKind::Weights)) {
+    if let Some((_, at)) = told.orders.get_mut(&(replica, OrderKind::Weights)) {
         *at -= ORDER_EVERY;
     }
     assert!(told.is_due(replica, OrderKind::Weights, "two a-v1".into()));

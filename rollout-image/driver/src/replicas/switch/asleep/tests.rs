@@ -1,4 +1,5 @@
 use super::*;
+use grpo_contracts::driver_epoch::Superseded;
 
 const SHORT: Duration = Duration::from_millis(50);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -64,6 +65,19 @@ async fn a_view_of_another_turn_does_not_count() {
         ..view(1, 0, 0)
     };
     assert!(!ends(awake, target("a-v1", true), 1).await);
+}
+
+#[tokio::test]
+async fn a_driver_whose_orders_are_refused_for_a_later_one_gives_no_devices() {
+    let superseded = Superseded { attempt: 1, newer: 2 };
+    let last = View {
+        superseded: Some(superseded),
+        ..view(1, 0, 0)
+    };
+    let (turn, _senders) = turn(last, target("a-v1", true), 1);
+    assert!(!turn.is_the_trainers());
+    let ended = until_asleep(&turn, HOUR).await.unwrap_err();
+    assert_eq!(ended, SwitchError::Superseded(superseded));
 }
 
 #[tokio::test]
