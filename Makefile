@@ -93,8 +93,8 @@ test-operator: ## the operator on a control plane without nodes: bad input, refu
 	$(ENV)
 	cargo build $(PLAIN) --bin grpo-operator --bin grpo-gateway --bin sandboxd
 	# Each has a control plane of its own, and waits most of the time.
-	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::colocation:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
-	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: operator::nodes:: gateway::
+	$(TIMED) "operator, two tests at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=2 --nocapture operator::bad_input:: operator::ownership:: operator::refusals:: operator::rest:: operator::waits:: faults::
+	$(TIMED) "operator and gateway, three at a time" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=3 --nocapture operator::bench:: operator::colocation:: operator::nodes:: gateway::
 
 test-e2e: ## tests on a real cluster
 	@if ! { $(NODES); }; then

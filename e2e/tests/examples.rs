@@ -164,18 +164,16 @@ async fn resource_claims(client: &Client) -> Result<Vec<ResourceClaim>, ClusterE
     Ok(all.items)
 }
 
-/// GPUs that all claims ask for together.
+/// GPUs that the trainers and engines of all runs share. Their claims exist once the runs are admitted.
 async fn shared_gpus(client: &Client) -> Result<u32, ClusterError> {
-    let claims = resource_claims(client).await?;
-    let requests = claims.iter().flat_map(|claim| {
-        claim
-            .spec
-            .devices
-            .iter()
-            .flat_map(|devices| devices.requests.iter().flatten())
-    });
-    let counts = requests.filter_map(|request| u32::try_from(request.exactly.as_ref()?.count?).ok());
-    Ok(counts.sum())
+    let runs: Api<GrpoRun> = Api::all(client.clone());
+    let all = runs
+        .list(&ListParams::default())
+        .await
+        .map_err(api("listing", "GrpoRuns"))?;
+    let trainers = all.iter().filter_map(|run| run.spec.trainer.as_ref());
+    let colocated = trainers.filter(|trainer| trainer.colocate);
+    Ok(colocated.map(|trainer| trainer.nodes * trainer.gpus_per_node).sum())
 }
 
 /// The devices that claims have, none of them twice.

@@ -50,7 +50,15 @@ impl Error {
         }
     }
 
-    /// The API server's message if it refused a pod because a ResourceQuota is used up.
+    /// The same error, if the refused apply could only be a creation: the object is never changed.
+    pub fn of_creation(self) -> Self {
+        match self {
+            Self::Apply { what, source } => Self::Create { what, source },
+            other => other,
+        }
+    }
+
+    /// The API server's message if it refused a pod, or a claim on devices, because a ResourceQuota is used up.
     pub fn quota_refusal(&self) -> Option<&str> {
         let Self::Create { source, .. } = self else { return None };
         match &**source {

@@ -18,7 +18,7 @@ impl Quotas {
         self.locked().ask(maker, wants, Timestamp::now())
     }
 
-    /// Whether a quota refused a pod of the maker; if so, the maker waits from now on.
+    /// Whether a quota refused a pod of the maker, or a claim on its devices; if so, the maker waits from now on.
     pub fn refused(&self, maker: &Maker, error: &Error) -> bool {
         let Some(said) = error.quota_refusal() else {
             return false;
@@ -27,7 +27,7 @@ impl Quotas {
             maker = maker.name,
             namespace = maker.namespace,
             said,
-            "a quota refused a pod"
+            "a quota refused a pod or a claim"
         );
         self.locked().refuse(maker, said, Timestamp::now());
         true

@@ -19,6 +19,7 @@ use crate::{
     grpo_run::{
         self,
         decision::ADMITTED,
+        gpu_claims::gpu_claims,
         observation::{RunObservation, StoreVolume},
     },
     inference_pool::{self, observation::InferencePoolObservation},
@@ -161,6 +162,8 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
         verdict: None,
         quota: None,
         unbound_engines: Vec::new(),
+        engines_on_nodes: false,
+        gpu_claims: Vec::new(),
         missing: Vec::new(),
         now: around.now,
     })
@@ -173,7 +176,16 @@ fn first_of_run(run: GrpoRun, around: &Surroundings<'_>) -> Result<(GrpoRunStatu
     };
     let decision = grpo_run::decide::decide(&seen, around.settings);
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
-    Ok((decision.status, decision.objects.into_iter().chain(pods).collect()))
+    // Created when the run is admitted, and shown before the pool that names them.
+    let claims = match decision.objects.is_empty() {
+        true => Vec::new(),
+        false => gpu_claims(&seen.run, &seen.owner),
+    };
+    let is_pool = |child: &DesiredObject| child.kind() == InferencePool::kind(&());
+    let mut children = decision.objects;
+    let at = children.iter().position(is_pool).unwrap_or(children.len());
+    children.splice(at..at, claims);
+    Ok((decision.status, children.into_iter().chain(pods).collect()))
 }
 
 fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Result<Vec<DesiredObject>, PreviewError> {
@@ -182,6 +194,7 @@ fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Re
         run: pool.labels().get(RUN).cloned(),
         pool,
         pods: Vec::new(),
+        earlier_pods: Vec::new(),
         agents: Default::default(),
         claim_is_void: false,
         quota: None,

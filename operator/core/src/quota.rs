@@ -2,7 +2,7 @@
 //!
 //! Two runs that fit a quota only one at a time would each get some of their pods and wait for the rest for ever. So a
 //! refused run deletes its pods that are not on a node, and pauses; while any run of the namespace pauses, one run at a
-//! time creates pods.
+//! time creates pods. Claims on devices that a run shares count like pods.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -63,14 +63,14 @@ struct Turn {
 }
 
 impl QuotaTurns {
-    /// Records that the API server refused a pod because of a quota, with its message.
+    /// Records that the API server refused a pod, or a claim on devices, because of a quota, with its message.
     pub fn refuse(&mut self, maker: &Maker, said: &str, now: Timestamp) {
         let namespace = self.namespaces.entry(maker.namespace.clone()).or_default();
         namespace.turn.take_if(|turn| turn.uid == maker.uid);
         let times = namespace.refused.get(&maker.uid).map_or(0, |known| known.times);
         let until = now + PAUSES.pause(times);
         let message = format!(
-            "a ResourceQuota of namespace {0} refused a pod ({said}). Pods that were not on a node are deleted, so that they hold no quota, and all are made again later, one run of the \
+            "a ResourceQuota of namespace {0} refused a pod or a claim on devices ({said}). Pods that were not on a node are deleted, and claims that they alone use, so that they hold no quota, and all are made again later, one run of the \
              namespace at a time. Raise the quota (`kubectl describe resourcequota -n {0}`), or end other runs of the namespace",
             maker.namespace
         );

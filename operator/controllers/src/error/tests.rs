@@ -21,3 +21,27 @@ fn only_a_used_up_quota_is_a_refusal_by_quota() {
         assert_eq!(refused(message, reason, code).quota_refusal(), None, "{message}");
     }
 }
+
+#[test]
+fn a_claim_that_a_quota_on_devices_refuses_waits_for_the_quota_like_a_pod() {
+    let said = r#"resourceclaims.resource.k8s.io "demo-gpus-0" is forbidden: exceeded quota: few, requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4, used: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4, limited: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4"#;
+    let source = || {
+        Box::new(kube::Error::Api(Box::new(
+            Status::failure(said, "Forbidden").with_code(403),
+        )))
+    };
+    let what = || "ResourceClaim team/demo-gpus-0".to_owned();
+    let applied = Error::Apply {
+        what: what(),
+        source: source(),
+    };
+    assert_eq!(applied.quota_refusal(), None, "other objects are not made in turns");
+    let created = applied.of_creation();
+    assert_eq!(created.quota_refusal(), Some(said));
+    assert_eq!(created.reason(), Reason::CreateFailed);
+    let read = Error::Read {
+        what: what(),
+        source: source(),
+    };
+    assert_eq!(read.of_creation().reason(), Reason::ReadFailed);
+}

@@ -5,6 +5,7 @@ use grpo_operator_core::{
     desired_object::{DesiredObject, Owner},
     grpo_run::{
         decision::{AdmissionStep, ClaimStep, Decision},
+        gpu_claims::shape,
         observation::RunObservation,
     },
     names::{CLAIM_FIELD_MANAGER, role},
@@ -15,7 +16,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::read::group_key;
-use crate::{context::Context, error::Error, parent::Parent};
+use crate::{context::Context, error::Error, gpu_claims::is_gpu_claim, parent::Parent};
 
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
@@ -23,8 +24,10 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
         if is_missed(seen, desired) {
             cluster.distrust(&owner.namespace, desired);
         }
-        cluster.expect_gpu_claims(owner, desired);
-        cluster.apply(&owner.namespace, desired).await?;
+        match is_gpu_claim(desired) {
+            true => cluster.create_gpu_claim(owner, desired, shape(&seen.run)).await?,
+            false => cluster.apply(&owner.namespace, desired).await?,
+        }
     }
     match &decision.admission {
         AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),

@@ -8,6 +8,7 @@ use grpo_operator_core::{
     admission::{facts::VolumeTerms, whole},
     desired_object::Owner,
     grpo_run::{
+        gpu_claims::{self, GpuClaimStep},
         observation::{RunObservation, StoreVolume},
         references::{Reference, ReferenceKind, references},
     },
@@ -66,6 +67,8 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         verdict: context.admission.verdict(&owner.uid),
         quota: None,
         unbound_engines: Vec::new(),
+        engines_on_nodes: false,
+        gpu_claims: Vec::new(),
         missing: Vec::new(),
         now: Timestamp::now(),
         run: run.clone(),
@@ -93,7 +96,19 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
     if read.quota.as_ref().is_some_and(|wait| wait.refused) {
         read.unbound_engines = unbound_engines(&read, context);
     }
+    if let Some(shape) = gpu_claims::shape(run).filter(|_| !is_over(run)) {
+        read.engines_on_nodes = engines_on_nodes(&read, context);
+        if gpu_claims::step(&read) == GpuClaimStep::Create {
+            read.gpu_claims = context.cluster.earlier_gpu_claims(&read.owner, shape).await?;
+        }
+    }
     Ok(read)
+}
+
+/// Whether the run is suspended, or has ended.
+fn is_over(run: &GrpoRun) -> bool {
+    let phase = run.status.as_ref().and_then(|status| status.phase);
+    run.spec.suspend || matches!(phase, Some(Phase::Succeeded | Phase::Failed))
 }
 
 /// The maker of the run's pods, including its own engines' pods.
@@ -107,10 +122,8 @@ pub fn maker(run: &GrpoRun) -> Maker {
 
 /// Whether pods of driver or trainer are missing.
 fn lacks_pods(read: &RunObservation) -> bool {
-    let phase = read.run.status.as_ref().and_then(|status| status.phase);
-    let over = read.run.spec.suspend || matches!(phase, Some(Phase::Succeeded | Phase::Failed));
     let groups = [(role::DRIVER, &read.driver_pods), (role::TRAINER, &read.trainer_pods)];
-    !over
+    !is_over(&read.run)
         && whole(&read.run).iter().any(|(role, wanted)| {
             let group = groups.iter().find(|(name, _)| name == role);
             group.is_some_and(|(_, pods)| pods.iter().filter(|pod| !pod.deleting).count() < *wanted as usize)
@@ -133,6 +146,14 @@ fn unbound_engines(read: &RunObservation, context: &Context) -> Vec<String> {
         .filter(|pod| pod.owner.as_deref() == Some(&uid))
         .map(|pod| pod.facts);
     unbound(&context.pending_pods.with_made(&uid, pods.collect()))
+}
+
+/// Whether a pod of the run's own engines is on a node, also one of an earlier pool: it uses GPUs of the trainer.
+fn engines_on_nodes(read: &RunObservation, context: &Context) -> bool {
+    let engines = context.pods.pods(&Parent::inference_pool(&read.owner), role::ENGINE);
+    engines
+        .iter()
+        .any(|pod| pod.facts.node_name.is_some() && !pod.facts.is_finished())
 }
 
 /// Key of a group's pods in the pending pods.

@@ -17,17 +17,19 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePo
         what: format!("InferencePool {}", pool.name_any()),
     })?;
     let parent = Parent::inference_pool(&owner);
-    let pods = context.pods.pods(&parent, role::ENGINE).into_iter();
-    let pods = pods
-        .filter(|pod| pod.owner.as_deref() == Some(&owner.uid))
-        .map(|pod| pod.facts)
-        .collect();
+    let (pods, earlier): (Vec<_>, Vec<_>) = context
+        .pods
+        .pods(&parent, role::ENGINE)
+        .into_iter()
+        .partition(|pod| pod.owner.as_deref() == Some(&owner.uid));
+    let pods = pods.into_iter().map(|pod| pod.facts).collect();
     let pods = context.pending_pods.with_made(&owner.uid, pods);
     let living = pods.iter().filter(|pod| !pod.deleting).count();
     let lacks = living < (pool.spec.replicas * pool.spec.engine.nodes()) as usize;
     Ok(InferencePoolObservation {
         agents: context.agents.statuses(&pods).await,
         pods,
+        earlier_pods: earlier.into_iter().map(|pod| pod.facts).collect(),
         run: pool.labels().get(RUN).cloned(),
         claim_is_void: claim_is_void(pool, &owner.namespace, context).await,
         quota: context.quotas.ask(&maker(pool), lacks),

@@ -13,13 +13,15 @@ use kube::{ResourceExt, runtime::events::Event};
 use super::{
     acceptance::{Acceptance, acceptance},
     blockers::{self, Blocker},
+    colocation::SharedGpus,
     decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
+    gpu_claims::{self, GpuClaimStep},
     hold::{held_back, hold},
     objects::objects,
     observation::RunObservation,
     process_pods,
     status::{claim_release, claims, conditions, phase_before, status},
-    terminal::{End, end, over, recorded_end, suspended, terminating},
+    terminal::{End, end, over, recorded_end, resettled, suspended, terminating},
 };
 use crate::{
     admission::{Candidate, Gate, Verdict, messages, whole},
@@ -50,6 +52,9 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     }
     if let Some(fault) = accepted.refusal() {
         return over(seen, &accepted, seen.attempts.clone(), &End::Failed(fault), Vec::new());
+    }
+    if gpu_claims::are_stale(seen) {
+        return resettled(seen, &accepted);
     }
     let mut blockers = blockers::before_admission(seen);
     let hold = hold(seen, &blockers);
@@ -100,6 +105,7 @@ fn driver_group(seen: &RunObservation) -> PodGroups {
         ranks_report_peers: false,
         mark: Some(mark.unwrap_or_default()),
         start: None,
+        same_devices: false,
     }
 }
 
@@ -118,6 +124,7 @@ fn trainer_group(seen: &RunObservation) -> Option<PodGroups> {
         ranks_report_peers: true,
         mark: Some(weights.unwrap_or_default()),
         start: Some(trainer.deadlines.start()),
+        same_devices: SharedGpus::of(spec).is_some(),
     })
 }
 
@@ -191,6 +198,7 @@ fn going_on(
         objects: objects(seen, attempts.driver.current, attempts.trainer.current),
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
+        delete_gpu_claims: gpu_claims::step(seen) == GpuClaimStep::Delete,
         claim: claim(seen, !may_ask),
         admission: if may_ask {
             AdmissionStep::Expect(candidate(seen))

@@ -24,7 +24,8 @@ pub struct Decision {
     pub delete_services: Vec<String>,
     /// Delete the pools that were made for the run: it is over, or suspended.
     pub delete_pools: bool,
-    /// Delete the ResourceClaims on GPUs that trainer and engines of the run share, also those of an earlier spec.
+    /// Delete the ResourceClaims on GPUs that trainer and engines of the run share, also those of an earlier spec:
+    /// [`super::gpu_claims`].
     pub delete_gpu_claims: bool,
     /// Delete the run: its TTL after the end has expired.
     pub delete_run: bool,

@@ -5,7 +5,7 @@ mod blockers;
 mod colocation;
 pub mod decide;
 pub mod decision;
-mod gpu_claims;
+pub mod gpu_claims;
 mod hold;
 mod objects;
 pub mod observation;

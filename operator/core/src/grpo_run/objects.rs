@@ -14,7 +14,11 @@ use k8s_openapi::api::{
 use kube::Resource;
 use serde_json::json;
 
-use super::{colocation::colocated, gpu_claims::gpu_claims, observation::RunObservation};
+use super::{
+    colocation::colocated,
+    gpu_claims::{self, GpuClaimStep},
+    observation::RunObservation,
+};
 use crate::{
     admission::Gate,
     desired_object::{DesiredObject, Owner},
@@ -38,7 +42,9 @@ pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32)
         objects.push(callers_reach_the_trainer(owner));
         objects.extend(trainer_services(owner, trainer_attempt));
     }
-    objects.extend(gpu_claims(run, owner));
+    if gpu_claims::step(seen) == GpuClaimStep::Create {
+        objects.extend(gpu_claims::gpu_claims(run, owner));
+    }
     objects.extend(pools(run, owner));
     objects
 }

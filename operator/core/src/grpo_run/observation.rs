@@ -5,6 +5,7 @@ use grpo_crds::{
     grpo_run::{Attempts, Mode},
 };
 use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -43,6 +44,11 @@ pub struct RunObservation {
     pub quota: Option<QuotaWait>,
     /// Pods of the run's own engines to delete, because they are not on a node.
     pub unbound_engines: Vec<String>,
+    /// A pod of the run's own engines is on a node, also one of an earlier pool. Only looked at if they share GPUs with
+    /// the trainer.
+    pub engines_on_nodes: bool,
+    /// The run's claims on shared GPUs, if they may be of an earlier spec.
+    pub gpu_claims: Vec<ResourceClaim>,
     /// Missing objects that the spec refers to. Only checked before a pod is on a node.
     pub missing: Vec<Reference>,
     pub now: Timestamp,

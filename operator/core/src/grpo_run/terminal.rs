@@ -25,6 +25,9 @@ use crate::{
     pods::{Failure, PodFacts},
 };
 
+/// When a run looks again whether its claims of an earlier spec are gone; a watch usually tells earlier.
+const RESETTLED: Duration = Duration::from_secs(5);
+
 /// How the run ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
@@ -188,13 +191,44 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     } else {
         vec![normal(Reason::Suspended, message.clone())]
     };
+    Decision {
+        events,
+        objects: kept_store(seen).into_iter().collect(),
+        ..given_back(
+            seen,
+            accepted,
+            Phase::Suspended,
+            message,
+            "the run is suspended; it resumes when spec.suspend is false",
+        )
+    }
+}
+
+/// The run was suspended, changed and resumed before the operator saw it: its claims on GPUs, and so its pods, are of
+/// the earlier spec. It gives all back as if it were suspended, and continues when they are gone.
+pub fn resettled(seen: &RunObservation, accepted: &Acceptance) -> Decision {
+    let message = "the GPUs that its trainer and engines share are claimed as an earlier spec asked for them; its \
+                   pods and these claims are deleted, and it continues from its store when they are gone"
+        .to_owned();
+    Decision {
+        events: vec![normal(Reason::Suspended, message.clone())],
+        retry_in: Some(RESETTLED),
+        ..given_back(seen, accepted, Phase::Pending, message, "the run has not ended")
+    }
+}
+
+/// Gives back all that the run holds, except its store.
+fn given_back(
+    seen: &RunObservation,
+    accepted: &Acceptance,
+    phase: Phase,
+    message: String,
+    not_finished: &str,
+) -> Decision {
     let conditions = conditions(seen, accepted)
         .set(ADMITTED, ConditionStatus::False, Reason::Suspended, &message)
         .set(PROVISIONED, ConditionStatus::False, Reason::Suspended, &message)
-        .not_finished(
-            [SUCCEEDED, FAILED],
-            "the run is suspended; it resumes when spec.suspend is false",
-        )
+        .not_finished([SUCCEEDED, FAILED], not_finished)
         .done();
     let attempts = Attempts {
         driver: after_suspension(&seen.attempts.driver, &seen.driver_pods),
@@ -210,9 +244,7 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
         delete_gpu_claims: had_gpu_claims(seen),
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
-        events,
-        objects: kept_store(seen).into_iter().collect(),
-        ..Decision::nothing(status(seen, Phase::Suspended, message, attempts, conditions))
+        ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
 }
 

@@ -55,7 +55,7 @@ pub struct Decision {
 pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision {
     let deleted = seen.pool.metadata.deletion_timestamp.is_some();
     let spec = &seen.pool.spec;
-    let refusal = flags::refusal(&spec.engine);
+    let refusal = flags::refusal(&spec.engine).or_else(|| shared_gpus::refusal(&seen.pool));
     let previous = seen.pool.status.as_ref();
     let template = template(seen, settings);
     let attempts = previous.and_then(|status| status.attempts.clone()).unwrap_or_default();
@@ -63,15 +63,11 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
     let idle = deleted || refusal.is_some();
     let update = match idle {
         true => GroupUpdate::nothing(attempts, Vec::new(), GroupState::Running),
-        false => held_back(
-            advance(
-                &replicas(seen, &template),
-                &attempts,
-                &with_template(seen, &template),
-                seen.now,
-            ),
-            seen,
-        ),
+        false => {
+            let pods = with_template(seen, &template);
+            let update = advance(&replicas(seen, &template), &attempts, &pods, seen.now);
+            held_back(shared_gpus::after_earlier_pods(update, seen), seen)
+        }
     };
     let create = update
         .create
@@ -117,6 +113,7 @@ fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
         ranks_report_peers: false,
         mark: None,
         start: None,
+        same_devices: false,
     }
 }
 
@@ -286,7 +283,11 @@ fn readiness(
         )
     });
     let asleep = is_asleep(seen).then(|| ASLEEP.to_owned());
-    let why = problem.or(asleep).or_else(agents).or(pause);
+    let why = problem
+        .or_else(|| shared_gpus::wait(seen))
+        .or(asleep)
+        .or_else(agents)
+        .or(pause);
     let why = why.unwrap_or_else(|| "engines are loading the model".to_owned());
     (
         ConditionStatus::False,

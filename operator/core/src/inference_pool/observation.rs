@@ -17,6 +17,8 @@ pub struct InferencePoolObservation {
     pub pool: InferencePool,
     pub owner: Owner,
     pub pods: Vec<PodFacts>,
+    /// Engine pods of an earlier pool with this name, which was deleted.
+    pub earlier_pods: Vec<PodFacts>,
     /// Reports of the agents in the pods.
     pub agents: Statuses,
     /// The run the pool was made for.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use grpo_crds::{GrpoRun, grpo_run::Phase};
 use k8s_openapi::{
     api::{
         core::v1::{ConfigMap, PersistentVolumeClaim, Secret, Service, ServiceAccount},
@@ -14,13 +15,14 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
+use kube::Resource;
 use serde::Serialize;
 
 use super::{
     pods::in_words,
     source::{Objects, Unreadable},
 };
-use crate::device_claims::ClaimedGpus;
+use crate::{desired_object::Owner, device_claims::ClaimedGpus, grpo_run::gpu_claims::gpu_claims};
 
 /// Whether the operator created the object. Objects without owners existed before, such as the API server's own.
 fn is_made(owners: &Option<Vec<OwnerReference>>) -> bool {
@@ -179,13 +181,25 @@ fn rule(rule: &PolicyRule) -> String {
     format!("{}{group} {names}: {}", list(&rule.resources), rule.verbs.join(", "))
 }
 
-/// The GPUs that pods share by ResourceClaims.
+/// The GPUs that pods share by ResourceClaims. A run that is not admitted yet has no claims: they are known from its
+/// spec. A run that is suspended or over gets none.
 pub fn claimed_gpus(objects: &Objects) -> Result<ClaimedGpus, Unreadable> {
+    let runs: Vec<GrpoRun> = objects.named(&GrpoRun::kind(&()))?;
+    let has_pods = |run: &&GrpoRun| {
+        let phase = run.status.as_ref().and_then(|status| status.phase);
+        !run.spec.suspend && !matches!(phase, Some(Phase::Succeeded | Phase::Failed))
+    };
+    let planned = runs
+        .iter()
+        .filter(has_pods)
+        .filter_map(|run| Some(gpu_claims(run, &Owner::of(run)?)))
+        .flatten();
+    let planned = planned.filter_map(|claim| serde_json::from_value(claim.object).ok());
     let claims: Vec<ResourceClaim> = objects.of_kind()?;
     let made = claims
         .into_iter()
         .filter(|claim| is_made(&claim.metadata.owner_references));
-    Ok(ClaimedGpus::of(&made.collect::<Vec<_>>()))
+    Ok(ClaimedGpus::of(&planned.chain(made).collect::<Vec<ResourceClaim>>()))
 }
 
 /// The created volume claims, ConfigMaps and Secrets.

@@ -10,7 +10,7 @@ use super::{
     ending::{Ending, ending, who},
     group::{GroupState, GroupUpdate, PodGroups, UpdatePolicy},
     rolling::{Limits, RollingUpdate, rolling},
-    unit::{Unit, units},
+    unit::{Unit, devices_in_use, may_use_devices, units, until_lost},
 };
 use crate::{
     names::PodKey,
@@ -69,6 +69,21 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
         let message = pausing(&status, left);
         return GroupUpdate {
             retry_in: Some(left),
+            ended,
+            outdated: change.outdated,
+            ..GroupUpdate::nothing(status, delete, GroupState::Pausing { message })
+        };
+    }
+
+    let before = all.iter().filter(|unit| unit.attempt != status.current);
+    let before = before.flat_map(|unit| unit.pods.iter().copied());
+    let in_use: Vec<&PodFacts> = before
+        .filter(|pod| wanted.same_devices && change.lacks && may_use_devices(pod, now))
+        .collect();
+    if let Some(pod) = in_use.first() {
+        let message = format!("attempt {} waits: {}", status.current, devices_in_use(pod));
+        return GroupUpdate {
+            retry_in: until_lost(in_use.iter().copied(), now),
             ended,
             outdated: change.outdated,
             ..GroupUpdate::nothing(status, delete, GroupState::Pausing { message })

@@ -27,6 +27,9 @@ pub struct PodGroups {
     pub mark: Option<String>,
     /// Deadline for running pods to become ready; `None`: a running pod counts as ready.
     pub start: Option<Duration>,
+    /// Pods of all attempts use the same devices, by the name of their claims. Kubernetes lets them do so at the same
+    /// time, so a new attempt waits until the pods of earlier ones have ended.
+    pub same_devices: bool,
 }
 
 /// How groups follow a change of the template.
@@ -51,7 +54,7 @@ pub enum GroupState {
     Starting { message: String },
     /// All pods run, or some have already succeeded.
     Running,
-    /// The next attempt waits for its back-off.
+    /// The next attempt waits for its back-off, or for the devices of an earlier one.
     Pausing { message: String },
     /// All pods succeeded.
     Succeeded,

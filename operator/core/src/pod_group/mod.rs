@@ -8,6 +8,9 @@
 //! groups serve. A removal by the cluster is no failure; if it repeats before pods have started, it has a back-off too.
 //! Later attempts avoid nodes on which a rank hung, if they can, until new work is finished.
 //!
+//! Pods with devices of their own need no order: a new pod waits for its devices. Attempts whose pods name the same
+//! devices would use them together, so the next one begins when no pod of the last one can use them.
+//!
 //! [`UpdatePolicy`] decides how groups follow a change of their template.
 
 mod advance;
@@ -19,4 +22,4 @@ mod unit;
 
 pub use advance::advance;
 pub use group::{GroupState, GroupUpdate, PodGroups, UpdatePolicy};
-pub use unit::{counts, unbound};
+pub use unit::{counts, devices_in_use, may_use_devices, unbound, until_lost};

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use super::{
     group::PodGroups,
-    unit::{LOST_AFTER, Unit, count},
+    unit::{Unit, count, until_lost},
 };
 use crate::names::PodKey;
 
@@ -93,13 +93,8 @@ pub(super) fn rolling(
             .extend((0..wanted.size).map(|rank| PodKey { group, attempt, rank }));
     }
     if missing > capacity {
-        update.retry_in = all
-            .iter()
-            .filter(|unit| unit.is_ending())
-            .flat_map(|unit| unit.pods.iter().filter_map(|pod| pod.gone_by))
-            .filter_map(|by| Duration::try_from((by + LOST_AFTER).duration_since(now)).ok())
-            .filter(|left| !left.is_zero())
-            .min();
+        let ending = all.iter().filter(|unit| unit.is_ending());
+        update.retry_in = until_lost(ending.flat_map(|unit| unit.pods.iter().copied()), now);
     }
     update
 }

@@ -1,6 +1,6 @@
 //! The pods of one attempt of one group.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,8 +25,7 @@ impl Unit<'_> {
 
     /// Whether all of its pods are on lost nodes, so that it holds nothing.
     pub(super) fn is_lost(&self, now: Timestamp) -> bool {
-        let lost = |pod: &&PodFacts| pod.deleting && pod.gone_by.is_some_and(|by| now >= by + LOST_AFTER);
-        self.pods.iter().all(lost)
+        self.pods.iter().all(|pod| is_lost(pod, now))
     }
 
     pub(super) fn is_made_from(&self, template: &str) -> bool {
@@ -49,6 +48,36 @@ impl Unit<'_> {
             .into_iter()
             .map(move |rank| PodKey { group, attempt, rank })
     }
+}
+
+/// Whether a pod is on a lost node, so that it holds nothing.
+fn is_lost(pod: &PodFacts, now: Timestamp) -> bool {
+    pod.deleting && pod.gone_by.is_some_and(|by| now >= by + LOST_AFTER)
+}
+
+/// Whether processes of the pod may use devices. No node takes a pod that is being deleted.
+pub fn may_use_devices(pod: &PodFacts, now: Timestamp) -> bool {
+    let never_starts = pod.deleting && pod.node_name.is_none();
+    !(pod.is_finished() || never_starts || is_lost(pod, now))
+}
+
+/// The time until the first of these pods counts as lost, if they are being deleted.
+pub fn until_lost<'a>(pods: impl Iterator<Item = &'a PodFacts>, now: Timestamp) -> Option<Duration> {
+    pods.filter_map(|pod| pod.gone_by)
+        .filter_map(|by| Duration::try_from((by + LOST_AFTER).duration_since(now)).ok())
+        .filter(|left| !left.is_zero())
+        .min()
+}
+
+/// Which pod uses the devices that another one is to have, and what to do if it does not end.
+pub fn devices_in_use(pod: &PodFacts) -> String {
+    let node = pod.node_name.as_ref();
+    let on = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    format!(
+        "pod {}{on} may still use the same devices, and is waited for until it has ended, or its node counts as lost; \
+         `kubectl describe pod {0}` tells why it does not end",
+        pod.name
+    )
 }
 
 /// The units of these pods, by group and attempt.

@@ -38,6 +38,12 @@ fn gpus_that_trainer_and_engines_share_are_counted_once() {
     let objects = objects(&colocated, &surroundings("a-namespace", &settings)).unwrap();
     assert_eq!(of_kind(&objects, "ResourceClaim").len(), 1);
     let page = crate::plan::plan("2-swe-pdb-8b", "a-namespace", &objects).unwrap();
+    let waiting: Vec<Value> = objects
+        .into_iter()
+        .filter(|object| object["kind"] != "ResourceClaim")
+        .collect();
+    let before = crate::plan::plan("2-swe-pdb-8b", "a-namespace", &waiting).unwrap();
+    assert_eq!(before, page, "claims are made when the run is admitted");
     for line in [
         "1 trainer pod of GrpoRun swe-pdb-8b with 4 shared GPUs",
         "2 engine pods of InferencePool swe-pdb-8b with 2 shared GPUs each",

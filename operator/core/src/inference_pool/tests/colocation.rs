@@ -3,12 +3,114 @@
 use super::*;
 use crate::admission::facts::PodNeeds;
 
-/// A pool of a colocated run: two claims with the GPUs of two replicas each.
-fn sharing(replicas: u32) -> InferencePoolObservation {
-    let mut seen = with_engine("{vllm: {tensorParallel: 2}}", replicas);
-    let colocated = json!({"claims": ["demo-gpus-0", "demo-gpus-1"], "replicasPerClaim": 2});
+/// The pool as the operator makes it for its colocated run.
+fn of_run(mut seen: InferencePoolObservation, colocated: Value) -> InferencePoolObservation {
+    let run = json!({"apiVersion": "grpo.dev/v1alpha1", "kind": "GrpoRun", "name": "demo", "uid": "uid-of-run", "controller": true});
+    seen.pool.metadata.owner_references = serde_json::from_value(json!([run])).unwrap();
     seen.pool.spec.colocated = serde_json::from_value(colocated).unwrap();
     seen
+}
+
+/// A pool of a colocated run: two claims with the GPUs of two replicas each.
+fn sharing(replicas: u32) -> InferencePoolObservation {
+    let colocated = json!({"claims": ["demo-gpus-0", "demo-gpus-1"], "replicasPerClaim": 2});
+    of_run(with_engine("{vllm: {tensorParallel: 2}}", replicas), colocated)
+}
+
+/// A pod of replica 0 on a node, which is being deleted.
+fn ending(seen: &InferencePoolObservation, state: PodState) -> PodFacts {
+    PodFacts {
+        deleting: true,
+        gone_by: Some(seen.now + Duration::from_secs(30)),
+        node_name: Some("gpu-1".into()),
+        ..current(seen, 0, state)
+    }
+}
+
+#[test]
+fn only_the_pool_that_the_operator_made_for_a_run_may_have_its_gpus() {
+    let refused = |change: &dyn Fn(&mut InferencePool)| {
+        let mut pool = sharing(4);
+        change(&mut pool.pool);
+        let decision = decided(&pool);
+        let (is, message) = condition(&decision, "Accepted");
+        assert_eq!(decision.create.is_empty(), is == "False", "{message}");
+        (is == "False").then(|| message.to_owned())
+    };
+    assert_eq!(refused(&|_| ()), None);
+    assert_eq!(
+        refused(&|pool| {
+            pool.spec.colocated = None;
+            pool.metadata.owner_references = None;
+        }),
+        None,
+        "a pool of its own"
+    );
+    // Labels, and even the owner, may be copied with the rest of the manifest.
+    let copies: [&dyn Fn(&mut InferencePool); 4] = [
+        &|pool| pool.metadata.owner_references = None,
+        &|pool| pool.metadata.name = Some("demo-copy".into()),
+        &|pool| pool.metadata.owner_references.as_mut().unwrap()[0].controller = Some(false),
+        &|pool| {
+            pool.metadata.owner_references = None;
+            pool.spec.colocated.as_mut().unwrap().claims.clear();
+        },
+    ];
+    for (number, copy) in copies.into_iter().enumerate() {
+        let message = refused(copy).unwrap_or_else(|| panic!("copy {number} is accepted"));
+        assert!(message.contains("remove spec.colocated"), "{message}");
+    }
+}
+
+#[test]
+fn a_replica_waits_for_the_pod_that_may_still_use_its_gpus_and_the_pool_names_it() {
+    let mut pool = sharing(1);
+    pool.pods = vec![ending(&pool, running())];
+    let decision = decided(&pool);
+    assert!(decision.create.is_empty());
+    let (is, message) = condition(&decision, "Ready");
+    assert_eq!(is, "False");
+    for words in [
+        "replica 0 is made later",
+        "demo-engine-0-1-0 on node gpu-1",
+        "kubectl describe pod",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert!(decision.again.is_some(), "its node may be lost");
+    pool.now += Duration::from_secs(90);
+    assert_eq!(made(&decided(&pool)), ["demo-engine-0-2-0"], "its node is lost");
+}
+
+#[test]
+fn a_replica_of_a_pool_that_was_made_again_waits_for_the_pods_of_the_earlier_pool() {
+    let mut pool = sharing(2);
+    let left = ending(&pool, running());
+    for (earlier, created) in [
+        (left.clone(), vec!["demo-engine-1-1-0"]),
+        (
+            PodFacts {
+                state: PodState::Succeeded,
+                ..left.clone()
+            },
+            vec!["demo-engine-0-1-0", "demo-engine-1-1-0"],
+        ),
+    ] {
+        pool.earlier_pods = vec![earlier];
+        assert_eq!(made(&decided(&pool)), created);
+    }
+    pool.earlier_pods = vec![left];
+    let decision = decided(&pool);
+    let message = condition(&decision, "Ready").1;
+    assert!(message.contains("demo-engine-0-1-0 on node gpu-1"), "{message}");
+    let lost = Duration::from_secs(91);
+    assert!(decision.again.is_some_and(|again| again < lost), "{:?}", decision.again);
+    pool.pool.spec.colocated = None;
+    assert_eq!(
+        made(&decided(&pool)).len(),
+        2,
+        "with GPUs of their own nothing is waited for"
+    );
 }
 
 #[test]
@@ -82,9 +184,8 @@ fn a_replica_ends_before_its_successor_gets_the_same_gpus() {
 #[test]
 fn engines_that_take_turns_can_sleep_and_others_cannot() {
     let flags = |engine: &str, colocated: bool| {
-        let mut pool = with_engine(engine, 1);
-        let turns = json!({"claims": ["demo-gpus-0"], "replicasPerClaim": 1});
-        pool.pool.spec.colocated = colocated.then(|| serde_json::from_value(turns).unwrap());
+        let turns = colocated.then(|| json!({"claims": ["demo-gpus-0"], "replicasPerClaim": 1}));
+        let pool = of_run(with_engine(engine, 1), turns.into());
         let args = decided(&pool).create[0].0.object["spec"]["containers"][0]["args"].clone();
         let all: Vec<String> = serde_json::from_value(args).unwrap();
         [
@@ -102,8 +203,7 @@ fn engines_that_take_turns_can_sleep_and_others_cannot() {
 
 #[test]
 fn an_embedded_engine_that_takes_turns_claims_nothing_and_scales() {
-    let mut pool = seen(3);
-    pool.pool.spec.colocated = serde_json::from_value(json!({"replicasPerClaim": 1})).unwrap();
+    let pool = of_run(seen(3), json!({"replicasPerClaim": 1}));
     let decision = decided(&pool);
     assert_eq!(decision.create.len(), 3);
     for (pod, _) in &decision.create {

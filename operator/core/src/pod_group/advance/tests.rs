@@ -1,3 +1,4 @@
+mod devices;
 mod faults;
 mod replicas;
 
@@ -18,6 +19,7 @@ fn group(size: u32) -> PodGroups {
         ranks_report_peers: false,
         mark: Some("0/0".into()),
         start: None,
+        same_devices: false,
     }
 }
 

@@ -25,6 +25,7 @@ fn group() -> PodGroups {
         ranks_report_peers: true,
         mark: Some("l1-v3".into()),
         start: Some(START),
+        same_devices: false,
     }
 }
 

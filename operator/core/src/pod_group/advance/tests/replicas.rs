@@ -24,6 +24,7 @@ fn wanted(groups: u32, size: u32, max_surge: u32, max_unavailable: u32) -> PodGr
         ranks_report_peers: false,
         mark: None,
         start: None,
+        same_devices: false,
     }
 }
 
