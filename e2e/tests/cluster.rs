@@ -11,8 +11,8 @@ use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
 use grpo_demo::learning::differing_episodes;
 use grpo_demo::report::first_and_last;
-use grpo_records::paths;
 use grpo_records::trainer::StepMetrics;
+use grpo_records::{paths, token_stats};
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -56,6 +56,25 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
         assert_eq!(
             metrics.logprob_gap_over, 0,
             "tokens whose logprob differs by more than 1e-3: {metrics:?}"
+        );
+        let (_, seen) = token_stats::decode(&folder.bytes(&paths::token_stats(step))?)?;
+        let mut batch = folder.batch(step)?;
+        batch.fill(|path| folder.bytes(path))?;
+        let sampled = batch.rows.iter().flat_map(|row| row.mask.iter().zip(&row.logprobs));
+        let sampled: Vec<f32> = sampled
+            .filter(|(mask, _)| **mask == 1)
+            .map(|(_, logprob)| *logprob)
+            .collect();
+        assert_eq!(seen.logprobs.len(), sampled.len(), "each sampled token has an entry");
+        let gaps = seen
+            .logprobs
+            .iter()
+            .zip(&sampled)
+            .map(|(trainer, engine)| (trainer - engine).abs());
+        let computed: Vec<f32> = gaps.filter(|gap| !gap.is_nan()).collect();
+        assert!(
+            !computed.is_empty() && computed.iter().all(|gap| *gap < 1e-3),
+            "{computed:?}"
         );
     }
     for (set, (before, after)) in first_and_last(&folder) {

@@ -227,14 +227,20 @@ pub struct StoredRows {
 }
 
 impl StoredRows {
+    /// The folder of the episode.
+    pub fn episode(&self) -> Option<&str> {
+        self.file.rsplit_once('/').map(|(episode, _)| episode)
+    }
+
     fn read<E, B>(&self, read: &mut impl FnMut(&str) -> Result<B, E>) -> Result<Vec<TokenRow>, FillError<E>>
     where
         E: std::error::Error + 'static,
         B: AsRef<[u8]>,
     {
         let file = || self.file.clone();
-        let episode = self.file.rsplit_once('/').map(|(episode, _)| episode);
-        let of_episode = episode.is_some_and(|at| paths::parse_episode(at).is_some() && paths::rows(at) == self.file);
+        let of_episode = self
+            .episode()
+            .is_some_and(|at| paths::parse_episode(at).is_some() && paths::rows(at) == self.file);
         if !of_episode && !paths::is_conversations(&self.file) {
             return Err(FillError::Path { file: file() });
         }

@@ -7,6 +7,7 @@ use crate::folder::EpisodeFolder;
 use crate::judged::{score_of, vote_of};
 use crate::reward::{Cost, Shaping};
 use crate::store::sha256_hex;
+use crate::token_stats::{self, CLIPPED, COMPUTED, Columns, RowSpan};
 use crate::{
     Batch, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, ExecSummary,
     GradeRecord, IterationRecord, JournalEntry, JudgedTurn, Message, Outcome, ProcessRule, ProcessScores, RewardAnswer,
@@ -367,6 +368,27 @@ pub fn write_journal(dir: &Path) {
         ..StepMetrics::default()
     };
     write(dir, &paths::trainer_metrics(1), &step);
+    write_bytes(dir, &paths::token_stats(1), &token_stats());
+}
+
+/// The statistics of the step of [`write_journal`]: the resolved episode was trained on, and its second token was
+/// clipped; the other one was not.
+fn token_stats() -> Vec<u8> {
+    let row = |sample: u32, advantage, from| RowSpan {
+        episode: format!("rollouts/iter-000001/psf__requests-1__g0__i{sample}"),
+        advantage,
+        from,
+        to: from + 4,
+        ..RowSpan::default()
+    };
+    let with_nan = |values: [f32; 4]| [values, [f32::NAN; 4]].concat();
+    let columns = Columns {
+        logprobs: with_nan([-0.5, -0.125, -0.5, -0.1]),
+        entropies: with_nan([0.75, 0.25, 0.5, 0.5]),
+        ratios: with_nan([1.0, 1.5, 1.0, 1.0]),
+        marks: vec![COMPUTED, COMPUTED | CLIPPED, COMPUTED, COMPUTED, 0, 0, 0, 0],
+    };
+    token_stats::encode(vec![row(0, Some(0.5), 0), row(1, None, 4)], &columns).unwrap()
 }
 
 /// The episode that consists of these turns.

@@ -11,7 +11,8 @@
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
 //! * [`iteration`]: what an iteration was, in numbers;
 //! * [`settings`]: the settings that may change during a run; [`validation`]: which tasks are fit;
-//! * [`weights`], [`trainer`]: what the trainer publishes and answers.
+//! * [`weights`], [`trainer`]: what the trainer publishes and answers; [`token_stats`]: what it computed for each
+//!   token.
 //!
 //! [`paths`] has the path of each record, [`store::Store`] writes records durably. Readers open a
 //! [`folder::RunFolder`], or read pages from [`look::Records`]; [`show`] renders an episode as text.
@@ -42,6 +43,7 @@ pub mod side;
 pub mod state;
 pub mod store;
 pub mod supervised;
+pub mod token_stats;
 pub mod trainer;
 pub mod turn;
 pub mod validation;

@@ -33,6 +33,8 @@ pub const METRICS: &str = "metrics";
 pub const DRIVER_METRICS: &str = "metrics/driver";
 /// The trainer's part of [`METRICS`], a file for each step.
 pub const TRAINER_METRICS: &str = "metrics/trainer";
+/// What the trainer computed for each sampled token, a file for each step.
+pub const TOKEN_STATS: &str = "tokens";
 /// Files for Weights & Biases, one folder for each attempt of the driver.
 pub const WANDB: &str = "wandb";
 /// The manifest's name in a folder of weights or of a checkpoint; it is written last.
@@ -209,6 +211,10 @@ pub fn driver_metrics(iteration: u32) -> String {
 
 pub fn trainer_metrics(step: u32) -> String {
     format!("{TRAINER_METRICS}/{step:06}.json")
+}
+
+pub fn token_stats(step: u32) -> String {
+    format!("{TOKEN_STATS}/step-{step:06}.safetensors")
 }
 
 /// `<lineage>-v<step>`: the name of a weights version everywhere.

@@ -3,9 +3,10 @@
 use super::{Check, claims, episodes, groups};
 use grpo_records::fixture;
 use grpo_records::folder::{EpisodeFolder, RunFolder};
+use grpo_records::token_stats::{self, Columns, RowSpan};
 use grpo_records::{
     Batch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Event, GroupRecord, JournalEntry, Outcome, Row, SCHEMA,
-    Writer, paths, rows,
+    StepMetrics, Writer, paths, rows,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -342,4 +343,50 @@ fn an_iteration_whose_step_is_done_before_the_step_of_an_earlier_one_is_found() 
         }
         assert_eq!(!found(dir.path()).contains(&check), right);
     }
+}
+
+/// Statistics of the tokens of [`store`]'s batch, whose farthest logprob is 0.25 from the engine's; and the metrics.
+fn with_token_stats(dir: &Path) {
+    let rows = [0, 1].map(|sample| RowSpan {
+        episode: of(sample),
+        from: 4 * sample as usize,
+        to: 4 * sample as usize + 4,
+        ..RowSpan::default()
+    });
+    let columns = Columns {
+        logprobs: [[-0.5, -0.1, -0.75, -0.1], [f32::NAN; 4]].concat(),
+        entropies: vec![0.0; 8],
+        ratios: vec![1.0; 8],
+        marks: vec![0; 8],
+    };
+    let path = dir.join(paths::token_stats(1));
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, token_stats::encode(rows.to_vec(), &columns).unwrap()).unwrap();
+    let metrics = StepMetrics {
+        step: 1,
+        updates: 1,
+        logprob_gap_max: 0.25,
+        ..StepMetrics::default()
+    };
+    write(dir, &paths::trainer_metrics(1), &metrics);
+}
+
+#[test]
+fn numbers_of_tokens_that_are_not_the_batchs_or_contradict_the_metrics_are_found() {
+    const CHECK: &str = "the trainer's numbers of tokens belong to the batch and agree with the step's metrics";
+    let dir = store();
+    with_token_stats(dir.path());
+    assert!(!found(dir.path()).contains(&CHECK));
+    forge(dir.path(), &paths::trainer_metrics(1), |metrics| {
+        metrics["logprobGapMax"] = 1e-4.into()
+    });
+    assert!(found(dir.path()).contains(&CHECK));
+
+    let dir = store();
+    with_token_stats(dir.path());
+    let path = dir.path().join(paths::token_stats(1));
+    let (mut rows, columns) = token_stats::decode(&std::fs::read(&path).unwrap()).unwrap();
+    rows.swap(0, 1);
+    std::fs::write(&path, token_stats::encode(rows, &columns).unwrap()).unwrap();
+    assert!(found(dir.path()).contains(&CHECK));
 }

@@ -1,6 +1,6 @@
 //! Checks that batches, rewards and advantages follow from the episodes.
 
-use super::{Check, VerifyError};
+use super::{Check, VerifyError, token_stats};
 use grpo_records::folder::{EpisodeFolder, FolderError, RunFolder, counting};
 use grpo_records::store::sha256_hex;
 use grpo_records::{Batch, DropReason, EpisodeScope, Event, IterationState, Row, paths};
@@ -17,6 +17,8 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
     let mut whole = Check::new("groups hold every valid episode and no void");
     let mut versions = Check::new("tokens were sampled by weights that had been promoted");
     let mut steps = Check::new("steps' rewards, groups, tokens and advantages follow from batches");
+    let mut tokens =
+        Check::new("the trainer's numbers of tokens belong to the batch and agree with the step's metrics");
     let promoted = promoted(folder);
     for entry in &folder.journal {
         let Event::BatchWritten {
@@ -63,6 +65,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             Some(claim) => check_step(&batch, &compared(folder, &batch), &claim, &mut steps),
             None => steps.passed_over += 1,
         }
+        token_stats::check(folder, &batch, &mut tokens)?;
         // A server that takes no weights serves the base model, which is never promoted: then the iteration names it.
         let begun = begun.map(|one| one.weights.as_str());
         let frozen = begun.filter(|weights| paths::step_of_weights(weights).is_none());
@@ -74,7 +77,7 @@ pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check
             });
         }
     }
-    Ok(vec![bytes, rows, whole, steps, versions])
+    Ok(vec![bytes, rows, whole, steps, tokens, versions])
 }
 
 /// Every version that was promoted.

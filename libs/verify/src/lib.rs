@@ -3,8 +3,8 @@
 //! Five questions, each a set of checks that counts its comparisons and lists disagreements. Does every episode consist
 //! of the tokens of its turns ([`episodes`])? Does every verdict follow from its grader's log, judged again by the
 //! official package ([`verdicts`])? Do scores follow from the judge's votes ([`scores`])? Do batches, rewards and
-//! advantages follow from the episodes ([`groups`])? Do rates, voids and iterations in the journal agree with the
-//! episodes ([`claims`])?
+//! advantages follow from the episodes, and do the trainer's numbers of tokens belong to them ([`groups`],
+//! [`token_stats`])? Do rates, voids and iterations in the journal agree with the episodes ([`claims`])?
 
 pub mod calls;
 pub mod claims;
@@ -14,6 +14,7 @@ pub mod groups;
 pub mod histories;
 pub mod rows;
 pub mod scores;
+pub mod token_stats;
 pub mod verdicts;
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::mini_batch::{MiniBatch, cut, fill, leave_out_what_adds_nothing, weigh
 use crate::optimizer::AdamW;
 use crate::sharded::Sharded;
 use crate::state::{TrainerStore, sha256};
+use crate::token_stats::TokenStats;
 use crate::train_row::TrainRow;
 
 /// AdamW as the run's spec has it.
@@ -97,6 +98,7 @@ pub fn prepare(
         let next = sequences.len();
         rows.push(TrainRow {
             advantage,
+            number: index,
             old_logprobs: shaped.map_or_else(Vec::new, |shaped| shaped.old_logprobs[index].clone()),
             sequence: *sequences
                 .entry((row.group, row.episode.as_str(), alone))
@@ -226,6 +228,29 @@ pub fn step(
     algorithm: &Algorithm,
     seed: u64,
 ) -> Result<StepMetrics, TrainError> {
+    Ok(take(model, batch, path, algorithm, seed, None)?.0)
+}
+
+/// As [`step`]. Returns what was computed for each sampled token, too.
+pub fn recorded_step(
+    model: &mut Sharded,
+    batch: &Batch,
+    path: &str,
+    algorithm: &Algorithm,
+    seed: u64,
+) -> Result<(StepMetrics, TokenStats), TrainError> {
+    let (metrics, stats) = take(model, batch, path, algorithm, seed, Some(TokenStats::of(batch)))?;
+    Ok((metrics, stats.unwrap_or_default().over_ranks(model)?))
+}
+
+fn take(
+    model: &mut Sharded,
+    batch: &Batch,
+    path: &str,
+    algorithm: &Algorithm,
+    seed: u64,
+    mut stats: Option<TokenStats>,
+) -> Result<(StepMetrics, Option<TokenStats>), TrainError> {
     let began = Instant::now();
     let config = &model.config;
     for row in &batch.rows {
@@ -249,6 +274,9 @@ pub fn step(
     let (rows, mut metrics) = prepare(batch, path, algorithm, seed, shaped.as_ref())?;
     if let Some(shaped) = shaped {
         (metrics.kl, metrics.model_flops) = (shaped.kl, shaped.flops);
+    }
+    if let Some(stats) = &mut stats {
+        stats.train_on(&rows);
     }
 
     let mut mini_batches = Vec::new();
@@ -280,7 +308,7 @@ pub fn step(
     }
     metrics.observe_seconds = began.elapsed().as_secs_f64();
 
-    let mut tally = Tally::default();
+    let mut tally = Tally::seeing(stats);
     let (mut norms, mut updates) = (0.0, 0);
     for epoch in 0..algorithm.epochs.max(1) {
         for at in 0..mini_batches.len() {
@@ -308,15 +336,14 @@ pub fn step(
         }
     }
     not_computed *= u64::from(algorithm.epochs.max(1));
-    tally
-        .over_ranks(model)?
-        .tell(&mut metrics, algorithm, updates, not_computed);
+    let tally = tally.over_ranks(model)?;
+    tally.tell(&mut metrics, algorithm, updates, not_computed);
     tell_loads(&mut metrics, &model.expert_loads()?);
     metrics.updates = updates;
     metrics.gradient_norm = norms / f64::from(updates.max(1));
     metrics.learning_rate = algorithm.learning_rate;
     metrics.seconds = began.elapsed().as_secs_f64();
-    Ok(metrics)
+    Ok((metrics, tally.tokens_seen))
 }
 
 /// Adds the load of the experts to the metrics. `loads`: `[layer][expert]`.

@@ -38,6 +38,7 @@ pub mod shard;
 pub mod sharded;
 pub mod state;
 pub mod supervised;
+pub mod token_stats;
 pub mod train_row;
 pub mod watchdog;
 

@@ -11,6 +11,7 @@ use crate::error::TrainError;
 use crate::loss_fn::LossGrad;
 use crate::micro_batch::MicroBatch;
 use crate::sharded::Sharded;
+use crate::token_stats::{SeenToken, TokenStats};
 use crate::train_row::TrainRow;
 
 /// A gap between the engine's and the trainer's logprob that rounding does not explain.
@@ -31,9 +32,19 @@ pub struct Tally {
     entropy: f64,
     gap_over: f64,
     gap_max: f64,
+    /// Also for each token, if that is wanted.
+    pub tokens_seen: Option<TokenStats>,
 }
 
 impl Tally {
+    /// Sums of nothing yet. `tokens`: statistics of each token, if they are wanted too.
+    pub fn seeing(tokens: Option<TokenStats>) -> Self {
+        Self {
+            tokens_seen: tokens,
+            ..Self::default()
+        }
+    }
+
     /// Sums over ranks. Every rank must call it.
     pub fn over_ranks(self, model: &Sharded) -> Result<Self, TrainError> {
         let (world, rank) = (model.group.world() as usize, model.group.rank() as usize);
@@ -68,6 +79,7 @@ impl Tally {
             entropy: next(),
             gap_over: next(),
             gap_max: (0..world).map(|_| next()).fold(0.0, f64::max),
+            tokens_seen: self.tokens_seen,
         })
     }
 
@@ -174,6 +186,16 @@ impl Losses<'_> {
             gradient.logprobs.push(term.gradient.logprob);
             if self.algorithm.entropy_coefficient != 0.0 {
                 gradient.entropies.push(term.gradient.entropy);
+            }
+            if let Some(stats) = &mut tally.tokens_seen {
+                let seen = SeenToken {
+                    row: row.number,
+                    at: *at,
+                    logprob: token.old,
+                    entropy: token.entropy,
+                    new: self.new,
+                };
+                stats.see(seen, &term);
             }
             tally.tokens += 1.0;
             tally.policy += term.policy;

@@ -52,6 +52,7 @@ use crate::mini_batch::agreed;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, TrainerStore, json};
 use crate::supervised;
+use crate::token_stats::TokenStats;
 use crate::watchdog::{self, Limits};
 
 /// Longest interval between rank 0's orders to idle ranks; shortened to a quarter of the collective's deadline.
@@ -312,8 +313,8 @@ impl Rank {
 
     fn obey(&mut self, step: u32, request: &StepRequest) -> Result<(), TrainError> {
         self.tell(step, StepPhase::Running, None, None);
-        let metrics = match self.train(step, &request.batch, Some(&request.sha256)) {
-            Ok(metrics) => metrics,
+        let (metrics, stats) = match self.train(step, &request.batch, Some(&request.sha256)) {
+            Ok(trained) => trained,
             Err(error) if error.is_refusal() => {
                 tracing::error!(step, %error, "step refused");
                 self.leave_device()?;
@@ -337,7 +338,7 @@ impl Rank {
         };
         if self.is_first() {
             self.model.group.busy("removing old versions", || {
-                self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
+                self.store_metrics(step, &metrics, stats)?;
                 self.store.prune_versions()
             })?;
             self.show(&metrics);
@@ -360,6 +361,15 @@ impl Rank {
         }
         self.leave_device()?;
         self.tell(step, StepPhase::Done, Some(metrics), None);
+        Ok(())
+    }
+
+    /// The metrics come last: a step that has them has its token statistics.
+    fn store_metrics(&self, step: u32, metrics: &StepMetrics, stats: Option<TokenStats>) -> Result<(), TrainError> {
+        if let Some(stats) = stats {
+            self.store.create(&paths::token_stats(step), stats.file()?)?;
+        }
+        self.store.create(&paths::trainer_metrics(step), json(metrics)?)?;
         Ok(())
     }
 
@@ -389,8 +399,13 @@ impl Rank {
         }
     }
 
-    /// One step, which has a deadline.
-    fn train(&mut self, step: u32, path: &str, checksum: Option<&str>) -> Result<StepMetrics, TrainError> {
+    /// One step, which has a deadline. Steps of mode Finetune have no token statistics.
+    fn train(
+        &mut self,
+        step: u32,
+        path: &str,
+        checksum: Option<&str>,
+    ) -> Result<(StepMetrics, Option<TokenStats>), TrainError> {
         self.watch.set_step(Some(step));
         self.model.enter_device();
         let read = grpo::read(&self.store, step, path, checksum);
@@ -407,16 +422,22 @@ impl Rank {
                 ..spec.algorithm.clone()
             };
             match supervised {
-                Some(_) => supervised::step(&mut self.model, &batch, path, &algorithm, spec.seed),
-                None => grpo::step(&mut self.model, &batch, path, &algorithm, spec.seed),
+                Some(_) => Ok((
+                    supervised::step(&mut self.model, &batch, path, &algorithm, spec.seed)?,
+                    None,
+                )),
+                None => {
+                    let trained = grpo::recorded_step(&mut self.model, &batch, path, &algorithm, spec.seed);
+                    trained.map(|(metrics, stats)| (metrics, Some(stats)))
+                }
             }
         });
         self.watch.set_step(None);
         let world = self.model.group.world();
         let share = |done: &StepMetrics| flops::utilisation(done.model_flops, done.seconds, self.peak?, world);
-        trained.map(|done| StepMetrics {
-            mfu: share(&done),
-            ..done
+        trained.map(|(done, stats)| {
+            let mfu = share(&done);
+            (StepMetrics { mfu, ..done }, stats)
         })
     }
 

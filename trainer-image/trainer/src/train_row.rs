@@ -16,6 +16,8 @@ pub struct TrainRow {
     /// Logprobs under the base model. Empty if the algorithm does not need them.
     pub reference: Vec<f64>,
     pub advantage: f64,
+    /// Number of the row in its batch.
+    pub number: usize,
     /// Number of its sequence in its mini-batch: rows of a sequence share ratio and denominator.
     pub sequence: usize,
     pub temperature: f32,

@@ -6,7 +6,7 @@ use super::{Records, Refusal};
 use crate::paths;
 use crate::store::{READ_AT_ONCE, StoreError, wait};
 use crate::{IterationRecord, JournalEntry, StepMetrics};
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -56,6 +56,9 @@ pub struct MetricsPage {
     pub steps: Vec<StepMetrics>,
     /// Whether the next page has records now.
     pub more: bool,
+    /// Files that cannot be read, with the cause. The others of their folder are in the pages all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<String>,
 }
 
 impl Records {
@@ -92,18 +95,26 @@ impl Records {
     }
 
     pub fn metrics(&self, wanted: &MetricsOf) -> Result<MetricsPage, Refusal> {
-        let (iterations, more_iterations) = self.numbered(paths::DRIVER_METRICS, wanted.iterations_after)?;
-        let (steps, more_steps) = self.numbered(paths::TRAINER_METRICS, wanted.steps_after)?;
+        let mut damaged = Vec::new();
+        let (iterations, more_iterations) =
+            self.numbered(paths::DRIVER_METRICS, wanted.iterations_after, &mut damaged)?;
+        let (steps, more_steps) = self.numbered(paths::TRAINER_METRICS, wanted.steps_after, &mut damaged)?;
         Ok(MetricsPage {
             iterations,
             steps,
             more: more_iterations || more_steps,
+            damaged,
         })
     }
 
     /// The records of a folder whose files are numbers greater than `after`, and whether there are more than a page.
     /// The first number is above 1 in a store whose run continues another.
-    fn numbered<T: DeserializeOwned + Send>(&self, folder: &str, after: u32) -> Result<(Vec<T>, bool), Refusal> {
+    fn numbered<T: DeserializeOwned + Send>(
+        &self,
+        folder: &str,
+        after: u32,
+        damaged: &mut Vec<String>,
+    ) -> Result<(Vec<T>, bool), Refusal> {
         let (names, _) = wait(self.store.names_in(folder))?;
         let number = |name: &String| name.strip_suffix(".json")?.parse().ok();
         let new = names
@@ -118,7 +129,17 @@ impl Records {
             async move { store.read_json::<T>(&path).await }
         });
         let read = futures::stream::iter(read).buffered(READ_AT_ONCE);
-        let records: Vec<T> = wait(read.try_collect())?;
+        let read: Vec<Result<T, StoreError>> = wait(read.collect());
+        let mut records = Vec::with_capacity(read.len());
+        for record in read {
+            match record {
+                Ok(record) => records.push(record),
+                Err(error @ StoreError::Unreadable { .. }) => damaged.push(error.to_string()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // A page of damaged files alone does not lead to another page.
+        let more = more && !records.is_empty();
         Ok((records, more))
     }
 }

@@ -11,7 +11,7 @@ use futures::Stream;
 use serde::{Deserialize, Serialize};
 
 /// Folders whose files are available.
-pub const FOLDERS: [&str; 13] = [
+pub const FOLDERS: [&str; 14] = [
     paths::JOURNAL,
     paths::TASKS,
     paths::DATASETS,
@@ -22,6 +22,7 @@ pub const FOLDERS: [&str; 13] = [
     paths::ROLLOUTS,
     paths::EVALUATIONS,
     paths::METRICS,
+    paths::TOKEN_STATS,
     paths::TENSORBOARD,
     paths::WANDB,
     paths::WEIGHTS,

@@ -249,6 +249,21 @@ fn a_truncated_entry_is_left_out_and_the_page_continues_after_it() {
 }
 
 #[test]
+fn a_damaged_file_of_metrics_is_named_and_hides_no_other_one() {
+    let (dir, records) = store();
+    fixture::write_journal(dir.path());
+    let damaged = dir.path().join(paths::trainer_metrics(2));
+    std::fs::write(&damaged, "{\"step\": ").unwrap();
+    let page = records.metrics(&MetricsOf::default()).unwrap();
+    assert_eq!((page.iterations.len(), page.steps.len(), page.more), (1, 1, false));
+    assert!(
+        page.damaged[0].contains("metrics/trainer/000002.json"),
+        "{:?}",
+        page.damaged
+    );
+}
+
+#[test]
 fn metrics_after_a_number_are_read_also_if_the_first_is_not_number_one() {
     let (dir, records) = store();
     fixture::write_journal(dir.path());

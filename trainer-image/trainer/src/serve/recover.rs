@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rank;
 use crate::error::TrainError;
-use crate::state::{CheckpointManifest, json, lineage_number, sha256};
+use crate::state::{CheckpointManifest, lineage_number, sha256};
 use grpo_contracts::weights::publishes_adapters;
 
 /// Content of the store, as rank 0 sees it.
@@ -131,7 +131,7 @@ impl Rank {
 
     fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
-        let metrics = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
+        let (metrics, stats) = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
         if self.is_supervised() && !replay.published {
             self.step = step;
             self.unpublished();
@@ -159,7 +159,7 @@ impl Rank {
         if self.is_first() {
             // The metrics are missing if the previous attempt ended between publishing and writing them.
             let metrics = self.named(metrics);
-            self.store.create(&paths::trainer_metrics(step), json(&metrics)?)?;
+            self.store_metrics(step, &metrics, stats)?;
             self.show(&metrics);
         }
         Ok(())

@@ -4,9 +4,9 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use crate::common::process::{Attempt, Run, STEPS, checksum, exists, until};
-use grpo_records::paths;
 use grpo_records::trainer::{StepMetrics, StepPhase, TrainerPhase};
 use grpo_records::weights::WeightsManifest;
+use grpo_records::{paths, token_stats};
 use grpo_trainer::state::{json, sha256};
 
 #[test]
@@ -32,6 +32,12 @@ fn ranks_step_as_ordered_end_together_and_come_back_with_the_same_bits() {
         assert!(
             metrics.loss.is_finite() && metrics.entropy > 0.0 && metrics.gradient_norm > 0.0,
             "{metrics:?}"
+        );
+        let stats = run.store.read(&paths::token_stats(step)).unwrap();
+        let (_, seen) = token_stats::decode(&stats).unwrap();
+        assert!(
+            seen.logprobs.iter().any(|logprob| *logprob < 0.0),
+            "step {step} stores what it computed for each token"
         );
         assert!(
             metrics.logprob_gap_max > 1e-3 && metrics.logprob_gap_over > 0,

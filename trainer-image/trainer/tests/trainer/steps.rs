@@ -3,6 +3,7 @@
 use crate::common::{algorithm, alone, batch, flat, model, ranks, worlds};
 use grpo_crds::algorithm::{Algorithm, Kl, OldLogprobs};
 use grpo_native::gpu_wait::waits;
+use grpo_records::token_stats::{self, CLIPPED, COMPUTED};
 use grpo_trainer::grpo;
 use grpo_trainer::loss_fn::{LossGrad, Model};
 use grpo_trainer::micro_batch::MicroBatch;
@@ -27,6 +28,60 @@ fn the_largest_gap_of_a_step_is_found_in_its_last_mini_batch_too() {
     let (usual, off) = (gap(0.0), gap(50.0));
     let wider = off.logprob_gap_max - usual.logprob_gap_max;
     assert!(wider > 30.0, "{} {}", usual.logprob_gap_max, off.logprob_gap_max);
+}
+
+#[test]
+fn the_statistics_of_tokens_are_those_of_the_metrics_whichever_rank_computes_a_token() {
+    let algorithm = Algorithm {
+        old_logprobs: OldLogprobs::Engine,
+        ..algorithm()
+    };
+    let batch = batch(1);
+    let sampled = |row: &grpo_records::batch::Row| -> Vec<f64> {
+        let marked = row.mask.iter().zip(&row.logprobs).filter(|(mask, _)| **mask == 1);
+        marked.map(|(_, logprob)| f64::from(*logprob)).collect()
+    };
+    let engine: Vec<f64> = batch.rows.iter().flat_map(sampled).collect();
+    for world in worlds([1, 2]) {
+        let found = ranks(world, |group| {
+            let (metrics, stats) = grpo::recorded_step(&mut model(group), &batch, "batch", &algorithm, 0).unwrap();
+            (metrics, stats.file().unwrap())
+        });
+        assert!(found.iter().all(|(_, file)| *file == found[0].1), "{world} ranks agree");
+        let (metrics, file) = &found[0];
+        let (rows, columns) = token_stats::decode(file).unwrap();
+        assert_eq!((rows.len(), columns.marks.len()), (batch.rows.len(), engine.len()));
+        let computed: Vec<usize> = (0..engine.len())
+            .filter(|at| columns.marks[*at] & COMPUTED != 0)
+            .collect();
+        let mean =
+            |value: &dyn Fn(usize) -> f64| computed.iter().map(|at| value(*at)).sum::<f64>() / computed.len() as f64;
+        let gap = |at: usize| (f64::from(columns.logprobs[at]) - engine[at]).abs();
+        let farthest = computed.iter().map(|at| gap(*at)).fold(0.0, f64::max);
+        assert!(
+            (farthest - metrics.logprob_gap_max).abs() < 1e-4,
+            "{farthest} {metrics:?}"
+        );
+        assert!(
+            (mean(&|at| f64::from(columns.entropies[at])) - metrics.entropy).abs() < 1e-4,
+            "{metrics:?}"
+        );
+        let deviation = mean(&|at| (f64::from(columns.ratios[at]) - 1.0).abs());
+        assert!(
+            (deviation - metrics.ratio_deviation).abs() < 1e-4 * (1.0 + deviation),
+            "{deviation} {metrics:?}"
+        );
+        let clipped = columns.marks.iter().filter(|mark| **mark & CLIPPED != 0).count() as f64;
+        assert!(clipped > 0.0 && (clipped / metrics.trained_tokens as f64 - metrics.clip_fraction).abs() < 1e-9);
+        // The last group has no advantage, so its tokens are not computed.
+        let last = rows.last().unwrap();
+        assert_eq!(last.advantage, Some(0.0));
+        assert!(
+            columns.logprobs[last.from..last.to]
+                .iter()
+                .all(|logprob| logprob.is_nan())
+        );
+    }
 }
 
 #[test]
