@@ -85,6 +85,7 @@ await view("episode", `/0/episode/${EPISODE}`, /project__module-0006/);
 check((await page.locator("article.turn").count()) === 3, "the episode has its turns");
 check(await page.getByText("window.hostile = 1").first().isVisible(), "markup in a record is text");
 check((await page.locator(".flags").count()) === 1, "a patch of tests is flagged");
+check((await page.locator("a[download]").count()) === (isBundle ? 0 : 2), "an episode can be saved, but not from a bundle");
 await view("task", "/0/task/project__module-0006", "project__module-0006");
 await view("weights", "/0/lineage", "Weights");
 
@@ -99,6 +100,10 @@ await tokens.focus();
 await page.keyboard.press("ArrowRight");
 await page.keyboard.press("ArrowRight");
 check(/token 2 of \d+: id \d+.*logprob/.test(await page.locator(".token-facts").first().innerText()), "a token has its facts");
+check(/the trainer's logprob .*ratio/.test(await page.locator(".token-facts").first().innerText()), "a token has the trainer's numbers");
+check((await page.locator("pre.tokens .clipped").count()) > 0, "clipped tokens are marked");
+await page.getByRole("radio", { name: "ratio" }).check();
+check((await tokens.locator(".s5, .s4").count()) > 0, "tokens are coloured by their ratio");
 if (pictures) {
   await page.evaluate(() => (document.documentElement.dataset.theme = "light"));
   await page.screenshot({ path: `${pictures}/tokens-light.png` });

@@ -23,6 +23,8 @@ pub enum ViewerBenchError {
     Json(#[from] serde_json::Error),
     #[error("writing rows: {0}")]
     Rows(#[from] grpo_records::RowsError),
+    #[error("writing token statistics: {0}")]
+    TokenStats(#[from] grpo_records::token_stats::TokenStatsError),
     #[error("{0}")]
     Wrong(String),
 }

@@ -6,6 +6,7 @@
 use super::ViewerBenchError;
 use grpo_records::episode::TestCounts;
 use grpo_records::store::sha256_hex;
+use grpo_records::token_stats::{self, CLIPPED, COMPUTED, Columns, LEFT_OUT, RowSpan};
 use grpo_records::{
     EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, ExecSummary, GradeRecord, IterationRecord,
     JournalEntry, Message, Outcome, RowsFile, RunAgent, SCHEMA, StepMetrics, TokenRow, TurnAction, TurnRecord,
@@ -164,6 +165,7 @@ impl Writing<'_> {
             seconds: 40.0 + 100.0 * noise,
             ..StepMetrics::default()
         };
+        self.put_bytes(&paths::token_stats(iteration), &self.token_stats(&metas)?)?;
         self.put(&paths::trainer_metrics(iteration), &metrics)?;
         self.tell(Event::StepDone {
             step: iteration,
@@ -172,6 +174,33 @@ impl Writing<'_> {
         })?;
         self.tell(promoted(iteration))?;
         Ok(metas.len() as u64)
+    }
+
+    /// Statistics of the sampled tokens of these episodes.
+    fn token_stats(&self, metas: &[EpisodeMeta]) -> Result<Vec<u8>, ViewerBenchError> {
+        let mut dice = Dice(self.dice.0);
+        let (mut rows, mut columns) = (Vec::new(), Columns::default());
+        for meta in metas {
+            let from = columns.marks.len();
+            for _ in 0..meta.sampled_tokens {
+                columns.logprobs.push(-(dice.roll(1000) as f32) / 400.0);
+                columns.entropies.push(dice.roll(1000) as f32 / 400.0);
+                columns.ratios.push(0.5 + dice.roll(1000) as f32 / 1000.0);
+                columns.marks.push(match dice.roll(40) {
+                    0 => COMPUTED | CLIPPED,
+                    1 => COMPUTED | LEFT_OUT,
+                    _ => COMPUTED,
+                });
+            }
+            rows.push(RowSpan {
+                episode: meta.key.dir(meta.attempt),
+                advantage: Some(0.5),
+                from,
+                to: columns.marks.len(),
+                ..RowSpan::default()
+            });
+        }
+        Ok(token_stats::encode(rows, &columns)?)
     }
 
     fn evaluation(&mut self, step: u32) -> Result<u64, ViewerBenchError> {

@@ -140,7 +140,7 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
 }
 
 /// Adds the ids of turns, which the store's pages leave out, from the rows' file.
-async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRecord>, Error> {
+pub(crate) async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRecord>, Error> {
     let Some(record) = source.whole_file(&paths::trajectory(episode)).await? else {
         return source.turns(episode).await;
     };
@@ -158,7 +158,7 @@ async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRe
 }
 
 /// The episode's whole patch; empty if it has none.
-async fn patch(source: &mut Source, episode: &str) -> Result<String, Error> {
+pub(crate) async fn patch(source: &mut Source, episode: &str) -> Result<String, Error> {
     let view = source.episode(episode).await?;
     match (view.patch, view.patch_omitted) {
         (Some(patch), 0) => return Ok(patch),

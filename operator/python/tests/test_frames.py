@@ -85,6 +85,16 @@ def test_tokens_have_a_text_only_with_a_tokenizer() -> None:
     assert frames.tokens([with_text])["text"].tolist() == ["a", "b"]
 
 
+def test_tokens_have_the_trainers_numbers_once_their_step_is_done() -> None:
+    found = TypeAdapter(list[views.TokensView]).validate_json(recorded("tokens"))
+    tokens = frames.tokens(found)
+    assert tokens["trainer_logprob"].tolist() == [-0.5, -0.125, -0.5, -0.1]
+    assert tokens["clipped"].tolist() == [False, True, False, False]
+    before = frames.tokens([found[0].model_copy(update={"trainer": None})])
+    assert before[["trainer_logprob", "ratio", "clipped"]].isna().all(axis=None)
+    assert before.dtypes.to_dict() == tokens.dtypes.to_dict()
+
+
 def test_without_rows_the_columns_and_their_types_stay() -> None:
     for empty, full in [
         (frames.episodes([]), frames.episodes(scopes())),

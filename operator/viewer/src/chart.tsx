@@ -42,6 +42,14 @@ export const isDark = (): boolean => {
 const colours = (): string[] =>
   isDark() ? ["#6cb6ff", "#f69d50", "#6bc46d", "#dcbdfb", "#ff938a", "#96d0ff"] : ["#0958b3", "#a64b00", "#1a6b2a", "#6f35b5", "#b3261e", "#00637a"];
 
+/** The part of the x axis to which somebody has zoomed. */
+function chosen(plot: uPlot): { min: number; max: number } | null {
+  const { min, max } = plot.scales["x"] ?? {};
+  const [first, last] = [plot.data[0][0], plot.data[0].at(-1)];
+  if (min === undefined || max === undefined || first === undefined || last === undefined) return null;
+  return min > first || max < last ? { min, max } : null;
+}
+
 /** One chart. It draws itself when it comes into sight: a run has fifty of them. */
 export function Chart(props: { title: string; over: string; lines: Line[]; theme: string }): JSX.Element {
   const place = useRef<HTMLDivElement>(null);
@@ -125,7 +133,12 @@ export function Chart(props: { title: string; over: string; lines: Line[]; theme
   }, [isSeen, shape, props.theme]);
 
   useEffect(() => {
-    plot.current?.setData(joined(props.lines));
+    const drawn = plot.current;
+    if (!drawn) return;
+    // A part that was chosen with the pointer stays chosen while the run adds values.
+    const part = chosen(drawn);
+    drawn.setData(joined(props.lines), part === null);
+    if (part) drawn.setScale("x", part);
   }, [props.lines]);
 
   const last = props.lines.map((line) => {

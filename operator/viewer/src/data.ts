@@ -57,6 +57,10 @@ export const search = (run: number, words: string): Promise<SearchView> =>
 export const log = (run: number, episode: string, from: number): Promise<LogView> =>
   ask<LogView>(`${run}/log/${episode.split("/").map(encodeURIComponent).join("/")}?from=${from}`);
 
+/** The address of a file in a format of `kubectl grpo export`, such as `atif/<episode>`. */
+export const download = (run: number, file: string): string =>
+  `api/${run}/export/${file.split("/").map(encodeURIComponent).join("/")}`;
+
 export interface Change {
   run: number;
   live: boolean;

@@ -153,7 +153,9 @@ function App(): JSX.Element {
         target.blur();
         return;
       }
-      if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
+      // Of a chosen radio button only the arrow keys are its own.
+      const isRadio = target instanceof HTMLInputElement && target.type === "radio";
+      if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName) && !isRadio) return;
       const actions: Record<string, () => void> = {
         j: () => step(1),
         k: () => step(-1),

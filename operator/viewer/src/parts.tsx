@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ViewError, view } from "./data";
+import { ViewError, download, isBundle, view } from "./data";
 import { bytes, duration, number } from "./format";
 import { to } from "./router";
 import type { EpisodeLine, Text } from "./wire";
@@ -219,3 +219,20 @@ export const laneOf = (line: EpisodeLine): [string, number][] => [
 ];
 
 export const laneLength = (line: EpisodeLine): number => line.waitedMillis + line.agentMillis + line.gradeMillis;
+
+/** Links that save an episode or a scope in other projects' formats. A bundle has no server that makes them. */
+export function Downloads(props: { run: number; files: [string, string][] }): JSX.Element | null {
+  if (isBundle) return null;
+  return (
+    <p class="quiet">
+      Save as{" "}
+      {props.files.map(([name, file], at) => (
+        <>
+          {at > 0 && " or "}
+          <a key={file} href={download(props.run, file)} download>{name}</a>
+        </>
+      ))}
+      .
+    </p>
+  );
+}

@@ -42,7 +42,11 @@ voids: Array<Count>,
 /**
  * Tokens of void attempts.
  */
-voidedTokens: number, curves: Array<Curve>, };
+voidedTokens: number, curves: Array<Curve>, 
+/**
+ * Files of metrics that cannot be read, with the cause: their numbers are missing.
+ */
+damaged: Array<string>, };
 
 export type RunEnd = { succeeded: boolean, reason: string | null, message: string | null, };
 
@@ -258,7 +262,41 @@ logprobs: Array<number>,
 /**
  * Empty without a tokenizer.
  */
-texts: Array<string>, };
+texts: Array<string>, 
+/**
+ * Absent if the episode is in no batch, if its step is not done, and in evaluations.
+ */
+trainer: TrainerTokens | null, 
+/**
+ * Why the trainer's numbers cannot be read.
+ */
+problem: string | null, };
+
+export type TrainerTokens = { step: number, 
+/**
+ * Absent if the turn was not trained on.
+ */
+advantage: number | null, 
+/**
+ * Under the weights that the step began with, or in the first optimizer step that had the token.
+ */
+logprobs: Array<number | null>, 
+/**
+ * In the first optimizer step that had the token, in nats.
+ */
+entropies: Array<number | null>, 
+/**
+ * New to old probability in the last optimizer step that had the token: its own, or its sequence's.
+ */
+ratios: Array<number | null>, 
+/**
+ * Whether the ratio was clipped.
+ */
+clipped: Array<boolean>, 
+/**
+ * Whether a correction left the token out.
+ */
+leftOut: Array<boolean>, };
 
 export type TaskView = { instance: string, scopes: Array<TaskScope>, };
 
@@ -274,7 +312,11 @@ all: number,
 /**
  * Episodes whose text is searched, and episodes that have ended.
  */
-read: number, ended: number, };
+read: number, ended: number, 
+/**
+ * Texts are still being read: there may be more.
+ */
+reading: boolean, };
 
 export type LogView = { text: string, 
 /**

@@ -91,7 +91,12 @@ pub async fn copy(source: &mut Source, asked: &Copy) -> Result<Copied, Error> {
     };
     let mut wanted = Vec::new();
     for folder in kinds.folders() {
-        wanted.extend(copying.source.files(folder).await?.into_iter().map(Wanted::from));
+        let files = match copying.source.files(folder).await {
+            // A driver of an older version does not know each folder, and then its store does not have it.
+            Err(Error::Records(refusal)) if refusal.code == RefusalCode::BadPath => Vec::new(),
+            files => files?,
+        };
+        wanted.extend(files.into_iter().map(Wanted::from));
     }
     // Copy no records if the weights cannot be copied.
     let weights = match &asked.weights {

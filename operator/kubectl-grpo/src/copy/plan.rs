@@ -26,6 +26,7 @@ impl Kinds {
                 paths::CONVERSATIONS,
                 paths::ROLLOUTS,
                 paths::EVALUATIONS,
+                paths::TOKEN_STATS,
             ],
         );
         let metrics = of(self.metrics, &[paths::METRICS, paths::TENSORBOARD, paths::WANDB]);

@@ -148,7 +148,12 @@ impl Source {
 
     /// A whole file, for files that fit into memory. `None` if it does not exist.
     pub async fn whole_file(&mut self, path: &str) -> Result<Option<Vec<u8>>, Error> {
-        let mut pieces = match self.file(&FileAt::whole(path)).await {
+        self.part(&FileAt::whole(path)).await
+    }
+
+    /// Some bytes of a file. `None` if it does not exist.
+    pub async fn part(&mut self, wanted: &FileAt) -> Result<Option<Vec<u8>>, Error> {
+        let mut pieces = match self.file(wanted).await {
             Err(Error::Records(refusal)) if refusal.code == RefusalCode::NotThere => return Ok(None),
             pieces => pieces?,
         };

@@ -73,6 +73,7 @@ impl Index {
 
     /// Adds metrics. True if there are new ones.
     pub fn measure(&mut self, page: MetricsPage) -> bool {
+        let known = self.run.damaged.len();
         let changed = !page.iterations.is_empty() || !page.steps.is_empty();
         for record in page.iterations {
             self.metrics_of.0 = self.metrics_of.0.max(record.iteration);
@@ -82,7 +83,8 @@ impl Index {
             self.metrics_of.1 = self.metrics_of.1.max(record.step);
             self.step_metrics.insert(record.step, record);
         }
-        changed
+        self.run.damaged.extend(page.damaged);
+        changed || self.run.damaged.len() > known
     }
 
     fn fold(&mut self, entry: JournalEntry) {

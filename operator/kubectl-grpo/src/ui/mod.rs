@@ -6,11 +6,13 @@
 
 pub mod assets;
 pub mod bundle;
+pub mod files;
 pub mod flags;
 pub mod index;
 pub mod server;
 pub mod shown;
 pub mod tokens;
+pub mod trained;
 pub mod viewed;
 pub mod views;
 pub mod wire;

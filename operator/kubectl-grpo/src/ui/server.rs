@@ -6,14 +6,15 @@
 //! page may load nothing but its own files.
 
 use super::assets;
+use super::files::Download;
 use super::viewed::{Viewed, Wanted};
 use super::wire::{Problem, RunsView};
 use crate::error::Error;
 use axum::Router;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, REFERRER_POLICY, SET_COOKIE,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, REFERRER_POLICY,
+    SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
@@ -63,6 +64,7 @@ pub fn router(shown: Arc<Shown>) -> Router {
         .route("/api/runs", get(runs))
         .route("/api/{run}/search", get(search))
         .route("/api/{run}/log/{*episode}", get(log))
+        .route("/api/{run}/export/{*file}", get(download))
         .route("/api/{run}/{*view}", get(view))
         .route("/events", get(events))
         .layer(middleware::from_fn_with_state(Arc::clone(&shown), check))
@@ -192,6 +194,24 @@ async fn log(
         Ok(_) => problem(StatusCode::NOT_FOUND, "there is no such episode"),
         Err(refusal) => *refusal,
     }
+}
+
+async fn download(State(shown): State<Arc<Shown>>, Path((run, file)): Path<(usize, String)>) -> Response {
+    let run = match of(&shown, run) {
+        Ok(run) => run,
+        Err(refusal) => return *refusal,
+    };
+    let Some(wanted) = Download::parse(&file) else {
+        return problem(StatusCode::NOT_FOUND, "there is no such file");
+    };
+    let mut response = answer(run.download(&wanted).await);
+    // Of a refusal there is nothing to save: opened in a tab, it shows its message.
+    if response.status().is_success()
+        && let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{}\"", wanted.name()))
+    {
+        response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    }
+    response
 }
 
 /// What changed, as a number that grows; and why records cannot be read, if so.

@@ -3,12 +3,15 @@
 //! Byte-level BPE may split a character over tokens. Such a token is shown by its bytes, `⟨e2⟩`, because a replacement
 //! character would look the same for every one of them.
 
+use crate::error::Error;
+use crate::records::Source;
+use grpo_records::paths;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// The largest tokenizer that is read, in bytes. Qwen3's has 11 MB.
-pub const LARGEST: u64 = 64 << 20;
+const LARGEST: u64 = 64 << 20;
 
 /// Texts by id.
 #[derive(Debug, Default)]
@@ -35,6 +38,19 @@ struct Added {
 }
 
 impl Vocabulary {
+    /// The tokenizer beside the newest weights that have one; adapters have none. Without one, the error is `None`.
+    pub async fn newest(source: &mut Source) -> Result<Self, Option<Error>> {
+        let files = source.files(paths::WEIGHTS).await.map_err(Some)?;
+        let step = |path: &str| paths::step_of_weights(path.split('/').nth(1)?);
+        let tokenizers = files.into_iter().filter(|file| file.path.ends_with("/tokenizer.json"));
+        let newest = tokenizers.max_by_key(|file| step(&file.path)).ok_or(None)?;
+        if newest.bytes > LARGEST {
+            return Err(None);
+        }
+        let json = source.whole_file(&newest.path).await.map_err(Some)?;
+        json.as_deref().and_then(Self::of).ok_or(None)
+    }
+
     /// From the bytes of a `tokenizer.json` with a vocabulary of byte-level tokens; `None` for any other.
     pub fn of(json: &[u8]) -> Option<Self> {
         let file: File = serde_json::from_slice(json).ok()?;

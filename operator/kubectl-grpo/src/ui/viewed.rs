@@ -4,26 +4,24 @@
 //! page asks for it. Both read through the same [`Source`] as the other commands.
 
 use super::index::{Index, instance_of};
-use super::shown::visible;
-use super::tokens::{self, Vocabulary};
-use super::views;
-use super::wire::{Found, LogView, Problem, SearchView};
+use super::tokens::Vocabulary;
+use super::wire::{Found, Problem, SearchView};
 use super::words::Words;
+use super::{trained, views};
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::records::{self, Opened};
+use crate::records::{self, Opened, Source};
 use grpo_records::look::entries::{EntriesOf, MetricsOf};
-use grpo_records::look::files::FileAt;
 use grpo_records::look::{EPISODES_A_PAGE, Episode, EpisodesOf};
 use grpo_records::{EpisodeScope, Event, JournalEntry, TurnRecord, paths};
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, OnceCell, watch};
+use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OnceCell, watch};
 
 /// How often new entries are looked for: the page shows them within a second.
 const LOOK: Duration = Duration::from_millis(500);
@@ -34,20 +32,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(3600);
 /// At most so many episodes of one scope.
 const MOST_OF_SCOPE: usize = 20_000;
+/// In a cluster, texts are read through the driver or a reader pod, and only of so many episodes that had ended when
+/// somebody searched first, and of all later ones.
+const TEXTS_OF_A_CLUSTER: usize = 1000;
 /// At most so many results of a search.
 const MOST_FOUND: usize = 200;
-/// A part of a log, in bytes.
-const LOG_PART: u64 = 256 << 10;
-
-/// The open source, locked for one question.
-macro_rules! source {
-    ($viewed:expr) => {
-        tokio::sync::MutexGuard::try_map($viewed.opened.lock().await, |opened| {
-            opened.as_mut().map(|opened| &mut opened.source)
-        })
-        .map_err(|_| Error::Closed)?
-    };
-}
 
 /// Where the records of a run are.
 #[derive(Clone)]
@@ -145,11 +134,15 @@ impl Wanted {
 impl Viewed {
     /// Opens the records.
     pub async fn open(place: Place) -> Result<Self, Error> {
+        let mut words = Words::default();
+        if place.is_folder() {
+            words.begin_at(0);
+        }
         Ok(Self {
             opened: Mutex::new(Some(place.open().await?)),
             place,
             index: RwLock::default(),
-            words: RwLock::default(),
+            words: RwLock::new(words),
             vocabulary: OnceCell::new(),
             changes: watch::channel(0).0,
             problem: RwLock::default(),
@@ -163,6 +156,13 @@ impl Viewed {
             Some(opened) => opened.close().await,
             None => Ok(()),
         }
+    }
+
+    /// The open source, locked for one question.
+    pub(super) async fn source(&self) -> Result<MappedMutexGuard<'_, Source>, Error> {
+        let opened = self.opened.lock().await;
+        MutexGuard::try_map(opened, |opened| opened.as_mut().map(|opened| &mut opened.source))
+            .map_err(|_| Error::Closed)
     }
 
     pub fn changes(&self) -> watch::Receiver<u64> {
@@ -192,7 +192,7 @@ impl Viewed {
     pub async fn catch_up(&self) -> Result<(), Error> {
         loop {
             let after = read(&self.index).sequence();
-            let page = source!(self).entries(&EntriesOf { after }).await?;
+            let page = self.source().await?.entries(&EntriesOf { after }).await?;
             let more = page.more;
             // Batches and steps have metrics; a run has thousands of verdicts in between.
             let is_step =
@@ -214,7 +214,7 @@ impl Viewed {
                 iterations_after,
                 steps_after,
             };
-            let page = source!(self).metrics(&wanted).await?;
+            let page = self.source().await?.metrics(&wanted).await?;
             let more = page.more;
             if write(&self.index).measure(page) {
                 self.changed();
@@ -232,7 +232,7 @@ impl Viewed {
                 Ok(()) => {
                     after_an_error = AFTER_AN_ERROR;
                     self.tell(None);
-                    match self.place.is_folder() && self.read_words().await {
+                    match self.read_words().await {
                         // The journal is looked at in between.
                         true => Duration::ZERO,
                         false => LOOK,
@@ -282,14 +282,17 @@ impl Viewed {
     async fn read_words(&self) -> bool {
         let began = Instant::now();
         while began.elapsed() < LOOK {
-            let next = read(&self.words).read();
+            let Some(next) = read(&self.words).next() else {
+                return false;
+            };
             let Some(path) = read(&self.index).ended_at(next).map(str::to_owned) else {
                 return false;
             };
             // An episode whose files are missing or damaged has no words; its view has the error.
             let turns = match self.turns(&path).await {
                 Ok(turns) => turns,
-                Err(Error::Closed) => return false,
+                // The driver may have restarted: the episode is read later.
+                Err(Error::Closed | Error::PodConnection { .. }) => return false,
                 Err(_) => Vec::new(),
             };
             let texts = turns.iter().flat_map(|turn| {
@@ -318,7 +321,7 @@ impl Viewed {
     }
 
     /// The episodes of a scope, and whether there are more.
-    async fn episodes(&self, scope: &EpisodeScope) -> Result<(Vec<Episode>, bool), Error> {
+    pub(super) async fn episodes(&self, scope: &EpisodeScope) -> Result<(Vec<Episode>, bool), Error> {
         let mut wanted = EpisodesOf {
             scope: paths::scope(scope),
             limit: Some(EPISODES_A_PAGE),
@@ -326,7 +329,7 @@ impl Viewed {
         };
         let mut episodes = Vec::new();
         loop {
-            let page = source!(self).episodes(&wanted).await?;
+            let page = self.source().await?.episodes(&wanted).await?;
             episodes.extend(page.episodes);
             match page.next {
                 Some(_) if episodes.len() >= MOST_OF_SCOPE => return Ok((episodes, true)),
@@ -354,8 +357,8 @@ impl Viewed {
     }
 
     async fn episode(&self, path: &str) -> Result<Vec<u8>, Error> {
-        let view = source!(self).episode(path).await?;
-        let (turns, judged) = source!(self).turns_and_votes(path).await?;
+        let view = self.source().await?.episode(path).await?;
+        let (turns, judged) = self.source().await?.turns_and_votes(path).await?;
         let line = self.line(path, &view.episode).await?;
         json(&views::episode(&view, line, &turns, &judged))
     }
@@ -374,70 +377,45 @@ impl Viewed {
     }
 
     async fn turns(&self, path: &str) -> Result<Vec<TurnRecord>, Error> {
-        source!(self).turns(path).await
+        self.source().await?.turns(path).await
     }
 
     async fn tokens(&self, path: &str) -> Result<Vec<u8>, Error> {
         let turns = self.turns(path).await?;
         let vocabulary = self.vocabulary().await;
-        let views: Vec<_> = turns
-            .iter()
-            .map(|turn| views::tokens(turn, vocabulary.as_deref()))
-            .collect();
-        json(&views)
+        let step = paths::parse_episode(path).and_then(|(scope, _)| read(&self.index).step_of(&scope));
+        let mut trained = match step {
+            None => Ok(BTreeMap::new()),
+            Some(step) => {
+                let mut source = self.source().await?;
+                trained::numbers(&mut source, step, path, &turns).await
+            }
+        };
+        let view = |turn: &TurnRecord| {
+            let of_turn = match &mut trained {
+                Ok(by_turn) => Ok(by_turn.remove(&turn.turn)),
+                Err(error) => Err(error.to_string()),
+            };
+            views::tokens(turn, vocabulary.as_deref(), of_turn)
+        };
+        json(&turns.iter().map(view).collect::<Vec<_>>())
     }
 
-    /// The tokenizer beside the newest weights that have one. Adapters have none.
     async fn vocabulary(&self) -> Option<Arc<Vocabulary>> {
         let found = self.vocabulary.get_or_try_init(|| async {
-            let files = source!(self).files(paths::WEIGHTS).await.map_err(Some)?;
-            let step = |path: &str| paths::step_of_weights(path.split('/').nth(1)?);
-            let tokenizers = files.into_iter().filter(|file| file.path.ends_with("/tokenizer.json"));
-            let newest = tokenizers.max_by_key(|file| step(&file.path)).ok_or(None)?;
-            if newest.bytes > tokens::LARGEST {
-                return Err(None);
-            }
-            let json = source!(self).whole_file(&newest.path).await.map_err(Some)?;
-            json.as_deref().and_then(Vocabulary::of).map(Arc::new).ok_or(None)
+            let mut source = self.source().await?;
+            Vocabulary::newest(&mut source).await.map(Arc::new)
         });
         // Without one, tokens are shown by their numbers. The next view looks again: the first version may come.
-        let found: Result<_, Option<Error>> = found.await;
-        found.ok().cloned()
-    }
-
-    /// A part of the grader's log, from this byte on. It ends between characters.
-    pub async fn log(&self, episode: &str, from: u64) -> Result<Vec<u8>, Error> {
-        let wanted = FileAt {
-            path: paths::grade_log(episode),
-            from,
-            to: Some(from.saturating_add(LOG_PART + 1)),
-        };
-        let mut bytes = Vec::new();
-        {
-            let source = &mut source!(self);
-            let mut pieces = source.file(&wanted).await?;
-            while let Some(piece) = pieces.next().await? {
-                bytes.extend_from_slice(&piece);
-            }
-        }
-        let more = bytes.len() as u64 > LOG_PART;
-        bytes.truncate(LOG_PART as usize);
-        if more
-            && let Err(error) = std::str::from_utf8(&bytes)
-            && error.error_len().is_none()
-        {
-            bytes.truncate(error.valid_up_to());
-        }
-        json(&LogView {
-            from,
-            to: from + bytes.len() as u64,
-            text: visible(&String::from_utf8_lossy(&bytes)),
-            more,
-        })
+        found.await.ok().cloned()
     }
 
     /// Episodes that have all words of a query, in their name, outcome or text, the newest first.
     pub fn search(&self, query: &str) -> Result<Vec<u8>, Error> {
+        let ended = read(&self.index).ended();
+        if read(&self.words).next().is_none() {
+            write(&self.words).begin_at(ended.saturating_sub(TEXTS_OF_A_CLUSTER));
+        }
         let (index, words) = (read(&self.index), read(&self.words));
         let lower = query.to_lowercase();
         let mut fitting: Option<BTreeSet<usize>> = None;
@@ -458,12 +436,13 @@ impl Viewed {
             all: places.len() as u64,
             read: words.read() as u64,
             ended: index.ended() as u64,
+            reading: words.next().is_some_and(|next| next < index.ended()),
         })
     }
 
     /// Every view of the run, for a bundle.
     pub async fn every(&self) -> Result<Vec<Wanted>, Error> {
-        let scopes = source!(self).contents().await?.scopes;
+        let scopes = self.source().await?.contents().await?.scopes;
         let mut all = vec![Wanted::Run];
         let mut instances = BTreeSet::new();
         for scope in scopes {
@@ -483,7 +462,7 @@ impl Viewed {
     }
 }
 
-fn json(view: &impl Serialize) -> Result<Vec<u8>, Error> {
+pub(super) fn json(view: &impl Serialize) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(view).map_err(|error| Error::Viewer(format!("a view cannot be put into JSON: {error}")))
 }
 

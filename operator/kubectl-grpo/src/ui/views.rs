@@ -6,7 +6,7 @@ use super::shown::{text, visible};
 use super::tokens::Vocabulary;
 use super::wire::{
     CallView, Divergence, EpisodeDetail, EpisodeLine, GradeView, GroupLine, GroupView, MessageView, ProcessView,
-    RewardPart, RowLine, SampleView, ScopeView, Text, TokensView, TurnView, VoteView,
+    RewardPart, RowLine, SampleView, ScopeView, Text, TokensView, TrainerTokens, TurnView, VoteView,
 };
 use grpo_records::look::worth::Worth;
 use grpo_records::look::{Episode, EpisodeView};
@@ -414,8 +414,12 @@ pub fn divergence(first: &[TurnRecord], turns: &[TurnRecord], vocabulary: Option
     None
 }
 
-/// The sampled tokens of a turn.
-pub fn tokens(record: &TurnRecord, vocabulary: Option<&Vocabulary>) -> TokensView {
+/// The sampled tokens of a turn. `trainer`: from the statistics of its step, or why they cannot be read.
+pub fn tokens(
+    record: &TurnRecord,
+    vocabulary: Option<&Vocabulary>,
+    trainer: Result<Option<TrainerTokens>, String>,
+) -> TokensView {
     let texts = vocabulary
         .map(|vocabulary| vocabulary.texts(&record.sampled))
         .unwrap_or_default();
@@ -426,6 +430,8 @@ pub fn tokens(record: &TurnRecord, vocabulary: Option<&Vocabulary>) -> TokensVie
         texts: texts.iter().map(|text| visible(text)).collect(),
         ids: record.sampled.clone(),
         logprobs: record.logprobs.clone(),
+        problem: trainer.as_ref().err().cloned(),
+        trainer: trainer.unwrap_or_default(),
     }
 }
 

@@ -7,12 +7,13 @@ mod episode;
 
 pub use self::episode::{
     CallView, EpisodeDetail, Flag, FlagKind, GradeView, MessageView, ProcessView, RewardPart, RowLine, Text,
-    TokensView, TurnView, VoteView,
+    TokensView, TrainerTokens, TurnView, VoteView,
 };
 
 #[cfg(test)]
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::collections::BTreeSet;
 #[cfg(test)]
 use ts_rs::TS;
 
@@ -59,6 +60,8 @@ pub struct RunView {
     /// Tokens of void attempts.
     pub voided_tokens: u64,
     pub curves: Vec<Curve>,
+    /// Files of metrics that cannot be read, with the cause: their numbers are missing.
+    pub damaged: BTreeSet<String>,
 }
 
 /// How a run ended.
@@ -314,6 +317,8 @@ pub struct SearchView {
     /// Episodes whose text is searched, and episodes that have ended.
     pub read: u64,
     pub ended: u64,
+    /// Texts are still being read: there may be more.
+    pub reading: bool,
 }
 
 /// `<run>/log/<folder>`: a part of the grader's log.

@@ -22,9 +22,21 @@ pub struct Words {
     places: Vec<Vec<u32>>,
     bytes: usize,
     read: usize,
+    /// The first episode whose texts are read; `None` until somebody searches.
+    first: Option<usize>,
 }
 
 impl Words {
+    /// Begins with this episode, unless an earlier call has begun. Texts of the episodes before it are not read.
+    pub fn begin_at(&mut self, first: usize) {
+        self.first.get_or_insert(first);
+    }
+
+    /// The number of the episode to add next; `None` if no texts are wanted yet.
+    pub fn next(&self) -> Option<usize> {
+        Some(self.first? + self.read)
+    }
+
     /// Adds the next episode: its number is greater than that of any before.
     pub fn add<'a>(&mut self, episode: u32, texts: impl IntoIterator<Item = &'a str>) {
         self.read += 1;
@@ -93,5 +105,16 @@ mod tests {
         assert_eq!(words.find(" - "), None);
         assert_eq!(words.find("123456789012"), None);
         assert_eq!(words.read(), 2);
+    }
+
+    #[test]
+    fn texts_are_wanted_from_the_first_begin_on() {
+        let mut words = Words::default();
+        assert_eq!(words.next(), None);
+        words.begin_at(7);
+        words.begin_at(0);
+        assert_eq!(words.next(), Some(7));
+        words.add(7, ["loop"]);
+        assert_eq!((words.next(), words.read()), (Some(8), 1));
     }
 }

@@ -154,7 +154,8 @@ def voids(found: Iterable[ScopeOf]) -> pd.DataFrame:
 
 
 def tokens(found: Iterable[TokensView]) -> pd.DataFrame:
-    """A row for each sampled token. Without a tokenizer, `text` has missing values."""
+    """A row for each sampled token. Without a tokenizer, `text` has missing values; without a step that had the episode,
+    so have the trainer's columns."""
     columns = {
         "turn": "int64",
         "place": "int64",
@@ -162,15 +163,27 @@ def tokens(found: Iterable[TokensView]) -> pd.DataFrame:
         "text": "string",
         "logprob": "float64",
         "weights": "string",
+        "trainer_logprob": "float64",
+        "entropy": "float64",
+        "ratio": "float64",
+        "clipped": "boolean",
+        "left_out": "boolean",
     }
     rows = (
-        (view.turn, place, token, text, logprob, view.weights)
+        (view.turn, place, token, text, logprob, view.weights, *_of_trainer(view, place))
         for view in found
         for place, (token, logprob, text) in enumerate(
             zip(view.ids, view.logprobs, view.texts if view.has_text else [None] * len(view.ids), strict=True)
         )
     )
     return table(columns, rows)
+
+
+def _of_trainer(view: TokensView, place: int) -> tuple[float | bool | None, ...]:
+    if view.trainer is None:
+        return (None, None, None, None, None)
+    of = view.trainer
+    return (of.logprobs[place], of.entropies[place], of.ratios[place], of.clipped[place], of.left_out[place])
 
 
 def search(found: Iterable[Found]) -> pd.DataFrame:

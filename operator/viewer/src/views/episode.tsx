@@ -4,9 +4,9 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { isBundle, log } from "../data";
 import { bytes, duration, number, plural, spaced, time, whole } from "../format";
-import { Block, Facts, Lane, LaneLegend, Outcome, Shown, useView } from "../parts";
+import { Block, Downloads, Facts, Lane, LaneLegend, Outcome, Shown, useView } from "../parts";
 import { scopeTitle, to } from "../router";
-import { Tokens } from "../tokens";
+import { COLOURS, Tokens, type Colour } from "../tokens";
 import type { EpisodeDetail, LogView, TokensView, TurnView } from "../wire";
 
 const LANES = ["wait", "sample", "exec"];
@@ -24,6 +24,7 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
   const { detail, run } = props;
   const line = detail.episode;
   const tokens = useView<TokensView[]>(props.tokens ? `${run}/tokens/${line.path}` : null, props.change);
+  const [colour, setColour] = useState<Colour>("probability");
   const longest = Math.max(1, ...detail.turns.map((turn) => turn.sampleMillis + turn.execMillis + turn.waitedMillis));
 
   useEffect(() => {
@@ -60,6 +61,7 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
           Reward: {detail.reward.map((part, at) => `${at > 0 && part.value >= 0 ? "+ " : ""}${number(part.value)} (${part.name})`).join(" ")}
         </p>
       )}
+      {line.at ? <Downloads run={run} files={[["ATIF", `atif/${line.path}`], ["mini-swe-agent's trajectory", `mini-swe-agent/${line.path}`]]} /> : null}
       <Flags detail={detail} run={run} />
       {detail.rows.length > 1 && (
         <details>
@@ -76,6 +78,7 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
       <h2 id="turns">Turns</h2>
       {detail.turns.length === 0 && <p class="quiet">No turn is recorded.</p>}
       {props.tokens && tokens.error && <p class="problem" role="alert">{tokens.error}</p>}
+      {props.tokens && tokens.value && <Colours of={tokens.value} colour={colour} set={setColour} />}
       {detail.turns.length > 0 && <LaneLegend names={LANES} />}
       {detail.turns.map((turn) => (
         <Turn
@@ -84,6 +87,7 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
           longest={longest}
           tokens={props.tokens ? tokens.value?.find((one) => one.turn === turn.turn) : undefined}
           advantage={line.advantage}
+          colour={colour}
         />
       ))}
       <h2 id="patch">Patch</h2>
@@ -119,7 +123,39 @@ function Flags(props: { detail: EpisodeDetail; run: number }): JSX.Element | nul
   );
 }
 
-function Turn(props: { turn: TurnView; longest: number; tokens: TokensView | undefined; advantage: number | null }): JSX.Element {
+/** Chooses what the colours of tokens show. */
+function Colours(props: { of: TokensView[]; colour: Colour; set: (colour: Colour) => void }): JSX.Element {
+  const trained = props.of.find((one) => one.trainer !== null)?.trainer;
+  const problem = props.of.find((one) => one.problem !== null)?.problem;
+  return (
+    <>
+      <fieldset class="filters">
+        <legend>Colour tokens by</legend>
+        {(Object.keys(COLOURS) as Colour[]).map((colour) => (
+          <label key={colour}>
+            <input
+              type="radio"
+              name="colour"
+              checked={props.colour === colour}
+              disabled={!trained && colour !== "probability"}
+              onChange={() => props.set(colour)}
+            />{" "}
+            {colour}
+          </label>
+        ))}
+      </fieldset>
+      <p class="quiet">
+        Strong colours: {COLOURS[props.colour]}.{" "}
+        {trained
+          ? `Underlined: clipped in step ${trained.step}. Struck through: left out by a correction.`
+          : "The trainer has not computed this episode: it is in no batch, its step is not done, or its store is older."}
+      </p>
+      {problem && <p class="problem" role="alert">{problem}</p>}
+    </>
+  );
+}
+
+function Turn(props: { turn: TurnView; longest: number; tokens: TokensView | undefined; advantage: number | null; colour: Colour }): JSX.Element {
   const { turn } = props;
   return (
     <article class="turn" id={`turn-${turn.turn}`} aria-labelledby={`title-${turn.turn}`}>
@@ -142,7 +178,7 @@ function Turn(props: { turn: TurnView; longest: number; tokens: TokensView | und
         />
       </header>
       {turn.omittedTurns && <p class="quiet">Its history is without turns {turn.omittedTurns[0] + 1} to {turn.omittedTurns[1] + 1}.</p>}
-      {props.tokens ? <Tokens of={props.tokens} advantage={props.advantage} /> : <Block text={turn.text} class="sampled" label={`Answer of turn ${turn.turn + 1}`} />}
+      {props.tokens ? <Tokens of={props.tokens} advantage={props.advantage} colour={props.colour} /> : <Block text={turn.text} class="sampled" label={`Answer of turn ${turn.turn + 1}`} />}
       {turn.calls.map((call, at) => (
         <div class="call" key={at}>
           <strong>{call.name}</strong> <code class="quiet">{call.id}</code>

@@ -82,6 +82,7 @@ function Run(props: { run: RunView; number: number; theme: string }): JSX.Elemen
         ]}
       />
       {run.end?.message && <p class="problem">{run.end.message}</p>}
+      {run.damaged.map((file) => <p key={file} class="problem">Numbers are missing: {file}</p>)}
       <h2 id="curves">Curves</h2>
       {drawn.length === 0 ? (
         <p class="quiet">There are none until the first iteration has its batch.</p>

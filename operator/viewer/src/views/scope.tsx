@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { duration, number, percent, plural, time, whole } from "../format";
-import { Facts, LANES, Lane, LaneLegend, Shown, Table, episodeColumns, laneLength, laneOf, useView } from "../parts";
+import { Downloads, Facts, LANES, Lane, LaneLegend, Shown, Table, episodeColumns, laneLength, laneOf, useView } from "../parts";
 import { to } from "../router";
 import type { EpisodeLine, GroupLine, ScopeView } from "../wire";
 
@@ -44,6 +44,7 @@ function Groups(props: { view: ScopeView; run: number }): JSX.Element {
           ["sampled tokens", whole(all.reduce((sum, line) => sum + line.sampledTokens, 0))],
         ]}
       />
+      <Downloads run={run} files={[["a log of Inspect", `inspect/${view.scope}`], ["SWE-bench's predictions", `predictions/${view.scope}`]]} />
       <h2 id="groups">Groups</h2>
       <Table<GroupLine>
         caption="Groups: the samples of one task each"

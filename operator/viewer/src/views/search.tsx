@@ -22,8 +22,7 @@ export function Search(props: { run: number; words: string; change: number }): J
           if (!current) return;
           setError(null);
           setFound(view);
-          // Texts are still being read: there may be more.
-          if (view.read < view.ended && view.read > 0) timer = window.setTimeout(ask, 2000);
+          if (view.reading) timer = window.setTimeout(ask, 2000);
         },
         (problem: unknown) => current && setError(problem instanceof Error ? problem.message : String(problem)),
       );
@@ -44,7 +43,7 @@ export function Search(props: { run: number; words: string; change: number }): J
             {plural(found.all, "episode")} {found.all === 1 ? "has" : "have"} all of these words
             {found.all > found.found.length && <>; the newest {found.found.length} are shown</>}.
             {found.read < found.ended && (
-              <span class="quiet"> The text of {whole(found.read)} of {whole(found.ended)} episodes is searched, the others by name.</span>
+              <span class="quiet"> The text of {whole(found.read)} of {whole(found.ended)} episodes is searched, the others by name{found.reading ? "; more texts are being read" : ""}.</span>
             )}
           </p>
           <Table

@@ -104,7 +104,14 @@ fn episodes_come_with_the_journal_so_that_the_copy_can_be_read() {
     };
     assert_eq!(
         of(true, false, false),
-        ["journal", "batches", "conversations", "rollouts", "evaluations"]
+        [
+            "journal",
+            "batches",
+            "conversations",
+            "rollouts",
+            "evaluations",
+            "tokens"
+        ]
     );
     assert_eq!(
         of(false, true, true),

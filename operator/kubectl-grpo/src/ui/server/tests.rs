@@ -124,6 +124,15 @@ async fn each_view_has_a_path() {
         (tokens[1]["ids"][0].clone(), tokens[1]["hasText"].clone()),
         (11.into(), false.into())
     );
+    assert_eq!(tokens[0]["trainer"]["clipped"], serde_json::json!([false, true]));
+    assert_eq!(tokens[0]["trainer"]["logprobs"], serde_json::json!([-0.5, -0.125]));
+    assert_eq!(tokens[1]["trainer"]["entropies"], serde_json::json!([0.5, 0.5]));
+    let unresolved = fixture::RESOLVED.replace("__i0", "__i1");
+    let tokens = world.json(&format!("/api/0/tokens/{unresolved}")).await;
+    assert_eq!(
+        (&tokens[0]["trainer"]["logprobs"], &tokens[0]["trainer"]["advantage"]),
+        (&serde_json::json!([null, null]), &serde_json::Value::Null)
+    );
     assert_eq!(
         world.json("/api/0/task/psf__requests-1").await["scopes"]
             .as_array()
@@ -131,6 +140,50 @@ async fn each_view_has_a_path() {
             .len(),
         2
     );
+}
+
+#[tokio::test]
+async fn an_episode_and_a_scope_are_saved_in_the_formats_of_export() {
+    let world = world().await;
+    let scope = "rollouts/iter-000001";
+    for (path, name, part) in [
+        (
+            format!("atif/{}", fixture::RESOLVED),
+            "psf__requests-1__g0__i0.atif.json",
+            "\"steps\"",
+        ),
+        (
+            format!("mini-swe-agent/{}", fixture::RESOLVED),
+            "psf__requests-1__g0__i0.traj.json",
+            "\"messages\"",
+        ),
+        (
+            format!("inspect/{scope}"),
+            "rollouts-iter-000001.inspect.json",
+            "\"samples\"",
+        ),
+        (
+            format!("predictions/{scope}"),
+            "rollouts-iter-000001.predictions.jsonl",
+            "\"model_patch\"",
+        ),
+    ] {
+        let answer = world.get(&format!("/api/0/export/{path}")).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        assert_eq!(
+            answer.headers()["content-disposition"],
+            format!("attachment; filename=\"{name}\"").as_str()
+        );
+        let text = answer.text().await.unwrap();
+        assert!(text.contains(part), "{path}: {text}");
+    }
+    let unfinished = fixture::RESOLVED.replace("__i0", "__i3");
+    let answer = world.get(&format!("/api/0/export/atif/{unfinished}")).await;
+    assert_eq!(
+        (answer.status().as_u16(), answer.headers().get("content-disposition")),
+        (404, None)
+    );
+    assert!(answer.text().await.unwrap().contains("wait until it is graded"));
 }
 
 #[tokio::test]
@@ -145,6 +198,9 @@ async fn a_path_that_no_store_has_is_not_found() {
         "/api/0/episode/rollouts/iter-000001/missing__g0__i0",
         "/api/0/group/rollouts/iter-000001/77",
         "/api/0/log/rollouts/iter-000001/missing__g0__i0",
+        "/api/0/export/atif/rollouts/iter-000001/missing__g0__i0",
+        "/api/0/export/inspect/rollouts",
+        "/api/0/export/none/rollouts/iter-000001",
     ] {
         let answer = world.get(path).await;
         assert_eq!(answer.status(), 404, "{path}");
@@ -234,9 +290,11 @@ async fn words_of_texts_names_and_outcomes_are_found_together() {
 async fn metrics_that_could_not_be_read_are_read_later() {
     let world = world().await;
     let metrics = world.dir.path().join(paths::trainer_metrics(2));
-    std::fs::write(&metrics, "{").unwrap();
+    // It leads to itself: the file is there and cannot be read.
+    std::os::unix::fs::symlink(&metrics, &metrics).unwrap();
     write_entry(&world, 15, Event::DriverStarted { epoch: 3 });
     assert!(world.run.catch_up().await.is_err());
+    std::fs::remove_file(&metrics).unwrap();
     std::fs::write(&metrics, r#"{"step": 2, "loss": 0.125}"#).unwrap();
     world.run.catch_up().await.unwrap();
     let run = world.json("/api/0/run").await;

@@ -190,4 +190,28 @@ pub struct TokensView {
     pub logprobs: Vec<f32>,
     /// Empty without a tokenizer.
     pub texts: Vec<String>,
+    /// Absent if the episode is in no batch, if its step is not done, and in evaluations.
+    pub trainer: Option<TrainerTokens>,
+    /// Why the trainer's numbers cannot be read.
+    pub problem: Option<String>,
+}
+
+/// What the trainer computed for the sampled tokens of a turn; null for a token whose loss was not computed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(TS, JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TrainerTokens {
+    pub step: u32,
+    /// Absent if the turn was not trained on.
+    pub advantage: Option<f64>,
+    /// Under the weights that the step began with, or in the first optimizer step that had the token.
+    pub logprobs: Vec<Option<f32>>,
+    /// In the first optimizer step that had the token, in nats.
+    pub entropies: Vec<Option<f32>>,
+    /// New to old probability in the last optimizer step that had the token: its own, or its sequence's.
+    pub ratios: Vec<Option<f32>>,
+    /// Whether the ratio was clipped.
+    pub clipped: Vec<bool>,
+    /// Whether a correction left the token out.
+    pub left_out: Vec<bool>,
 }

@@ -36,6 +36,7 @@ macro_rules! each_view {
             FlagKind,
             ProcessView,
             TokensView,
+            TrainerTokens,
             TaskView,
             TaskScope,
             Found,

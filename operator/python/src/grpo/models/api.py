@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: 3f1feb3e3a3f1bd427007c3dd60e690e7f54dcbf175cbf4772a94fbfc62e54cd
+# inputs sha256: eb4effa9492dd2c2f5dd140aca9ee5910d65925b5cc963467e9f1a18d0247933
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: 3f1feb3e3a3f1bd427007c3dd60e690e7f54dcbf175cbf4772a94fbfc62e54cd
+# inputs sha256: eb4effa9492dd2c2f5dd140aca9ee5910d65925b5cc963467e9f1a18d0247933
 """The views of a run's records."""
 
 from __future__ import annotations
@@ -278,6 +278,8 @@ class RunView(View):
     voided_tokens: int
     """Tokens of void attempts."""
     curves: list[Curve]
+    damaged: list[str]
+    """Files of metrics that cannot be read, with the cause: their numbers are missing."""
     end: RunEnd | None = None
     """Absent while the run works."""
 
@@ -324,6 +326,8 @@ class SearchView(View):
     read: int
     """Episodes whose text is searched, and episodes that have ended."""
     ended: int
+    reading: bool
+    """Texts are still being read: there may be more."""
 
 
 class TaskScope(View):
@@ -362,6 +366,28 @@ class TokensView(View):
     """The engine's."""
     texts: list[str]
     """Empty without a tokenizer."""
+    problem: str | None = None
+    """Why the trainer's numbers cannot be read."""
+    trainer: TrainerTokens | None = None
+    """Absent if the episode is in no batch, if its step is not done, and in evaluations."""
+
+
+class TrainerTokens(View):
+    """What the trainer computed for the sampled tokens of a turn; null for a token whose loss was not computed."""
+
+    step: int
+    logprobs: list[float | None]
+    """Under the weights that the step began with, or in the first optimizer step that had the token."""
+    entropies: list[float | None]
+    """In the first optimizer step that had the token, in nats."""
+    ratios: list[float | None]
+    """New to old probability in the last optimizer step that had the token: its own, or its sequence's."""
+    clipped: list[bool]
+    """Whether the ratio was clipped."""
+    left_out: list[bool]
+    """Whether a correction left the token out."""
+    advantage: float | None = None
+    """Absent if the turn was not trained on."""
 
 
 class TurnView(View):
