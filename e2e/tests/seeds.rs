@@ -8,15 +8,20 @@
 
 use crate::finetune::conversations;
 use crate::support::{Result, Scene, repository, rows, small_run, verified};
+use grpo_contracts::access::Service as Called;
 use grpo_crds::InferencePool;
 use grpo_records::trainer::StepMetrics;
 use grpo_records::{EpisodeScope, JudgedTurn, paths};
 use grpo_testing::cluster::manifest::RunManifest;
+use grpo_testing::cluster::token::service_token;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 const MODEL: &str = "grpo.dev/demo/long-model:1";
 const TASKS: &str = "grpo.dev/demo/tasks:1";
+/// Pool, account and Secret of [`external`].
+const SERVER: &str = "server";
 
 macro_rules! seeds {
     ($($test:ident: $file:literal, $own:expr;)*) => {$(
@@ -30,6 +35,7 @@ macro_rules! seeds {
 
 seeds! {
     qwen_code_locally: "0-qwen-code-local", |run| run;
+    qwen_code_on_a_server_of_somebody_else: "0-qwen-code-modal", external;
     mini_swe_agent_plus: "1-mini-swe-agent-plus", |run| run;
     tools_of_4b: "2-swe-pdb-4b", tools;
     tools_of_8b: "2-swe-pdb-8b", tools;
@@ -43,6 +49,31 @@ seeds! {
     an_evaluation_of_tools: "2-swe-pdb-evaluate", evaluated_tools;
     an_evaluation: "3-evaluate", |run| run;
     an_evaluation_on_a_pool: "3-evaluate-shared-cluster", |run| run;
+}
+
+/// The server of somebody else: the service for clients of another pool, which [`server`] makes.
+fn external(run: RunManifest) -> RunManifest {
+    let engine = json!({"external": {
+        "url": format!("http://{SERVER}-clients:8000/v1"), "apiKeySecretRef": {"name": SERVER, "key": "token"},
+        "weights": "Frozen",
+    }});
+    run.with("/inference", json!({"pool": {"engine": engine}}))
+}
+
+/// Makes the pool of [`external`], an account that may sample from it, and a Secret with the account's token.
+async fn server(scene: &Scene) -> Result<()> {
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVER}});
+    scene.make::<ServiceAccount>(account).await?;
+    let model = json!({"image": {"reference": MODEL}});
+    let spec = json!({"model": model, "engine": {"embedded": {}}, "clients": [{"serviceAccount": SERVER}]});
+    scene
+        .make::<InferencePool>(json!({"metadata": {"name": SERVER}, "spec": spec}))
+        .await?;
+    let token = service_token(&scene.client, &scene.namespace, SERVER, Called::EngineAgent).await?;
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": SERVER}, "stringData": {"token": token}});
+    scene.make::<Secret>(secret).await?;
+    Ok(())
 }
 
 /// The tool `eval` needs a command, which KodCode's rows have and the demo's do not.
@@ -267,6 +298,9 @@ async fn runs(file: &str, own: fn(RunManifest) -> RunManifest) -> Result<()> {
     if run.0["spec"]["agent"]["tools"].is_object() {
         let tasks = rows_with_commands()?;
         scene.volume_with_files("tasks", &[("train.jsonl", &tasks)]).await?;
+    }
+    if run.0["spec"]["inference"]["pool"]["engine"]["external"].is_object() {
+        server(&scene).await?;
     }
     judge(&scene, &run, MODEL).await?;
     scene.apply(&run).await?;

@@ -57,6 +57,7 @@ impl Chat {
             ignore_eos: false,
             logprobs: None,
             return_token_ids: false,
+            return_weight_versions: false,
             routed_experts_from: None,
         })
     }

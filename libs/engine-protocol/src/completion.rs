@@ -56,6 +56,9 @@ pub struct CompletionRequest<P = Prompt> {
     pub logprobs: Option<u32>,
     #[serde(default)]
     pub return_token_ids: bool,
+    /// A client of vLLM may ask for versions. An answer always names its own.
+    #[serde(default, skip_serializing)]
+    pub return_weight_versions: bool,
     /// Return the experts of every token from this position of the prompt on. Absent: none. An engine that does not
     /// report experts refuses the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +85,7 @@ impl CompletionRequest {
             ignore_eos: false,
             logprobs: Some(0),
             return_token_ids: true,
+            return_weight_versions: false,
             routed_experts_from: None,
         }
     }
@@ -131,6 +135,7 @@ impl<'a> CompletionRequest<TokenIds<'a>> {
             ignore_eos: settings.ignore_eos,
             logprobs: settings.logprobs,
             return_token_ids: settings.return_token_ids,
+            return_weight_versions: settings.return_weight_versions,
             routed_experts_from: settings.routed_experts_from,
         }
     }
