@@ -249,7 +249,7 @@ test-trainer-kills: ## a trainer of two ranks, killed 200 times: the same losses
 	$(ENV)
 	GRPO_KILLS=200 cargo test $(TORCH) --test processes -- --nocapture kills::
 
-test-syncs: ## 500 syncs of weights to three replicas, each disturbed: cut transfers, killed agents and engines, joiners, wrong orders; 30 minutes
+test-syncs: ## 500 syncs of weights to three replicas, each disturbed: cut transfers, killed agents and engines, joiners, wrong orders; 9 minutes
 	@e2e/setup/setup.sh build
 	$(ENV)
 	GRPO_SYNCS=500 cargo test $(PLAIN) --test engine-agent -- --nocapture disturbed::
