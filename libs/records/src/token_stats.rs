@@ -141,8 +141,9 @@ impl Columns {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Head {
     rows: Vec<RowSpan>,
-    /// First byte of each column in the file, and the columns' length.
+    /// First byte of each column in the file.
     columns: [u64; COLUMNS.len()],
+    /// Length of each column.
     tokens: usize,
 }
 
