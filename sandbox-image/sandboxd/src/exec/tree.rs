@@ -8,6 +8,7 @@
 //! thread and for a bounded time. If it does not finish, every process of the sandbox is killed.
 
 use std::{
+    cmp::Ordering,
     collections::{HashMap, HashSet},
     fs::{self, File},
     io::{self, Read as _, Write as _},
@@ -30,6 +31,8 @@ const KILLED_WITHIN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum bytes that are read of an environment. sandboxd puts its own variable there, and few others.
 const ENVIRONMENT: u64 = 64 << 10;
+/// More processes than begin within one tick, and at most half of the pids that a kernel gives out (32,768 or more).
+const PIDS_IN_A_TICK: i32 = 1 << 14;
 
 /// A command whose processes are searched for.
 #[derive(Clone, Debug)]
@@ -136,16 +139,27 @@ fn belonging(target: &Target, myself: i32, all: &[Process]) -> HashSet<i32> {
             let is_beside =
                 process.began >= target.began && (process.group == target.pid || process.session == target.pid);
             let is_marked = process.exec.as_deref() == Some(target.id.as_str());
-            // A process may forge its environment. Of processes with the same start tick, the earlier ones have lower
-            // pids.
-            let is_later = (process.began, process.pid) > (target.began, target.pid);
-            let is_hidden = target.alone && process.parent == myself && is_later;
+            // A process may forge its environment.
+            let is_hidden = target.alone && process.parent == myself && is_later(process, target);
             is_first || is_beside || is_marked || is_hidden
         });
     descendants(
         roots.map(|process| process.pid).filter(|pid| *pid != myself).collect(),
         all,
     )
+}
+
+/// Whether the process began after the command. Start times are equal within one tick of the kernel (10 ms); pids
+/// decide then. They rise, and begin anew after the highest one, so a pid that is far below was given out later.
+fn is_later(process: &Process, target: &Target) -> bool {
+    match process.began.cmp(&target.began) {
+        Ordering::Less => false,
+        Ordering::Equal => {
+            let ahead = process.pid - target.pid;
+            (1..PIDS_IN_A_TICK).contains(&ahead) || ahead <= -PIDS_IN_A_TICK
+        }
+        Ordering::Greater => true,
+    }
 }
 
 /// The roots and all their descendants.

@@ -87,6 +87,35 @@ fn a_daemon_with_a_forged_environment_belongs_to_the_command_that_ran_alone() {
 }
 
 #[test]
+fn a_daemon_of_the_commands_own_tick_is_found_also_where_pids_begin_anew() {
+    // The command's pid, that of a process of the same tick, and whether it began after the command.
+    let cases = [
+        (10, 11, true),
+        (10, 9, false),
+        (32_760, 32_767, true),
+        (32_760, 302, true),
+        (302, 32_760, false),
+        (4_194_300, 301, true),
+        (301, 4_194_300, false),
+        (40_000, 39_000, false),
+    ];
+    for (command, pid, expected) in cases {
+        let target = Target {
+            id: "e1".into(),
+            pid: command,
+            began: 110,
+            alone: true,
+        };
+        let began_at = |began| Process {
+            began,
+            ..process(pid, MYSELF, None)
+        };
+        assert_eq!(is_later(&began_at(110), &target), expected, "{command} {pid}");
+        assert!(is_later(&began_at(111), &target) && !is_later(&began_at(109), &target));
+    }
+}
+
+#[test]
 fn what_another_sandboxd_has_started_is_not_ours() {
     let all = [
         process(MYSELF, 0, None),
