@@ -51,7 +51,8 @@ impl Scale {
         kills: 3,
         frozen: Duration::from_secs(20),
         patience: Duration::from_secs(300),
-        slack: 5.0,
+        // A replica that gives its lease back is still replaced earlier than one that is killed.
+        slack: 10.0,
     };
 }
 

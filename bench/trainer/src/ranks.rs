@@ -107,9 +107,8 @@ pub struct Said {
 
 /// Runs all ranks, and returns their reports.
 pub fn run(folder: &Path, how: &How) -> Result<Vec<Said>, Failure> {
-    let free = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let port = free.local_addr()?.port().to_string();
-    drop(free);
+    let port = grpo_free_port::free_port().ok_or("no port of this machine is free")?;
+    let port = port.to_string();
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("rank").arg(folder).args(how.arguments());

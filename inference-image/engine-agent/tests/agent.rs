@@ -1,6 +1,6 @@
 //! The agent between a real engine and a source of weights, over real sockets.
 
-use crate::support::{Agent, Source, engine, model_of};
+use crate::support::{Agent, Source, at_own_port, engine, model_of};
 use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorBody, ErrorCode, FinishReason};
 use std::sync::Arc;
 
@@ -165,7 +165,7 @@ async fn a_transfer_that_breaks_off_goes_on_where_it_ended() {
 #[tokio::test]
 async fn an_engine_that_restarts_gets_the_ordered_version_again_by_itself() {
     let base = model_of(1);
-    let first = engine::start(engine::options(base.path())).await;
+    let first = engine::start_on(at_own_port().await, engine::options(base.path()));
     let address = first.url.strip_prefix("http://").unwrap().to_owned();
     let source = Source::start().await;
     let agent = Agent::before(&first.url).await;
@@ -193,7 +193,7 @@ async fn an_engine_that_restarts_gets_the_ordered_version_again_by_itself() {
 #[tokio::test]
 async fn an_order_before_the_engine_is_up_is_fulfilled_when_it_is() {
     let base = model_of(1);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = at_own_port().await;
     let address = listener.local_addr().unwrap();
     drop(listener);
     let source = Source::start().await;

@@ -7,7 +7,7 @@
 //! names. `GRPO_SYNCS`: how many syncs; `make test-syncs`.
 
 use crate::support::engine::{self, Random, Running};
-use crate::support::{Source, bearing, driver, engines, model_of};
+use crate::support::{Source, at_own_port, bearing, driver, engines, model_of};
 use grpo_auth::LocalIssuer;
 use grpo_contracts::access::Service;
 use grpo_engine_protocol::{
@@ -140,7 +140,7 @@ impl Pool {
         let tokens = sampled(pool.base.path()).await;
         pool.expected.lock().unwrap().insert(BASE_VERSION.to_owned(), tokens);
         for _ in 0..REPLICAS {
-            let engine = engine::start(engine::options(pool.base.path())).await;
+            let engine = engine::start_on(at_own_port().await, engine::options(pool.base.path()));
             let (port, cache) = (free_port().unwrap(), tempfile::tempdir().unwrap());
             let agent = pool.agent(port, &engine.url, cache.path());
             pool.replicas.push(Replica {

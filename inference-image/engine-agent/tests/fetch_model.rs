@@ -93,13 +93,17 @@ async fn a_killed_download_shows_no_partial_file_and_the_next_one_continues_it()
     let played = PlayedHub::start().await.unwrap();
     push(&played, 1);
     let pod = Pod::new(&played, "--pin-name", "pool");
-    // The small file is complete, the large one stalls; their order is not known.
+    // The small file comes whole, the large one stalls; their order is not known.
     played.spoil_files([Damage::Stall(STALLS_AT), Damage::Stall(STALLS_AT)]);
     let mut killed = pod.start();
     let repository = pod.path("cache/models--owner--name");
     let stalled = async {
         let at_stall = |part: &PathBuf| part.metadata().is_ok_and(|part| part.len() == STALLS_AT as u64);
-        while !files_below(&repository.join("parts")).iter().any(at_stall) {
+        let has = |folder: &str, is_so: &dyn Fn(&PathBuf) -> bool| {
+            let files = files_below(&repository.join(folder));
+            files.iter().any(is_so)
+        };
+        while !(has("parts", &at_stall) && has("snapshots", &|file| file.ends_with("config.json"))) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -1,6 +1,6 @@
 //! Agents that pass chunks of a version on to each other, over real sockets.
 
-use crate::support::{Agent, Source, bearing, driver, engine, engines, model_of};
+use crate::support::{Agent, Source, at_own_port, bearing, driver, engine, engines, model_of};
 use axum::Router;
 use axum::routing::get;
 use grpo_contracts::access::Service;
@@ -124,7 +124,7 @@ async fn chunks_of_an_agent_that_is_gone_come_from_the_source() {
     let Pool {
         agents, source, order, ..
     } = &Pool::of(2).await;
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = at_own_port().await;
     let gone = format!("http://{}", closed.local_addr().unwrap());
     drop(closed);
     let members = [urls(agents), vec![gone]].concat();
@@ -145,7 +145,7 @@ async fn agents_that_know_different_members_do_not_wait_for_each_other() {
     } = &Pool::of(2).await;
     let [a, b] = [agents[0].url.clone(), agents[1].url.clone()];
     // Each takes the other one for the owner of every chunk but its first or last.
-    let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let stranger = at_own_port().await;
     let third = format!("http://{}", stranger.local_addr().unwrap());
     drop(stranger);
     agents[0]
@@ -156,7 +156,8 @@ async fn agents_that_know_different_members_do_not_wait_for_each_other() {
     for agent in agents {
         has_pulled(agent).await;
     }
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    // An owner is asked for up to a minute.
+    assert!(began.elapsed() < Duration::from_secs(45), "{:?}", began.elapsed());
     assert!(source.sent(PATH) <= 2 * BYTES as u64);
 }
 

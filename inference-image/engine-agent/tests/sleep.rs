@@ -1,8 +1,9 @@
 //! The agent of a real engine that shares its memory with a trainer: the engine sleeps and wakes up as ordered.
 
-use crate::support::{Agent, Source, engine, model_of};
+use crate::support::{Agent, Source, at_own_port, engine, model_of};
 use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorBody, ErrorCode};
 use serde_json::json;
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 fn request() -> CompletionRequest {
@@ -78,7 +79,8 @@ async fn a_version_that_is_gone_from_the_disk_is_pulled_again_when_the_engine_wa
     let base = model_of(1);
     let engine = engine::start(engine::options(base.path())).await;
     let source = Source::start().await;
-    let agent = Agent::before(&engine.url).await;
+    // It gets over the failure by itself, and shows it until then.
+    let agent = Agent::pausing(&engine.url, Duration::from_secs(2)).await;
     agent.order(&source.publish("a-v1", 2).0).await;
     agent.wait_until_serving("a-v1").await;
     agent.sleep(true).await;
@@ -98,7 +100,7 @@ async fn a_version_that_is_gone_from_the_disk_is_pulled_again_when_the_engine_wa
 #[tokio::test]
 async fn an_engine_that_restarts_while_it_is_to_sleep_is_put_to_sleep_again() {
     let base = model_of(1);
-    let first = engine::start(engine::options(base.path())).await;
+    let first = engine::start_on(at_own_port().await, engine::options(base.path()));
     let address = first.url.strip_prefix("http://").unwrap().to_owned();
     let agent = Agent::before(&first.url).await;
     agent.wait_until_serving("base").await;

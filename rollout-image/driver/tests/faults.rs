@@ -160,7 +160,7 @@ async fn a_run_whose_engines_load_no_weights_ends_with_a_reason_instead_of_waiti
     let world = World::new(1).await;
     *world.engine.stuck.lock().unwrap() = true;
     let mut settings = one_iteration(&world);
-    settings.patience.weights = Duration::from_millis(200);
+    settings.patience.weights = Duration::from_secs(2);
     let ended = world.go(settings, 1).await.unwrap_err();
     assert!(
         matches!(&ended, DriverError::Terminal(fault) if fault.reason == "WeightsNotServed"),
@@ -335,11 +335,8 @@ async fn a_trainer_that_replays_for_longer_than_the_patience_is_waited_for() {
 /// Defect 8: the trainer's pods wait for a node, and the run is not to blame.
 #[tokio::test]
 async fn a_trainer_that_never_answers_ends_the_attempt_and_not_the_run() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let trainer = TrainerClient::new(format!("http://{closed}"), Duration::from_millis(1300)).unwrap();
+    let closed = grpo_free_port::free_port().unwrap();
+    let trainer = TrainerClient::new(format!("http://127.0.0.1:{closed}"), Duration::from_millis(1300)).unwrap();
     let note = watch::channel(None).0;
     let request = StepRequest {
         batch: paths::batch(1),

@@ -95,7 +95,7 @@ async fn a_worker_that_hangs_is_killed_and_the_next_question_gets_an_answer() {
          \x20   print(json.dumps({'id': json.loads(line)['id'], 'ok': True, 'evalScript': 'x'}), flush=True)\n",
     )
     .unwrap();
-    let worker = GraderWorker::new(&hangs_once, dir.path()).with_patience(Duration::from_secs(3));
+    let worker = GraderWorker::new(&hangs_once, dir.path()).with_patience(Duration::from_secs(5));
     let first = worker.eval_script("a", &json!({})).await;
     assert!(matches!(first, Err(WorkerError::NoAnswer { .. })), "{first:?}");
     assert_eq!(worker.eval_script("a", &json!({})).await.unwrap(), "x");

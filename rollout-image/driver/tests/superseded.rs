@@ -58,7 +58,7 @@ async fn a_driver_whose_grant_of_devices_the_trainer_refuses_for_a_later_driver_
 async fn an_engine_that_an_earlier_driver_put_to_sleep_counts_only_after_an_order_of_this_one() {
     let world = World::new(1).await;
     let mut settings = world.colocated();
-    settings.patience.weights = Duration::from_millis(500);
+    settings.patience.weights = Duration::from_secs(2);
     *world.engine.asleep.lock().unwrap() = true;
     *world.engine.sleepless.lock().unwrap() = true;
     let ended = world.go(settings.clone(), 2).await.unwrap_err().to_string();

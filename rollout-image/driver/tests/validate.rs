@@ -64,7 +64,7 @@ async fn world(files: &str) -> (World, Settings, tempfile::TempDir) {
     settings.mode = Mode::Validate;
     settings.train.as_mut().unwrap().order = TaskOrder::InOrder;
     settings.evaluate.clear();
-    settings.reward.grade_timeout = std::time::Duration::from_secs(3);
+    settings.reward.grade_timeout = std::time::Duration::from_secs(5);
     (world, settings, scratch)
 }
 

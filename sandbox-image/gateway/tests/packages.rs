@@ -98,9 +98,10 @@ impl Pool {
     }
 }
 
-/// An index that accepts connections, and its URL.
+/// An index that accepts connections, and its URL. When it is dropped, no other test gets its port.
 async fn index() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = grpo_free_port::free_port().unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
     let url = format!("http://{}/simple", listener.local_addr().unwrap());
     (listener, url)
 }
@@ -149,7 +150,8 @@ async fn an_index_that_does_not_answer_refuses_graders_as_a_fault_of_the_infrast
     assert!(now["unreachable"].as_str().unwrap().contains("127.0.0.1"), "{now}");
     let asked = pool.ask("grader", Priority::Grader);
     let agent = async {
-        let within = Duration::from_secs(10);
+        // Half of what a grader waits, and more.
+        let within = Duration::from_secs(15);
         tokio::time::timeout(within, pool.lease("agent", Priority::Agent)).await
     };
     let (refused, agent) = tokio::join!(asked, agent);

@@ -1,10 +1,6 @@
 //! A holder's work in its sandbox, through the gateway and a real sandboxd.
 
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -17,57 +13,31 @@ use grpo_gateway::index::{ActiveLease, Bounds, Found, Index};
 use grpo_gateway::ledger;
 use grpo_gateway::pod::Template;
 use grpo_gateway::sandbox::{Holder, Sandboxes};
-use grpo_sandbox_protocol::{KEY_ENV, LedgerEntry, MAX_FILE_BYTES, Priority, SANDBOXD_PORT, Signer};
+use grpo_sandbox_protocol::{LedgerEntry, MAX_FILE_BYTES, Priority, Signer};
 use kube::api::Api;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
+use crate::played::sandboxes::Sandboxds;
+use crate::played::{Nodes as _, SEED};
+
+/// The one sandbox of a pool.
+const SANDBOX: &str = "s";
+
 /// A gateway with one lease, and a sandboxd in its sandbox.
 struct Leased {
     core: Arc<Core>,
-    sandboxd: Child,
+    sandboxds: Sandboxds,
     url: String,
     http: reqwest::Client,
 }
 
-impl Drop for Leased {
-    fn drop(&mut self) {
-        let _ = self.sandboxd.kill();
-        let _ = self.sandboxd.wait();
-    }
-}
-
-/// Beside this test's own folder; `cargo test` of the workspace builds it.
-fn sandboxd() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    let path = own.parent().unwrap().parent().unwrap().join("sandboxd");
-    assert!(
-        path.exists(),
-        "{} is not there; cargo build --bin sandboxd",
-        path.display()
-    );
-    path
-}
-
 impl Leased {
     async fn begin() -> Self {
-        static NEXT: AtomicU8 = AtomicU8::new(1);
-        let ip = format!("127.88.1.{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let signer = Signer::from_seed(&[7; 32]);
-        let mut sandboxd = Command::new(sandboxd())
-            .arg("--allow-local")
-            .env(KEY_ENV, signer.public_key())
-            .env("GRPO_SANDBOXD_LISTEN", format!("{ip}:{SANDBOXD_PORT}"))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(sandboxd.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
-        assert!(line.contains("listens"), "{line}");
+        let (sandboxds, signer) = (Sandboxds::default(), Signer::from_seed(&SEED));
+        let ip = sandboxds.start(SANDBOX);
         let bounds = Bounds {
             max: 2,
             reserved: 0,
@@ -96,7 +66,7 @@ impl Leased {
         let entry = LedgerEntry {
             lease: "l/1".into(),
             run: "r".into(),
-            sandbox: "s".into(),
+            sandbox: SANDBOX.into(),
             pod_uid: "u".into(),
             restarts: 0,
             image: "x".into(),
@@ -113,7 +83,7 @@ impl Leased {
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         Self {
             core,
-            sandboxd,
+            sandboxds,
             url,
             http,
         }
@@ -477,12 +447,12 @@ async fn a_service_that_is_killed_in_mid_stream_is_an_error_for_the_agent_and_no
 
 #[tokio::test]
 async fn a_sandbox_that_is_killed_in_mid_stream_ends_the_request_at_the_service_and_leaves_nothing() {
-    let mut leased = Leased::begin().await;
+    let leased = Leased::begin().await;
     let (to, mut gone) = endless().await;
     let port = free_port();
     leased.put("relay", json!({"port": port, "to": to})).await;
     let mut frames = in_mid_stream(port).await;
-    leased.sandboxd.kill().unwrap();
+    leased.sandboxds.stop(SANDBOX);
     let end = soon(frames.next()).await;
     assert!(end.is_none_or(|end| end.is_err()), "the connection is cut");
     soon(gone.recv()).await.unwrap();

@@ -16,6 +16,7 @@ use grpo_engine_protocol::{
     AgentState, AgentStatus, ChatRequest, ChatResponse, CompletionRequest, CompletionResponse, ErrorBody, SleepOrder,
     WEIGHTS_HEADER, WeightsOrder,
 };
+use grpo_free_port::free_port;
 use reqwest::Client;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,6 +66,14 @@ pub fn bearing(token: &str) -> Client {
     Client::builder().default_headers(headers).no_proxy().build().unwrap()
 }
 
+/// A listener at a port that no other test gets while its server is away.
+pub async fn at_own_port() -> TcpListener {
+    TcpListener::bind(("127.0.0.1", free_port().unwrap())).await.unwrap()
+}
+
+/// The pause before a failed order is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
 pub const DRAIN_KEY: &str = "key of these tests";
 
 #[derive(Clone)]
@@ -101,7 +110,13 @@ impl Agent {
     /// An agent with this deadline for its engine and for tests' waits.
     pub async fn patient(kind: Kind, engine: &str, api_key: Option<&str>, places: u32, patience: Duration) -> Self {
         let issuer = Arc::new(LocalIssuer::new().unwrap());
-        Self::of_issuer(&issuer, kind, engine, api_key, places, patience).await
+        Self::of_issuer(&issuer, kind, engine, api_key, places, patience, PAUSE).await
+    }
+
+    /// An agent that shows a failure for this long before it tries again.
+    pub async fn pausing(engine: &str, pause: Duration) -> Self {
+        let (issuer, patience) = (Arc::new(LocalIssuer::new().unwrap()), Duration::from_secs(30));
+        Self::of_issuer(&issuer, Kind::Embedded, engine, None, 16, patience, pause).await
     }
 
     /// Agents of one pool, before the same engine: they accept each other's tokens.
@@ -115,7 +130,7 @@ impl Agent {
         let mut agents = Vec::new();
         for engine in engines {
             let patience = Duration::from_secs(60);
-            agents.push(Self::of_issuer(&issuer, Kind::Embedded, engine, None, 16, patience).await);
+            agents.push(Self::of_issuer(&issuer, Kind::Embedded, engine, None, 16, patience, PAUSE).await);
         }
         agents
     }
@@ -127,6 +142,7 @@ impl Agent {
         api_key: Option<&str>,
         places: u32,
         patience: Duration,
+        pause: Duration,
     ) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -145,8 +161,8 @@ impl Agent {
             instance: new_instance("test"),
             pace: Pace {
                 look: Duration::from_millis(20),
-                first_pause: Duration::from_millis(100),
-                longest_pause: Duration::from_millis(200),
+                first_pause: pause,
+                longest_pause: 2 * pause,
                 load_deadline: patience,
                 empty_deadline: Duration::from_millis(300),
                 client_grace: Duration::from_millis(200),

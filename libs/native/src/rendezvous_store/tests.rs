@@ -1,5 +1,8 @@
 use super::*;
 
+#[path = "../../tests/native/port.rs"]
+mod port;
+
 fn ranks_meet(port: u16) -> Rendezvous {
     Rendezvous {
         rank: 0,
@@ -12,8 +15,7 @@ fn ranks_meet(port: u16) -> Rendezvous {
 
 /// Rank 0 of two, at a free port.
 fn somewhere() -> Rendezvous {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    ranks_meet(free.local_addr().unwrap().port())
+    ranks_meet(port::free_port())
 }
 
 /// A rank that joins a group waits at the store for the other ranks' addresses, and locks its connection meanwhile.

@@ -6,6 +6,8 @@ use std::time::Duration;
 use grpo_native::{Exchange, Group, Rendezvous};
 use tch::{Kind, Tensor};
 
+use crate::port::free_port;
+
 /// Runs a test of this file again as every rank of a world, where it runs `work`.
 fn ranks(test: &str, world: u32, work: impl Fn(Group)) {
     if let Ok(rank) = std::env::var("TEST_RANK") {
@@ -21,9 +23,7 @@ fn ranks(test: &str, world: u32, work: impl Fn(Group)) {
         });
         return work(group.unwrap());
     }
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port().to_string();
-    drop(free);
+    let port = free_port().to_string();
     let start = |rank: u32| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &format!("exchange::{test}"), "--nocapture"]);

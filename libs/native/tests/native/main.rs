@@ -10,6 +10,7 @@ mod dropout;
 mod exchange;
 mod gpu;
 mod linear;
+mod port;
 mod routing;
 
 use grpo_native::device;

@@ -113,7 +113,7 @@ async fn a_child_that_is_stopped_before_its_program_begins_is_killed_and_sandbox
     let held = sandbox.exec(&request).await;
     stopping.await.unwrap();
     assert_eq!((held.exit_code, held.killed), (Some(126), None), "{held:?}");
-    assert!(held.duration_millis < 10_000, "{held:?}");
+    assert!(held.duration_millis < 20_000, "{held:?}");
     assert_eq!(sandbox.shell("after", "echo yes").await.output, "yes\n");
 }
 
@@ -145,7 +145,7 @@ async fn many_programs_that_do_not_begin_do_not_hold_sandboxd() {
     let held = (0..12).map(|n| {
         let mut request = shell(&format!("held{n}"), "");
         request.argv = vec![program.clone()];
-        request.timeout_seconds = 6;
+        request.timeout_seconds = 10;
         let sandbox = &sandbox;
         async move { sandbox.exec(&request).await }
     });
@@ -154,7 +154,7 @@ async fn many_programs_that_do_not_begin_do_not_hold_sandboxd() {
         for _ in 0..100 {
             let began = Instant::now();
             assert_eq!(sandbox.http.get(&healthz).send().await.unwrap().status(), 200);
-            assert!(began.elapsed() < Duration::from_secs(4));
+            assert!(began.elapsed() < Duration::from_secs(8));
         }
     };
     let (held, ()) = tokio::join!(futures::future::join_all(held), health);
@@ -188,7 +188,7 @@ async fn a_daemon_that_forges_its_mark_does_not_outlive_its_commands_time() {
          while [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.01; done; sleep 1000"
     );
     let mut request = shell("e2", &script);
-    request.timeout_seconds = 2;
+    request.timeout_seconds = 5;
     assert!(sandbox.exec(&request).await.timed_out);
     let pids = fs::read_to_string(pids).unwrap();
     assert_eq!(pids.lines().filter(|pid| is_alive(pid)).count(), 0, "{pids}");
@@ -204,7 +204,7 @@ async fn tampered(what: &str) -> Option<i32> {
     // sandboxd may end before it answers.
     let _ = tokio::time::timeout(Duration::from_secs(10), sandbox.try_exec(&request)).await;
     let ended = tokio::task::spawn_blocking(move || sandbox.process.wait().unwrap());
-    let ended = tokio::time::timeout(Duration::from_secs(20), ended).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended).await;
     ended.unwrap().unwrap().code()
 }
 

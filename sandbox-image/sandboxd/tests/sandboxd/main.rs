@@ -19,7 +19,7 @@ use std::{
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, Killed, RESET_EXIT};
 use reqwest::Method;
 
-use sandbox::{Sandbox, is_alive, shell};
+use sandbox::{Sandbox, is_alive, shell, until_written};
 
 #[tokio::test]
 async fn a_command_gets_the_images_environment_and_its_own_and_not_the_key() {
@@ -57,11 +57,11 @@ async fn a_timeout_kills_children_sessions_and_daemons_and_keeps_what_was_printe
          while [ $(wc -l < {pids}) -lt 4 ]; do sleep 0.01; done; echo started; sleep 1000"
     );
     let mut request = shell("e1", &script);
-    request.timeout_seconds = 2;
+    request.timeout_seconds = 5;
     let result = sandbox.exec(&request).await;
     assert_eq!(result.output, "before\nstarted\n");
     assert_eq!((result.timed_out, result.killed), (true, Some(Killed::Timeout)));
-    assert!(result.duration_millis < 5000, "{result:?}");
+    assert!(result.duration_millis < 20_000, "{result:?}");
     let pids = std::fs::read_to_string(pids).unwrap();
     assert_eq!(pids.lines().count(), 4);
     assert_eq!(
@@ -117,10 +117,14 @@ async fn the_same_id_runs_once_also_when_asked_at_the_same_time() {
 async fn a_command_whose_caller_went_away_runs_on_and_its_result_can_be_had() {
     let sandbox = Sandbox::bound().await;
     let runs = sandbox.path("runs");
-    let script = format!("echo run >> {runs}; sleep 0.5; echo done");
-    let gone = tokio::time::timeout(Duration::from_millis(200), sandbox.shell("e1", &script)).await;
-    assert!(gone.is_err());
-    assert_eq!(sandbox.shell("e1", &script).await.output, "done\n");
+    let go = sandbox.path("go");
+    let script = format!("echo run >> {runs}; while [ ! -e {go} ]; do sleep 0.01; done; echo done");
+    tokio::select! {
+        result = sandbox.shell("e1", &script) => panic!("it ended before it was let go: {result:?}"),
+        () = until_written(&runs) => {}
+    }
+    let (again, ()) = tokio::join!(sandbox.shell("e1", &script), async { std::fs::write(go, "").unwrap() });
+    assert_eq!(again.output, "done\n");
     assert_eq!(std::fs::read_to_string(runs).unwrap(), "run\n");
 }
 
@@ -161,7 +165,7 @@ async fn orphans_are_reaped() {
         .await
         .output;
     let there = |pid: &str| Path::new("/proc").join(pid.trim()).exists();
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(60);
     while there(&pid) {
         assert!(Instant::now() < until, "{pid} is a zombie");
         tokio::task::yield_now().await;
@@ -285,7 +289,7 @@ async fn a_sandbox_that_is_given_back_ends_with_the_code_by_which_its_container_
     );
     assert_eq!(sandbox.send(Method::POST, "/reset", Vec::new()).await.status(), 204);
     let ended = tokio::task::spawn_blocking(move || sandbox.process.wait().unwrap());
-    let ended = tokio::time::timeout(Duration::from_secs(20), ended)
+    let ended = tokio::time::timeout(Duration::from_secs(60), ended)
         .await
         .unwrap()
         .unwrap();
@@ -296,14 +300,15 @@ async fn a_sandbox_that_is_given_back_ends_with_the_code_by_which_its_container_
 #[tokio::test]
 async fn when_the_lease_has_run_out_everything_is_killed_and_sandboxd_ends_well() {
     let mut sandbox = Sandbox::start();
-    assert_eq!(sandbox.bind("l1", 1, 2).await.status(), 204);
+    // Seconds: enough for the call that follows on a machine under load.
+    assert_eq!(sandbox.bind("l1", 1, 5).await.status(), 204);
     let left = sandbox
         .shell("e1", "env -i setsid sleep 1000 > /dev/null 2>&1 & echo $!")
         .await
         .output;
     assert!(is_alive(&left));
     let ended = tokio::task::spawn_blocking(move || (sandbox.process.wait().unwrap(), sandbox));
-    let (ended, _sandbox) = tokio::time::timeout(Duration::from_secs(20), ended)
+    let (ended, _sandbox) = tokio::time::timeout(Duration::from_secs(60), ended)
         .await
         .unwrap()
         .unwrap();

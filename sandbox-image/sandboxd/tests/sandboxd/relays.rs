@@ -99,12 +99,13 @@ async fn what_nobody_waits_for_counts_as_activity_until_it_ends() {
         .send(Method::POST, "/sessions", json!(session).to_string().into())
         .await;
     assert_eq!(begun.status(), 204);
+    // Milliseconds: how long the prompt stands, and how long the shell may take to start a program.
     let input = |id: &str, text: &str, prompt: Option<&str>| SessionInput {
         session: "s".into(),
         id: id.into(),
         text: text.into(),
         prompt: prompt.map(str::to_owned),
-        idle_millis: Some(100),
+        idle_millis: Some(prompt.map_or(1500, |_| 100)),
         timeout_millis: 20_000,
     };
     let _: SessionReply = sandbox.call("/sessions/input", &input("1", "", Some(r"\$ "))).await;

@@ -4,7 +4,7 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use grpo_sandbox_protocol::{
@@ -166,6 +166,17 @@ pub fn shell(id: &str, script: &str) -> ExecRequest {
         timeout_seconds: 30,
         max_output_bytes: None,
     }
+}
+
+/// Waits until a command has written to this file.
+pub async fn until_written(path: &str) {
+    let written = async {
+        while std::fs::metadata(path).map_or(true, |about| about.len() == 0) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(60), written).await;
+    assert!(waited.is_ok(), "no command has written to {path}");
 }
 
 pub fn is_alive(pid: &str) -> bool {

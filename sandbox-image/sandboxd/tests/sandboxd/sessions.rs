@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, SessionInput, SessionReply, SessionRequest, Until};
 use reqwest::Method;
 
-use crate::sandbox::{Sandbox, is_alive};
+use crate::sandbox::{Sandbox, is_alive, until_written};
 
 async fn begun(argv: &[&str]) -> Sandbox {
     let sandbox = Sandbox::bound().await;
@@ -71,8 +71,10 @@ async fn a_reply_waits_for_the_prompt_and_not_for_a_pause() {
 #[tokio::test]
 async fn without_a_prompt_a_silence_ends_the_wait_and_says_what_has_the_terminal() {
     let sandbox = begun(&["bash", "--norc", "--noediting", "-i"]).await;
+    // Before its prompt the shell may be silent too.
+    assert_eq!(typed(&sandbox, "i0", "").await.until, Until::Prompt);
     let mut slow = input("i1", "sleep 1000\n", None);
-    slow.idle_millis = Some(300);
+    slow.idle_millis = Some(1500);
     let reply: SessionReply = sandbox.call("/sessions/input", &slow).await;
     assert_eq!((reply.until, reply.busy), (Until::Idle, true), "{reply:?}");
     // As a person would.
@@ -84,10 +86,14 @@ async fn without_a_prompt_a_silence_ends_the_wait_and_says_what_has_the_terminal
 async fn an_input_is_typed_once_however_often_it_is_sent() {
     let sandbox = shell().await;
     let runs = sandbox.path("runs");
-    let line = format!("echo run >> {runs}; sleep 0.3; echo done\n");
-    let gone = tokio::time::timeout(Duration::from_millis(100), typed(&sandbox, "i1", &line)).await;
-    assert!(gone.is_err());
-    let asked = futures::future::join_all((0..3).map(|_| typed(&sandbox, "i1", &line))).await;
+    let go = sandbox.path("go");
+    let line = format!("echo run >> {runs}; while [ ! -e {go} ]; do sleep 0.01; done; echo done\n");
+    tokio::select! {
+        reply = typed(&sandbox, "i1", &line) => panic!("it ended before it was let go: {reply:?}"),
+        () = until_written(&runs) => {}
+    }
+    let again = futures::future::join_all((0..3).map(|_| typed(&sandbox, "i1", &line)));
+    let (asked, ()) = tokio::join!(again, async { std::fs::write(go, "").unwrap() });
     assert!(asked.iter().all(|reply| reply.output == "done\nready> "), "{asked:?}");
     assert_eq!(std::fs::read_to_string(runs).unwrap(), "run\n");
 }

@@ -18,18 +18,16 @@ fn at(number: u64, busy: bool, doing: &str) -> Option<Position> {
     })
 }
 
-fn ago(seconds: u64) -> Instant {
-    Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap()
-}
-
 #[test]
 fn a_collective_and_a_step_are_overdue_past_their_deadlines_and_not_before() {
+    let now = Instant::now();
+    let ago = |seconds: u64| now.checked_sub(Duration::from_secs(seconds)).unwrap();
     let look = |collective: Option<u64>, step: Option<u64>| {
         let doing = Doing {
             collective: collective.map(|seconds| ("all-gather", ago(seconds))),
             step: step.map(|seconds| (7, ago(seconds))),
         };
-        let overdue = overdue(&doing, &limits(), Instant::now());
+        let overdue = overdue(&doing, &limits(), now);
         overdue.map(|overdue| (overdue.collective, overdue.step))
     };
     assert_eq!(look(Some(119), Some(3000)), None);

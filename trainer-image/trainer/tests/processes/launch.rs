@@ -135,7 +135,7 @@ fn ranks_end_with_the_process_that_started_them() {
 
 #[test]
 fn a_rank_that_hangs_is_named_in_one_whole_word_and_ended_with_the_others() {
-    let run = Run::with_deadline(50, "3s");
+    let run = Run::with_deadline(50, "6s");
     let (mut attempt, ranks) = started(&run, 1, 3);
     signal(ranks[&1], "-STOP");
     assert_eq!(attempt.ranks[0].wait().unwrap().code(), Some(HUNG_CODE));

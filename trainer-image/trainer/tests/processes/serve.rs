@@ -245,7 +245,8 @@ fn a_version_that_was_removed_is_still_compared_with() {
 
 #[test]
 fn a_rank_that_hangs_is_named_by_all_others_with_collective_and_step() {
-    let run = Run::with_deadline(50, "3s");
+    // Longer than a rank of a busy machine is late.
+    let run = Run::with_deadline(50, "6s");
     let mut attempt = Attempt::start(&run, 1, 3);
     attempt.step(&run, 1);
     for hang in attempt.hang(1) {
@@ -265,7 +266,7 @@ fn a_rank_that_hangs_is_named_by_all_others_with_collective_and_step() {
 
 #[test]
 fn a_hang_inside_a_step_names_the_step() {
-    let run = Run::with_deadline(50, "2s");
+    let run = Run::with_deadline(50, "5s");
     let mut attempt = Attempt::start(&run, 1, 2);
     // Stopped before the order: to its peers it hangs in the step.
     attempt.signal(1, "-STOP");
