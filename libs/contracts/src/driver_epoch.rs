@@ -70,6 +70,11 @@ impl DriverEpoch {
         })
     }
 
+    /// Reads the header of a request: `value` is that of [`HEADER`]. `None`: the request has no such header.
+    pub fn of_header(value: Option<&[u8]>) -> Result<Option<Self>, NoDriverEpoch> {
+        value.map(Self::parse).transpose()
+    }
+
     /// The refusal that a driver of this epoch has got: `newer` is the value of [`NEWER_HEADER`] in the answer. `None`:
     /// the answer has no such header, and is about something else.
     pub fn refused(&self, newer: Option<&[u8]>) -> Option<Superseded> {
@@ -108,8 +113,16 @@ impl Fence {
         Ok(order())
     }
 
-    /// Remembers the attempt that asks for a status. Another run's does not count: several runs may ask one pool.
-    pub fn notice(&self, from: DriverEpoch) {
+    /// Remembers the attempt that asks for a status: `value` is that of [`HEADER`] in its request. A malformed header
+    /// is ignored, because the request orders nothing.
+    pub fn notice_header(&self, value: Option<&[u8]>) {
+        if let Ok(Some(from)) = DriverEpoch::of_header(value) {
+            self.notice(from);
+        }
+    }
+
+    /// Another run's attempt does not count: several runs may ask one pool.
+    fn notice(&self, from: DriverEpoch) {
         let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_later = newest
             .as_ref()

@@ -7,6 +7,7 @@ use grpo_driver::replicas::Endpoints;
 use grpo_records::{Event, JournalEntry, paths};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// Polls until `holds`.
 async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -49,15 +50,21 @@ async fn entries(world: &World) -> Vec<String> {
     kinds
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trainer_that_restarts_in_a_step_gets_the_devices_again_while_the_engine_sleeps() {
-    let world = World::new(1).await;
+/// A run in step 1, which ends once [`MAY_END`] exists. The engine sleeps.
+async fn in_step_1(world: &World) -> JoinHandle<Result<(), DriverError>> {
     world.trainer.waits_for.lock().unwrap().insert(1, MAY_END.to_owned());
     let run = world.start(world.colocated(), 1).await.unwrap();
     let run = tokio::spawn(async move { run.go().await });
     let batch = world.dir().join(paths::batch(1));
     until("the first batch", || batch.exists()).await;
     until("the engine sleeps", || *world.engine.asleep.lock().unwrap()).await;
+    run
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trainer_that_restarts_in_a_step_gets_the_devices_again_while_the_engine_sleeps() {
+    let world = World::new(1).await;
+    let run = in_step_1(&world).await;
     world.trainer.dies().await;
     world.store().create(MAY_END, &serde_json::json!({})).await.unwrap();
     run.await.unwrap().unwrap();
@@ -69,12 +76,7 @@ async fn a_trainer_that_restarts_in_a_step_gets_the_devices_again_while_the_engi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_starts_again_in_a_step_is_put_to_sleep_again() {
     let world = World::new(1).await;
-    world.trainer.waits_for.lock().unwrap().insert(1, MAY_END.to_owned());
-    let run = world.start(world.colocated(), 1).await.unwrap();
-    let run = tokio::spawn(async move { run.go().await });
-    let batch = world.dir().join(paths::batch(1));
-    until("the first batch", || batch.exists()).await;
-    until("the engine sleeps", || *world.engine.asleep.lock().unwrap()).await;
+    let run = in_step_1(&world).await;
     *world.engine.instance.lock().unwrap() = "two".into();
     *world.engine.asleep.lock().unwrap() = false;
     until("the new engine sleeps", || *world.engine.asleep.lock().unwrap()).await;
@@ -91,7 +93,7 @@ async fn the_trainer_gets_no_devices_while_one_of_two_engines_does_not_sleep() {
     world.trainer.shares_with.lock().unwrap().push(other.clone());
     settings.engines = Endpoints::Fixed(vec![world.engine_address, address]);
     settings.colocated = Some(ColocatedEngines { replicas: 2 });
-    settings.patience.weights = Duration::from_millis(500);
+    settings.patience.weights = Duration::from_secs(2);
     *other.sleepless.lock().unwrap() = true;
     let ended = world.go(settings.clone(), 1).await.unwrap_err();
     let said = ended.to_string();

@@ -3,14 +3,14 @@
 //! A new agent process remembers nothing until a driver calls it.
 
 use super::refusal;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use grpo_contracts::driver_epoch::{DriverEpoch, Fence, HEADER, NEWER_HEADER, NoDriverEpoch};
+use grpo_contracts::driver_epoch::{DriverEpoch, Fence, HEADER, NEWER_HEADER};
 use grpo_engine_protocol::{ErrorBody, ErrorCode};
 
 /// Accepts an order and hands it over with `take`, or refuses it.
 pub(super) fn admit(fence: &Fence, headers: &HeaderMap, take: impl FnOnce() -> bool) -> Response {
-    let from = match epoch(headers) {
+    let from = match DriverEpoch::of_header(headers.get(HEADER).map(HeaderValue::as_bytes)) {
         Ok(from) => from,
         Err(error) => return refusal(ErrorBody::new(ErrorCode::InvalidRequest, error.to_string())),
     };
@@ -22,16 +22,4 @@ pub(super) fn admit(fence: &Fence, headers: &HeaderMap, take: impl FnOnce() -> b
             ([(NEWER_HEADER, superseded.newer.to_string())], refusal(body)).into_response()
         }
     }
-}
-
-/// Remembers the attempt of a driver that asks for the status. A malformed header is ignored: nothing is ordered.
-pub(super) fn notice(fence: &Fence, headers: &HeaderMap) {
-    if let Ok(Some(from)) = epoch(headers) {
-        fence.notice(from);
-    }
-}
-
-fn epoch(headers: &HeaderMap) -> Result<Option<DriverEpoch>, NoDriverEpoch> {
-    let given = headers.get(HEADER);
-    given.map(|value| DriverEpoch::parse(value.as_bytes())).transpose()
 }

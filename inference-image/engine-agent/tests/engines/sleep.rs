@@ -195,6 +195,22 @@ async fn a_refused_order_to_sleep_or_to_wake_up_is_told_and_tried_again() {
     }
 }
 
+/// Orders an engine to sleep that holds its weights and refuses to release them. It counts as asleep once it has
+/// released all of its memory, and wakes up as ordered.
+async fn assert_asleep_only_without_all_memory(fake: &Fake, agent: &Agent) {
+    agent.sleep(true).await;
+    let again = |message: &str| message.contains("to put the engine to sleep failed");
+    let status = agent
+        .wait_for(|status| status.message.as_deref().is_some_and(again))
+        .await;
+    assert_eq!(status.state, AgentState::Failed, "it holds its weights");
+    fake.refuse(None);
+    agent.wait_until_asleep().await;
+    assert_eq!(fake.released(), WHOLE);
+    agent.sleep(false).await;
+    agent.wait_until_serving("base").await;
+}
+
 #[tokio::test]
 async fn an_engine_that_is_to_sleep_again_before_it_is_awake_gives_all_of_its_memory_back() {
     for (_, fake, agent) in awake().await {
@@ -204,17 +220,7 @@ async fn an_engine_that_is_to_sleep_again_before_it_is_awake_gives_all_of_its_me
         agent.sleep(false).await;
         agent.wait_for(|status| status.state == AgentState::Failed).await;
         assert_eq!(fake.released(), ["kv_cache"]);
-        agent.sleep(true).await;
-        let again = |message: &str| message.contains("to put the engine to sleep failed");
-        let status = agent
-            .wait_for(|status| status.message.as_deref().is_some_and(again))
-            .await;
-        assert_eq!(status.state, AgentState::Failed, "it holds its weights");
-        fake.refuse(None);
-        agent.wait_until_asleep().await;
-        assert_eq!(fake.released(), WHOLE);
-        agent.sleep(false).await;
-        agent.wait_until_serving("base").await;
+        assert_asleep_only_without_all_memory(&fake, &agent).await;
         assert!(fake.crashes().is_empty(), "{:?}", fake.crashes());
     }
 }
@@ -320,17 +326,7 @@ async fn an_agent_that_restarts_between_the_steps_does_not_take_the_engine_for_a
         // The engine refuses all orders about memory until the new agent has its own.
         fake.refuse(Some("e"));
         let agent = before(kind.clone(), &fake).await;
-        agent.sleep(true).await;
-        let again = |message: &str| message.contains("to put the engine to sleep failed");
-        let status = agent
-            .wait_for(|status| status.message.as_deref().is_some_and(again))
-            .await;
-        assert_eq!(status.state, AgentState::Failed, "it holds its weights");
-        fake.refuse(None);
-        agent.wait_until_asleep().await;
-        assert_eq!(fake.released(), WHOLE);
-        agent.sleep(false).await;
-        agent.wait_until_serving("base").await;
+        assert_asleep_only_without_all_memory(&fake, &agent).await;
         assert_ended_at_most_once(&kind, &fake);
     }
 }

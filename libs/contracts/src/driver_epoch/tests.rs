@@ -45,13 +45,31 @@ fn an_order_is_refused_only_after_a_later_attempt_of_the_same_run() {
 fn an_attempt_that_asked_for_a_status_is_known_and_one_of_another_run_replaces_no_order() {
     let order = |fence: &Fence, run: &str, attempt| fence.admit(Some(epoch(run, attempt)), || ()).is_ok();
     let fence = Fence::default();
-    fence.notice(epoch("a", 3));
-    fence.notice(epoch("a", 2));
-    fence.notice(epoch("b", 9));
+    fence.notice_header(Some(b"a/3"));
+    fence.notice_header(Some(b"a/2"));
+    fence.notice_header(Some(b"b/9"));
     assert!(!order(&fence, "a", 2));
-    fence.notice(epoch("a", 4));
+    fence.notice_header(Some(b"a/4"));
     assert!(!order(&fence, "a", 3));
     assert!(order(&fence, "a", 4));
+}
+
+#[test]
+fn a_request_for_a_status_that_names_no_attempt_changes_nothing() {
+    let fence = Fence::default();
+    fence.notice_header(Some(b"a/3"));
+    for value in [None, Some(&b"a/four"[..])] {
+        fence.notice_header(value);
+        assert!(fence.admit(Some(epoch("a", 2)), || ()).is_err(), "{value:?}");
+        assert!(fence.admit(Some(epoch("a", 3)), || ()).is_ok(), "{value:?}");
+    }
+}
+
+#[test]
+fn a_missing_header_is_no_error_and_a_malformed_one_is() {
+    assert_eq!(DriverEpoch::of_header(None), Ok(None));
+    assert_eq!(DriverEpoch::of_header(Some(b"a/1")), Ok(Some(epoch("a", 1))));
+    assert_eq!(DriverEpoch::of_header(Some(b"a")), Err(NoDriverEpoch));
 }
 
 #[test]

@@ -1,3 +1,4 @@
+mod admission;
 mod agent_image;
 mod colocation;
 mod lifecycle;
@@ -117,6 +118,21 @@ pub(super) fn running_demo() -> RunObservation {
 
 pub(super) fn decided(seen: &RunObservation) -> Decision {
     decide(seen, &Settings::for_tests())
+}
+
+pub(super) fn with_spec(mut run: RunObservation, change: impl FnOnce(&mut GrpoRun)) -> RunObservation {
+    change(&mut run.run);
+    run
+}
+
+/// The same run one reconcile later, after the decision was written and executed.
+pub(super) fn after(mut run: RunObservation) -> RunObservation {
+    let decision = decided(&run);
+    run.run.status = Some(decision.status.clone());
+    run.attempts = decision.status.attempts.clone().unwrap_or_default();
+    run.driver_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
+    run.trainer_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
+    run
 }
 
 pub(super) fn condition(decision: &Decision, type_: &str) -> (String, String, String) {

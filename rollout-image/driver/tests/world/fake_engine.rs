@@ -3,13 +3,15 @@
 use super::*;
 
 pub(super) fn router(engine: Arc<Engine>) -> Router {
-    Router::new()
+    let fence = engine.fence.clone();
+    let router = Router::new()
         .route("/v1/completions", post(complete))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
         .route("/agent/v1/sleep", put(sleep))
         .route("/agent/v1/status", get(status))
-        .with_state(engine)
+        .with_state(engine);
+    fenced::behind(fence, router)
 }
 
 impl Engine {
@@ -19,50 +21,29 @@ impl Engine {
     }
 }
 
-async fn order(
-    State(engine): State<Arc<Engine>>,
-    headers: HeaderMap,
-    Json(order): Json<engine::WeightsOrder>,
-) -> Response {
-    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
-        return refusal;
-    }
+async fn order(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
     if !*engine.stuck.lock().unwrap() {
         engine.serving.lock().unwrap().clone_from(&order.version);
     }
     engine.orders.lock().unwrap().push(order);
-    StatusCode::ACCEPTED.into_response()
+    StatusCode::ACCEPTED
 }
 
-async fn prefetch(
-    State(engine): State<Arc<Engine>>,
-    headers: HeaderMap,
-    Json(order): Json<engine::WeightsOrder>,
-) -> Response {
-    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
-        return refusal;
-    }
+async fn prefetch(State(engine): State<Arc<Engine>>, Json(order): Json<engine::WeightsOrder>) -> StatusCode {
     engine.prefetched.lock().unwrap().push(order.version.clone());
     *engine.pulled.lock().unwrap() = Some(order.version);
-    StatusCode::ACCEPTED.into_response()
+    StatusCode::ACCEPTED
 }
 
-async fn sleep(
-    State(engine): State<Arc<Engine>>,
-    headers: HeaderMap,
-    Json(order): Json<engine::SleepOrder>,
-) -> Response {
-    if let Some(refusal) = fenced::refusal(&engine.fence, &headers) {
-        return refusal;
-    }
+async fn sleep(State(engine): State<Arc<Engine>>, Json(order): Json<engine::SleepOrder>) -> StatusCode {
     if *engine.sleepless.lock().unwrap() {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return StatusCode::SERVICE_UNAVAILABLE;
     }
     let before = std::mem::replace(&mut *engine.asleep.lock().unwrap(), order.asleep);
     engine
         .sleeps
         .fetch_add(u32::from(order.asleep && !before), Ordering::Relaxed);
-    StatusCode::ACCEPTED.into_response()
+    StatusCode::ACCEPTED
 }
 
 async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> {

@@ -92,11 +92,13 @@ impl Trainer {
 }
 
 pub(super) fn router(trainer: Arc<Trainer>) -> Router {
-    Router::new()
+    let fence = trainer.fence.clone();
+    let router = Router::new()
         .route("/v1/state", get(trainer_state))
         .route("/v1/devices", put(grant))
         .route("/v1/steps/{k}", put(put_step).get(get_step))
-        .with_state(trainer)
+        .with_state(trainer);
+    fenced::behind(fence, router)
 }
 
 async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
@@ -106,31 +108,24 @@ async fn trainer_state(State(trainer): State<Arc<Trainer>>) -> Response {
     }
 }
 
-async fn grant(State(trainer): State<Arc<Trainer>>, headers: HeaderMap, Json(grant): Json<DeviceGrant>) -> Response {
-    if let Some(refusal) = fenced::refusal(&trainer.fence, &headers) {
-        return refusal;
-    }
+async fn grant(State(trainer): State<Arc<Trainer>>, Json(grant): Json<DeviceGrant>) -> StatusCode {
     if trainer.away() {
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return StatusCode::SERVICE_UNAVAILABLE;
     }
     let mut life = trainer.life.lock().await;
     if grant.attempt != 1 + life.ended {
-        return StatusCode::CONFLICT.into_response();
+        return StatusCode::CONFLICT;
     }
     trainer.uses_devices("the grant");
     life.granted = true;
-    StatusCode::ACCEPTED.into_response()
+    StatusCode::ACCEPTED
 }
 
 async fn put_step(
     State(trainer): State<Arc<Trainer>>,
     Path(k): Path<u32>,
-    headers: HeaderMap,
     Json(request): Json<StepRequest>,
 ) -> Response {
-    if let Some(refusal) = fenced::refusal(&trainer.fence, &headers) {
-        return refusal;
-    }
     if trainer.away() {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }

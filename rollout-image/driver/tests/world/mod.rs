@@ -135,7 +135,7 @@ pub struct Engine {
     pub pace: Mutex<Option<Arc<Pace>>>,
     /// Holds its answers: each one takes a permit and keeps it.
     pub held: Mutex<Option<Arc<tokio::sync::Semaphore>>>,
-    pub fence: Fence,
+    pub fence: Arc<Fence>,
 }
 
 /// An engine with a pace. It records the beginning and end of each answer.
@@ -171,7 +171,7 @@ pub struct Trainer {
     /// When it was given the devices, or told to step, while an engine had them.
     pub together: Mutex<Vec<String>>,
     life: tokio::sync::Mutex<fake_trainer::Life>,
-    pub fence: Fence,
+    pub fence: Arc<Fence>,
 }
 
 pub struct World {
@@ -271,7 +271,7 @@ impl World {
             shares_with: Mutex::default(),
             together: Mutex::default(),
             life: Default::default(),
-            fence: Fence::default(),
+            fence: Arc::default(),
         });
         trainer.publish(0).await;
         let router = fake_gateway::router(gateway.clone()).merge(relays::router(gateway.clone()));
@@ -421,7 +421,7 @@ impl Engine {
             reports_experts: Mutex::new(false),
             experts_asked: Mutex::default(),
             pace: Mutex::default(),
-            fence: Fence::default(),
+            fence: Arc::default(),
         });
         let address = serve(fake_engine::router(engine.clone())).await;
         (engine, address)

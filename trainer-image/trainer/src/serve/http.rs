@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use grpo_auth::{AuthFlags, ServiceAccount};
 use grpo_contracts::RunConfig;
 use grpo_contracts::access::{Service, account};
-use grpo_contracts::driver_epoch::Fence;
+use grpo_contracts::driver_epoch::{self, Fence};
 use grpo_records::trainer::{StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase};
 use serde::Deserialize;
 
@@ -122,7 +122,8 @@ fn serve(
 
 async fn state(State(http): State<HttpState>, headers: HeaderMap) -> Response {
     // First, so that no order of an earlier attempt follows what the driver reads here.
-    refusals::notice(&http.fence, &headers);
+    let from = headers.get(driver_epoch::HEADER);
+    http.fence.notice_header(from.map(HeaderValue::as_bytes));
     Json(http.board.with(|shared| shared.state.clone())).into_response()
 }
 

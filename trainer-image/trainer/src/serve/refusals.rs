@@ -2,9 +2,9 @@
 //! are in [`grpo_contracts::driver_epoch`].
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use grpo_contracts::driver_epoch::{DriverEpoch, Fence, HEADER, NEWER_HEADER, NoDriverEpoch, SUPERSEDED};
+use grpo_contracts::driver_epoch::{DriverEpoch, Fence, HEADER, NEWER_HEADER, SUPERSEDED};
 
 pub(super) fn refusal(status: StatusCode, code: &str, message: &str, fault: &str) -> Response {
     (
@@ -16,7 +16,7 @@ pub(super) fn refusal(status: StatusCode, code: &str, message: &str, fault: &str
 
 /// Answers an order by `take`, which hands it over, or refuses it.
 pub(super) fn admit(fence: &Fence, headers: &HeaderMap, take: impl FnOnce() -> Response) -> Response {
-    let from = match epoch(headers) {
+    let from = match DriverEpoch::of_header(headers.get(HEADER).map(HeaderValue::as_bytes)) {
         Ok(from) => from,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, "BadRequest", &error.to_string(), "Client"),
     };
@@ -26,16 +26,4 @@ pub(super) fn admit(fence: &Fence, headers: &HeaderMap, take: impl FnOnce() -> R
         let body = refusal(StatusCode::CONFLICT, SUPERSEDED, &message, "Infrastructure");
         ([(NEWER_HEADER, superseded.newer.to_string())], body).into_response()
     })
-}
-
-/// Remembers the attempt of a driver that asks for the state. A malformed header is ignored: nothing is ordered.
-pub(super) fn notice(fence: &Fence, headers: &HeaderMap) {
-    if let Ok(Some(from)) = epoch(headers) {
-        fence.notice(from);
-    }
-}
-
-fn epoch(headers: &HeaderMap) -> Result<Option<DriverEpoch>, NoDriverEpoch> {
-    let given = headers.get(HEADER);
-    given.map(|value| DriverEpoch::parse(value.as_bytes())).transpose()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{condition, decided, lifecycle::with_spec, new_demo, running_demo};
+use super::{condition, decided, new_demo, running_demo, with_spec};
 use crate::{fixtures::find, grpo_run::observation::RunObservation, names};
 
 #[test]
