@@ -109,6 +109,8 @@ struct Content {
     /// The version that is pulled now, and those of its files that this agent fetches, one after the other. It makes
     /// others from deltas, or needs no deltas: other agents must not wait for these.
     pulled: Option<(String, HashSet<PathBuf>)>,
+    /// The version that was pulled last to its end: other files of it do not come.
+    ended: Option<String>,
     growing: HashMap<PathBuf, Copy>,
     /// Checksums of complete files that this process has verified.
     complete: HashMap<PathBuf, String>,
@@ -128,7 +130,7 @@ enum State {
     Complete,
     /// It is being pulled.
     Comes,
-    /// Its version is being pulled, without this file.
+    /// Its version is being pulled, or was pulled, without this file.
     Elsewhere,
     Unknown,
 }
@@ -196,13 +198,15 @@ impl Shelf {
     /// The state of a file of which no copy grows.
     fn state_of(&self, whole: &Path, version: &str, sha256: &str) -> State {
         let content = self.content();
-        let is_complete = content.complete.get(whole).is_some_and(|found| found == sha256);
+        let complete = content.complete.get(whole);
         match &content.pulled {
-            _ if is_complete => State::Complete,
+            _ if complete.is_some_and(|found| found == sha256) => State::Complete,
             Some((pulled, fetched)) if pulled == version => match fetched.contains(whole) {
                 true => State::Comes,
                 false => State::Elsewhere,
             },
+            // A file that is here with another checksum belongs to an earlier version of this name.
+            _ if complete.is_none() && content.ended.as_deref() == Some(version) => State::Elsewhere,
             _ => State::Unknown,
         }
     }
@@ -213,6 +217,9 @@ impl Shelf {
     pub(crate) fn pulls(&self, version: &str, fetched: HashSet<PathBuf>) -> Pulling {
         let mut content = self.content();
         content.pulled = Some((version.to_owned(), fetched));
+        if content.ended.as_deref() == Some(version) {
+            content.ended = None;
+        }
         // Files of versions that were removed from the disk.
         content.complete.retain(|whole, _| whole.exists());
         Pulling(self.clone())
@@ -269,6 +276,12 @@ impl Pulling {
             fetched.remove(in_place_of);
             fetched.insert(whole.to_owned());
         }
+    }
+
+    /// All files of the version are here.
+    pub(crate) fn complete(self) {
+        let mut content = self.0.content();
+        content.ended = content.pulled.take().map(|(version, _)| version);
     }
 }
 

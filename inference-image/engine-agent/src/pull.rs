@@ -80,7 +80,7 @@ pub async fn pull(client: &PullClient, cache: &Cache, order: &WeightsOrder) -> R
             version.get(index, file, Kind::Whole).await?;
         }
     }
-    drop(version);
+    version.announced.complete();
     // Last, as in the store: a folder with a manifest is complete.
     let path = folder.join(MANIFEST);
     fs::write(&path, &bytes).await.map_err(disk(&path))?;

@@ -83,3 +83,23 @@ async fn files_of_a_pull_that_come_later_are_asked_for_again_and_others_at_the_s
     let error = ask("later.safetensors").await;
     assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn files_that_a_pulled_version_did_not_need_are_asked_for_at_the_source() {
+    let (dir, shelf, _whole) = shelf();
+    let place = |name: &str| dir.path().join("a-v1").join(name);
+    let ask = async |version: &str, name: &str| shelf.chunk(version, name, SHA, 0).await.unwrap_err();
+    shelf.pulls("a-v1", HashSet::from([place(FILE)])).complete();
+    let error = ask("a-v1", "unused.delta").await;
+    assert!(matches!(error, NoChunk::NotOwn { .. }), "{error}");
+    // The order of another version may still come, and one of another version of this name.
+    let error = ask("a-v2", "unused.delta").await;
+    assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");
+    shelf.has(&place(FILE), "a5");
+    let error = ask("a-v1", FILE).await;
+    assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");
+    // The version is pulled again, and this pull fails.
+    drop(shelf.pulls("a-v1", HashSet::new()));
+    let error = ask("a-v1", "unused.delta").await;
+    assert!(matches!(error, NoChunk::NotHere { .. }), "{error}");
+}
