@@ -1,22 +1,34 @@
-//! Curves of a run at trackers, on the real cluster: MLflow's own server has every number of the run's records once,
-//! though it was away and the driver was killed meanwhile; wandb's own reader finds the same numbers in the store's
-//! file. Needs a cluster with images, MLflow and wandb: `make check-trackers`.
+//! Curves of a run at trackers, on the real cluster: MLflow's own server and a played server of Weights & Biases have
+//! every number of the run's records once, though both were away and the driver was killed meanwhile; wandb's own
+//! reader finds the same numbers in the store's file.
+//!
+//! wandb's own SDK speaks to the played server too: `wandb sync` of the file leaves the same run there as the driver's
+//! upload, and a run that the SDK logs and continues is whole. So the played server is what the SDK takes for one.
+//! Needs a cluster with images, MLflow and wandb: `make check-trackers`.
 
 use crate::support::{RUN_LIMIT, Result, Scene, repository, small_run};
 use grpo_crds::GrpoRun;
 use grpo_demo::follow;
+use grpo_played_wandb::{ENTITY, KEY, PlayedRun, PlayedWandb};
 use grpo_records::folder::RunFolder;
 use grpo_records::{Event, IterationRecord, StepMetrics, paths};
 use grpo_testing::cluster::{cache, host_address, wait};
 use grpo_testing::mlflow::MlflowServer;
+use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const RUN: &str = "tracked";
 const ITERATIONS: u32 = 5;
+const PROJECT: &str = "swe";
+/// The id that `wandb sync` gives to the run of the file, to tell it from the uploaded one.
+const SYNCED: &str = "synced";
+/// A program of wandb's SDK repeats a request that fails for days.
+const SDK_WITHIN: Duration = Duration::from_secs(180);
 
 /// Values by curve and step.
 type Curves = BTreeMap<(String, u64), f64>;
@@ -110,25 +122,113 @@ fn of_wandb(file: &Path, run: &GrpoRun) -> Result<Curves> {
     assert_eq!(read["run"]["id"], json!(run.uid()));
     assert_eq!(
         (&read["run"]["project"], &read["run"]["name"]),
-        (&json!("swe"), &json!(RUN))
+        (&json!(PROJECT), &json!(RUN))
     );
     assert_eq!(read["run"]["config"]["iterations"], ITERATIONS);
+    let rows = read["history"].as_array().cloned().unwrap_or_default();
+    let curves = of_rows(&rows)?;
+    for (curve, _) in curves.keys() {
+        assert_eq!(read["axis"][curve], "step");
+    }
+    Ok(curves)
+}
+
+/// The curves of a history; each value must be there once.
+fn of_rows(rows: &[Value]) -> Result<Curves> {
     let mut curves = Curves::new();
-    for row in read["history"].as_array().into_iter().flatten() {
+    for row in rows {
         let step = row["step"].as_u64().ok_or("a row without a step")?;
-        for (curve, value) in row
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(curve, _)| curve.contains('/'))
-        {
+        let values = row.as_object().into_iter().flatten();
+        for (curve, value) in values.filter(|(curve, _)| curve.contains('/')) {
             let value = value.as_f64().ok_or("a value that is no number")?;
-            assert_eq!(read["axis"][curve], "step");
             let earlier = curves.insert((curve.clone(), step), value);
             assert_eq!(earlier, None, "{curve} at {step} is there twice");
         }
     }
     Ok(curves)
+}
+
+/// Runs a program of wandb's SDK, which works with this server.
+async fn run_sdk(server: &PlayedWandb, folder: &Path, program: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = tokio::process::Command::new(cache().join("venv-wandb/bin").join(program));
+    command
+        .args(arguments)
+        .current_dir(folder)
+        .env("HOME", folder)
+        .env("WANDB_DIR", folder)
+        .env("WANDB_BASE_URL", &server.url)
+        .env("WANDB_API_KEY", KEY)
+        .env("WANDB_ERROR_REPORTING", "false")
+        .env("NO_PROXY", "*")
+        .env("no_proxy", "*")
+        .kill_on_drop(true);
+    let unknown = || {
+        format!(
+            "operations that the played server does not know: {:?}",
+            server.unknown()
+        )
+    };
+    let done = tokio::time::timeout(SDK_WITHIN, command.output()).await;
+    let done = done.map_err(|_| format!("{program} {arguments:?} works for {SDK_WITHIN:?}; {}", unknown()))??;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        return Err(format!("{program} {arguments:?}: {said}; {}", unknown()).into());
+    }
+    Ok(())
+}
+
+/// The config without what only one of two clients writes: values of parameters, and the axes of curves.
+fn config_of(run: &PlayedRun) -> (BTreeMap<String, Value>, BTreeSet<String>) {
+    let all = run.config.as_object().into_iter().flatten();
+    let parameters = all
+        .filter(|(name, _)| *name != "_wandb")
+        .map(|(name, given)| (name.clone(), given["value"].clone()));
+    let axes = run.config["_wandb"]["value"]["m"].as_array().into_iter().flatten();
+    (parameters.collect(), axes.map(Value::to_string).collect())
+}
+
+/// Compares the run that the driver uploaded with the one that `wandb sync` makes of the store's file.
+async fn compare_with_sync(server: &PlayedWandb, file: &Path, uid: &str, expected: &Curves) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    // `wandb sync` writes beside the file.
+    let copy = folder.path().join(format!("run-{SYNCED}.wandb"));
+    std::fs::copy(file, &copy)?;
+    let copy = copy.display().to_string();
+    run_sdk(server, folder.path(), "wandb", &["sync", "--id", SYNCED, &copy]).await?;
+    let there = |id: &str| {
+        let run = server.run(ENTITY, PROJECT, id);
+        run.ok_or_else(|| format!("there is no run {id}; unknown operations: {:?}", server.unknown()))
+    };
+    let (uploaded, synced) = (there(uid)?, there(SYNCED)?);
+    assert_eq!(&of_rows(&uploaded.history())?, expected);
+    assert_eq!(uploaded.history(), synced.history());
+    assert_eq!(uploaded.changed, 0, "a row came again with another content");
+    assert_eq!(config_of(&uploaded), config_of(&synced));
+    assert_eq!(config_of(&uploaded).0["iterations"], ITERATIONS);
+    for (name, value) in uploaded.summary.as_object().into_iter().flatten() {
+        assert_eq!(&synced.summary[name], value, "{name} in the table of runs");
+    }
+    assert_eq!(uploaded.display_name, synced.display_name);
+    let ends = [&uploaded, &synced].map(|run| (run.state, run.exit_code));
+    assert_eq!(ends, [("finished", Some(0)); 2]);
+    Ok(())
+}
+
+/// The SDK's own live upload, and its own way to continue a run.
+async fn sdk_logs_and_continues(server: &PlayedWandb) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let script = repository().join("e2e/trackers/log_wandb.py").display().to_string();
+    run_sdk(server, folder.path(), "python", &[&script]).await?;
+    let run = server.run(ENTITY, "sdk", "online").ok_or("the SDK made no run")?;
+    let rows: Vec<(Option<u64>, Option<f64>)> = (run.history().iter())
+        .map(|row| (row["_step"].as_u64(), row["loss"].as_f64()))
+        .collect();
+    let expected: Vec<_> = (0..6_u32)
+        .map(|step| (Some(u64::from(step)), Some(1.0 / f64::from(step + 1))))
+        .collect();
+    assert_eq!(rows, expected);
+    assert_eq!((run.state, run.exit_code, run.repeated), ("finished", Some(0), 0));
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,7 +237,15 @@ async fn mlflow_and_wandb_have_every_number_of_the_runs_records_once() -> Result
     let scene = Scene::new("trackers").await?;
     let database = tempfile::tempdir()?;
     let mut server = MlflowServer::start(&host_address(), database.path()).await?;
-    let trackers = json!({"mlflow": {"url": server.url, "experiment": "swe"}, "wandb": {"project": "swe"}});
+    let wandb = PlayedWandb::start(&host_address()).await?;
+    let key = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wandb"}, "stringData": {"api-key": KEY},
+    });
+    let _: Secret = scene.make(key).await?;
+    let upload = json!({"apiKeySecretRef": {"name": "wandb", "key": "api-key"}, "url": wandb.url});
+    let trackers = json!({
+        "mlflow": {"url": server.url, "experiment": PROJECT}, "wandb": {"project": PROJECT, "upload": upload},
+    });
     let manifest = small_run(RUN)?
         .with("/rollout/iterations", json!(ITERATIONS))
         .with("/trackers", trackers);
@@ -146,19 +254,21 @@ async fn mlflow_and_wandb_have_every_number_of_the_runs_records_once() -> Result
 
     at_iteration(&scene, 2).await?;
     server.kill().await?;
-    scene.say("MLflow is away");
+    wandb.set_away(true);
+    scene.say("both servers are away");
     at_iteration(&scene, 3).await?;
     let driver = wait::labelled("grpo.dev/role=driver");
     scene.kill("driver", scene.pods(), driver, None).await?;
     at_iteration(&scene, 4).await?;
     server.again()?;
-    scene.say("MLflow is back");
+    wandb.set_away(false);
+    scene.say("both servers are back");
 
     let ended = scene.follow(RUN).await?;
     let folder = scene.store_of(&ended.run).await?;
     let store = repository().join("out/e2e").join(&scene.namespace).join(RUN);
     let expected = recorded(&folder, &store)?;
-    let there = server.run("swe", &uid).await?.ok_or("MLflow has no such run")?;
+    let there = server.run(PROJECT, &uid).await?.ok_or("MLflow has no such run")?;
     let twice: Vec<_> = there.points.iter().filter(|(_, values)| values.len() > 1).collect();
     assert!(twice.is_empty(), "points that are there twice: {twice:?}");
     let of_mlflow: Curves = (there.points.into_iter())
@@ -167,10 +277,18 @@ async fn mlflow_and_wandb_have_every_number_of_the_runs_records_once() -> Result
     assert_eq!(of_mlflow, expected);
     assert_eq!(there.status, "FINISHED");
     assert_eq!(there.parameters["iterations"], ITERATIONS.to_string());
-    assert_eq!(of_wandb(&newest_file(&store)?, &ended.run)?, expected);
-    let curves: std::collections::BTreeSet<&String> = expected.keys().map(|(curve, _)| curve).collect();
+    let file = newest_file(&store)?;
+    assert_eq!(of_wandb(&file, &ended.run)?, expected);
+    compare_with_sync(&wandb, &file, &uid, &expected).await?;
+    sdk_logs_and_continues(&wandb).await?;
     scene.say(&format!(
-        "{} points of {} curves, each once, at both",
+        "operations that the played server refused: {:?}",
+        wandb.unknown()
+    ));
+    assert_eq!(wandb.refused(), Vec::<String>::new());
+    let curves: BTreeSet<&String> = expected.keys().map(|(curve, _)| curve).collect();
+    scene.say(&format!(
+        "{} points of {} curves, each once, at both servers and in the file",
         expected.len(),
         curves.len()
     ));

@@ -13,7 +13,8 @@ pub struct Trackers {
     /// A tracking server of MLflow. Left out: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mlflow: Option<MlflowTracker>,
-    /// A file for Weights & Biases in the store, which `wandb sync` uploads. Left out: none.
+    /// Weights & Biases: a file in the store, which `wandb sync` uploads, and an upload while the run works. Left out:
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wandb: Option<WandbTracker>,
 }
@@ -43,8 +44,28 @@ pub struct WandbTracker {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub project: Option<String>,
-    /// The team or user. Left out: that of the one who uploads the file.
+    /// The team or user. Left out: that of the one who uploads the file, or the default of the key's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub entity: Option<String>,
+    /// Sends the rows of the file to a server too, while the run works. Left out: only the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<WandbUpload>,
+}
+
+/// A server of Weights & Biases. The id of its run is the uid of this run, so that `wandb sync` of the file and the
+/// next driver continue the same run there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WandbUpload {
+    /// API key of a user or service account that may write to the project.
+    pub api_key_secret_ref: SecretKeyRef,
+    /// Address of the server's API.
+    #[serde(default = "default_wandb_url")]
+    #[schemars(length(min = 8, max = 1024), regex(pattern = r"^https?://[^\s]+$"))]
+    pub url: String,
+}
+
+fn default_wandb_url() -> String {
+    "https://api.wandb.ai".to_owned()
 }

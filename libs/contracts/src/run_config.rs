@@ -216,6 +216,9 @@ impl RunConfig {
     /// The mount path of `trackers.mlflow`'s token in the driver, the file [`RunConfig::MLFLOW_TOKEN_FILE`].
     pub const MLFLOW_TOKEN_MOUNT: &'static str = "/mlflow-token";
     pub const MLFLOW_TOKEN_FILE: &'static str = "token";
+    /// The mount path of `trackers.wandb.upload`'s API key in the driver, the file [`RunConfig::WANDB_KEY_FILE`].
+    pub const WANDB_KEY_MOUNT: &'static str = "/wandb-key";
+    pub const WANDB_KEY_FILE: &'static str = "key";
     /// The mount path of datasets in the driver.
     pub const DATASETS_MOUNT: &'static str = "/datasets";
     /// The mount path of ConfigMap texts in the driver.

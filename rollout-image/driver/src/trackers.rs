@@ -1,4 +1,4 @@
-//! The run's curves at experiment trackers (`spec.trackers`): [`mlflow`] and [`wandb`].
+//! The run's curves at experiment trackers (`spec.trackers`): [`mlflow`], and [`wandb`] as a file and by upload.
 //!
 //! A tracker reads the journal as it grows, because an entry is written after the metrics that it is about:
 //! [`points::of`] makes points of an entry. The time of a point is that of its entry. So a point that is sent again,
@@ -7,6 +7,7 @@
 //! Trackers are a convenience: each works in a task of its own, tries again for as long as the driver works, and a run
 //! neither waits for one nor fails with one. The store has all numbers.
 
+mod http;
 pub mod mlflow;
 pub mod points;
 pub mod wandb;
@@ -39,14 +40,28 @@ pub enum TrackerError {
     Store(#[from] StoreError),
     #[error("reading the run's journal: {0}")]
     Journal(#[from] Refusal),
-    #[error("reading the token {path}: {source}")]
+    #[error("reading the token or key {path}: {source}")]
     Token { path: String, source: std::io::Error },
     #[error("{doing}: {source}")]
     Unreachable { doing: String, source: reqwest::Error },
     #[error("{doing}: the server answers {status}: {says}")]
     Refused { doing: String, status: u16, says: String },
-    #[error("{doing}: the answer is not MLflow's; check the url: {says}")]
-    Foreign { doing: String, says: String },
+    #[error("{doing}: the server answers {status}: {says}; {advice}")]
+    Unauthorized {
+        doing: String,
+        status: u16,
+        says: String,
+        /// What to check.
+        advice: &'static str,
+    },
+    #[error("{doing}: the server refuses it: {says}")]
+    Declined { doing: String, says: String },
+    #[error("{doing}: the answer is not {whose}; check the url: {says}")]
+    Foreign {
+        doing: String,
+        whose: &'static str,
+        says: String,
+    },
     #[error("{0} files were begun, and none could be written to its end; check the room in the run's store")]
     Files(u32),
     #[error("the task that reads the store ended: {0}")]
@@ -117,6 +132,10 @@ impl Trackers {
         }
         if let Some(wanted) = &wanted.wandb {
             trackers.push(Box::new(wandb::Wandb::of(wanted, config, store.clone(), attempt)));
+            // A tracker of its own: the file is written while the server is away.
+            if let Some(upload) = &wanted.upload {
+                trackers.push(Box::new(wandb::live::Live::of(wanted, upload, config)));
+            }
         }
         let (ending, told) = watch::channel(false);
         let tasks = trackers

@@ -63,15 +63,17 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
         volumes.push(secret_volume("reward-token", secret, RunConfig::REWARD_TOKEN_FILE));
         mounts.push(mount("reward-token", RunConfig::REWARD_TOKEN_MOUNT, true));
     }
-    let mlflow = seen
-        .run
-        .spec
-        .trackers
-        .as_ref()
-        .and_then(|trackers| trackers.mlflow.as_ref());
+    let trackers = seen.run.spec.trackers.as_ref();
+    let mlflow = trackers.and_then(|trackers| trackers.mlflow.as_ref());
     if let Some(secret) = mlflow.and_then(|mlflow| mlflow.token_secret_ref.as_ref()) {
         volumes.push(secret_volume("mlflow-token", secret, RunConfig::MLFLOW_TOKEN_FILE));
         mounts.push(mount("mlflow-token", RunConfig::MLFLOW_TOKEN_MOUNT, true));
+    }
+    let wandb = trackers.and_then(|trackers| trackers.wandb.as_ref());
+    if let Some(upload) = wandb.and_then(|wandb| wandb.upload.as_ref()) {
+        let secret = &upload.api_key_secret_ref;
+        volumes.push(secret_volume("wandb-key", secret, RunConfig::WANDB_KEY_FILE));
+        mounts.push(mount("wandb-key", RunConfig::WANDB_KEY_MOUNT, true));
     }
     let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
     volumes.push(volume);

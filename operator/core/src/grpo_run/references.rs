@@ -53,6 +53,10 @@ pub fn references(spec: &GrpoRunSpec) -> Vec<Reference> {
     let mlflow = spec.trackers.as_ref().and_then(|trackers| trackers.mlflow.as_ref());
     let token = mlflow.and_then(|mlflow| mlflow.token_secret_ref.as_ref());
     found.extend(token.map(|token| secret(token, "trackers.mlflow.tokenSecretRef".to_owned())));
+    let wandb = spec.trackers.as_ref().and_then(|trackers| trackers.wandb.as_ref());
+    let upload = wandb.and_then(|wandb| wandb.upload.as_ref());
+    let path = "trackers.wandb.upload.apiKeySecretRef";
+    found.extend(upload.map(|upload| secret(&upload.api_key_secret_ref, path.to_owned())));
     if let Some(finetune) = &spec.finetune {
         of_dataset("finetune.dataset", &finetune.dataset, &mut found);
         if let Some(validation) = &finetune.validation {

@@ -3,33 +3,26 @@
 //! The run there is found by the tag `grpo.uid`, so a driver that is started again continues it. The tag
 //! `grpo.journal` is the number of the last journal entry whose points it has.
 
+use super::http::Server;
 use super::points::Point;
 use super::{Standing, Tracker, TrackerError};
-use crate::outside;
 use futures::future::BoxFuture;
 use grpo_contracts::RunConfig;
 use grpo_crds::grpo_run::MlflowTracker;
-use reqwest::{Client, RequestBuilder, StatusCode};
+use reqwest::{RequestBuilder, StatusCode};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-/// Of one request.
-const REQUEST: Duration = Duration::from_secs(10);
 /// Points in one request: the server's limit.
 const POINTS: usize = 1000;
 /// Characters of a parameter that the server takes.
 const PARAMETER: usize = 6000;
-/// Bytes of an answer that a message quotes.
-const QUOTED: usize = 300;
 const UID: &str = "grpo.uid";
 const JOURNAL: &str = "grpo.journal";
 const RUNNING: &str = "RUNNING";
 
 pub struct Mlflow {
-    http: Client,
-    url: String,
-    token: Option<PathBuf>,
+    server: Server,
     experiment: String,
     name: String,
     uid: String,
@@ -45,11 +38,10 @@ pub struct Mlflow {
 impl Mlflow {
     pub fn of(wanted: &MlflowTracker, config: &RunConfig) -> Self {
         let token = wanted.token_secret_ref.as_ref();
+        let token = token.map(|_| Path::new(RunConfig::MLFLOW_TOKEN_MOUNT).join(RunConfig::MLFLOW_TOKEN_FILE));
         let experiment = wanted.experiment.clone().unwrap_or_else(|| config.namespace.clone());
         Self {
-            http: outside::client(),
-            url: wanted.url.trim_end_matches('/').to_owned(),
-            token: token.map(|_| Path::new(RunConfig::MLFLOW_TOKEN_MOUNT).join(RunConfig::MLFLOW_TOKEN_FILE)),
+            server: Server::new(&wanted.url, "MLflow's", token),
             experiment,
             name: config.name.clone(),
             uid: config.uid.clone(),
@@ -62,71 +54,39 @@ impl Mlflow {
 
     #[cfg(test)]
     pub(super) fn with_token(mut self, file: &Path) -> Self {
-        self.token = Some(file.to_owned());
+        self.server.use_secret(file.to_owned());
         self
     }
 
     fn authorized(&self, request: RequestBuilder) -> Result<RequestBuilder, TrackerError> {
-        let Some(file) = &self.token else {
+        let Some(token) = self.server.secret()? else {
             return Ok(request);
         };
-        // Read each time: a Secret may be replaced.
-        let token = std::fs::read_to_string(file).map_err(|source| TrackerError::Token {
-            path: file.display().to_string(),
-            source,
-        })?;
-        Ok(match token.trim().split_once(':') {
+        Ok(match token.split_once(':') {
             Some((user, password)) => request.basic_auth(user, Some(password)),
-            None => request.bearer_auth(token.trim()),
+            None => request.bearer_auth(&token),
         })
     }
 
     async fn send(&self, doing: &str, request: RequestBuilder) -> Result<Value, TrackerError> {
-        let unreachable = |source: reqwest::Error| TrackerError::Unreachable {
-            doing: format!("{doing} at {}", self.url),
-            source: source.without_url(),
-        };
-        let answer = self
-            .authorized(request)?
-            .timeout(REQUEST)
-            .send()
-            .await
-            .map_err(unreachable)?;
-        let status = answer.status();
-        let body = answer.text().await.map_err(unreachable)?;
-        if !status.is_success() {
-            return Err(TrackerError::Refused {
-                doing: format!("{doing} at {}", self.url),
-                status: status.as_u16(),
-                says: body.chars().take(QUOTED).collect(),
-            });
-        }
-        serde_json::from_str(&body).map_err(|_| self.foreign(doing, &body))
-    }
-
-    /// A page for people, such as that of a login.
-    fn foreign(&self, doing: &str, says: &str) -> TrackerError {
-        TrackerError::Foreign {
-            doing: format!("{doing} at {}", self.url),
-            says: says.chars().take(QUOTED).collect(),
-        }
+        self.server.send(doing, self.authorized(request)?).await
     }
 
     fn id(&self, doing: &str, value: &Value, answer: &Value) -> Result<String, TrackerError> {
         let id = value.as_str().map(str::to_owned);
-        id.ok_or_else(|| self.foreign(doing, &answer.to_string()))
+        id.ok_or_else(|| self.server.foreign(doing, &answer.to_string()))
     }
 
     fn at(&self, path: &str) -> String {
-        format!("{}/api/2.0/mlflow/{path}", self.url)
+        format!("{}/api/2.0/mlflow/{path}", self.server.url)
     }
 
     async fn post(&self, doing: &str, path: &str, body: &Value) -> Result<Value, TrackerError> {
-        self.send(doing, self.http.post(self.at(path)).json(body)).await
+        self.send(doing, self.server.http.post(self.at(path)).json(body)).await
     }
 
     async fn experiment(&self) -> Result<String, TrackerError> {
-        let by_name = self.http.get(self.at("experiments/get-by-name"));
+        let by_name = self.server.http.get(self.at("experiments/get-by-name"));
         let by_name = by_name.query(&[("experiment_name", &self.experiment)]);
         let doing = format!("finding the experiment {}", self.experiment);
         match self.send(&doing, by_name).await {

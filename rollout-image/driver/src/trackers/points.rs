@@ -9,6 +9,8 @@ use grpo_records::{Event, IterationRecord, JournalEntry, RunStore, StepMetrics, 
 /// A value of a curve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
+    /// The number of the journal's entry.
+    pub entry: u64,
     pub curve: String,
     pub step: u32,
     /// When the journal's entry was written, in seconds since 1970.
@@ -62,6 +64,7 @@ pub async fn of(store: &RunStore, entry: &JournalEntry) -> Result<Vec<Point>, St
     let finite = numbers.into_iter().flatten().filter(|(_, value)| value.is_finite());
     Ok(finite
         .map(|(name, value)| Point {
+            entry: entry.sequence,
             curve: format!("{prefix}/{name}"),
             step,
             at: entry.at,

@@ -166,15 +166,15 @@ async fn serve(shared: Shared) -> String {
 }
 
 /// A journal with evaluations before and after one step.
-struct Run {
-    folder: tempfile::TempDir,
-    store: RunStore,
+pub(super) struct Run {
+    pub folder: tempfile::TempDir,
+    pub store: RunStore,
     journal: Journal,
     state: RunState,
 }
 
 impl Run {
-    async fn new() -> Self {
+    pub async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = RunStore::make(folder.path()).unwrap();
         let (journal, state) = Journal::open(store.clone(), Writer::driver(1)).await.unwrap();
@@ -186,11 +186,11 @@ impl Run {
         }
     }
 
-    async fn note(&mut self, event: Event) {
+    pub async fn note(&mut self, event: Event) {
         self.journal.append(event, &mut self.state).await.unwrap();
     }
 
-    async fn evaluated(&mut self, weights: &str, resolved: u32) {
+    pub async fn evaluated(&mut self, weights: &str, resolved: u32) {
         self.note(Event::EvaluationDone {
             set: "heldout".to_owned(),
             weights: weights.to_owned(),
@@ -201,7 +201,7 @@ impl Run {
         .await;
     }
 
-    async fn stepped(&mut self, step: u32, weights: &str) {
+    pub async fn stepped(&mut self, step: u32, weights: &str) {
         self.note(Event::StepDone {
             step,
             weights: weights.to_owned(),
@@ -210,7 +210,7 @@ impl Run {
         .await;
     }
 
-    async fn finished(&mut self, succeeded: bool) {
+    pub async fn finished(&mut self, succeeded: bool) {
         self.note(Event::RunFinished {
             succeeded,
             reason: None,
@@ -232,15 +232,16 @@ fn mlflow_with(url: &str, iterations: u32) -> mlflow::Mlflow {
 }
 
 /// Sends everything, with as many tries as it takes.
-async fn sent(url: &str, store: &RunStore) {
-    let mut tracker = mlflow(url);
+pub(super) async fn sent(tracker: &mut dyn Tracker, store: &RunStore) {
+    let mut last = None;
     for _ in 0..20 {
         let mut reader = Reader::new(store.clone());
-        if advance(&mut tracker, &mut reader).await.is_ok() {
-            return;
+        match advance(tracker, &mut reader).await {
+            Ok(()) => return,
+            Err(error) => last = Some(error),
         }
     }
-    panic!("no try succeeded");
+    panic!("no try succeeded: {last:?}");
 }
 
 #[tokio::test]
@@ -250,16 +251,16 @@ async fn mlflow_has_each_point_once_at_its_step_after_lost_answers_and_with_seve
     let mut run = Run::new().await;
     run.evaluated("a-v0", 1).await;
     shared.lock().unwrap().lost = 9;
-    sent(&url, &run.store).await;
+    sent(&mut mlflow(&url), &run.store).await;
     run.stepped(1, "a-v1").await;
-    sent(&url, &run.store).await;
+    sent(&mut mlflow(&url), &run.store).await;
     // A driver that knows the weights of earlier entries only from the journal.
     run.evaluated("a-v1", 3).await;
     run.finished(true).await;
     shared.lock().unwrap().lost = 4;
     // Its points are there, and not how it ended.
     shared.lock().unwrap().refused = 1;
-    sent(&url, &run.store).await;
+    sent(&mut mlflow(&url), &run.store).await;
 
     let played = shared.lock().unwrap();
     assert_eq!(played.experiments, ["swe"]);
@@ -286,7 +287,7 @@ async fn a_run_that_is_resumed_after_a_failure_runs_again_at_mlflow_with_changed
     let status = |shared: &Shared| shared.lock().unwrap().runs[0].status.clone();
     run.stepped(1, "a-v1").await;
     run.finished(false).await;
-    sent(&url, &run.store).await;
+    sent(&mut mlflow(&url), &run.store).await;
     assert_eq!(status(&shared), "FAILED");
     run.note(Event::DriverStarted { epoch: 2 }).await;
     let mut other = mlflow_with(&url, 9);

@@ -1,5 +1,5 @@
 //! A file of Weights & Biases' offline mode in the run's store: `wandb/attempt-N/run-ID.wandb`, or `attempt-N.M` after
-//! a write that failed.
+//! a write that failed. [`live`] sends the same [`rows`] to a server.
 //!
 //! Each attempt of the driver begins a file with all points since the run's start, so the newest file is whole:
 //! `wandb sync` uploads it. The run's id there is the uid, so a second upload continues the same run.
@@ -8,6 +8,9 @@
 //! bytes, with plain CRC-32 (`wandb/sdk/internal/datastore.py`). Its records are protobuf
 //! (`wandb/proto/wandb_internal.proto`, MIT); field numbers are that file's.
 
+pub mod live;
+mod rows;
+
 use super::points::Point;
 use super::{Standing, Tracker, TrackerError};
 use futures::future::BoxFuture;
@@ -15,15 +18,13 @@ use grpo_contracts::RunConfig;
 use grpo_crds::grpo_run::WandbTracker;
 use grpo_records::{RunStore, paths};
 use prost::Message;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use rows::{AXIS, Row, Rows};
+use serde_json::Value;
 
 const BLOCK: usize = 32 << 10;
 const FRAME: usize = 7;
 /// `:W&B`, 0xBEE1 little endian, version 0.
 const BEGINNING: [u8; FRAME] = [b':', b'W', b'&', b'B', 0xe1, 0xbe, 0];
-/// The x axis of all curves: W&B's own steps count records, and may not go back.
-const AXIS: &str = "step";
 const PRODUCER: &str = "0.19.0";
 /// Of one attempt. Each has all points since the run's start.
 const MOST_FILES: u32 = 10;
@@ -148,10 +149,13 @@ pub struct Wandb {
     /// Bytes of the file.
     length: usize,
     records: i64,
-    history: i64,
-    /// Curves whose axis is in the file.
-    curves: BTreeSet<String>,
+    rows: Rows,
     ended: bool,
+}
+
+/// The project of a run there.
+fn project(wanted: &WandbTracker, config: &RunConfig) -> String {
+    wanted.project.clone().unwrap_or_else(|| config.namespace.clone())
 }
 
 impl Wandb {
@@ -161,7 +165,7 @@ impl Wandb {
         let run = Run {
             id: config.uid.clone(),
             entity: wanted.entity.clone().unwrap_or_default(),
-            project: wanted.project.clone().unwrap_or_else(|| config.namespace.clone()),
+            project: project(wanted, config),
             config: Some(Items { update }),
             display_name: config.name.clone(),
             start_time: None,
@@ -174,8 +178,7 @@ impl Wandb {
             run,
             length: 0,
             records: 0,
-            history: 0,
-            curves: BTreeSet::new(),
+            rows: Rows::since(0),
             ended: false,
         }
     }
@@ -240,48 +243,23 @@ fn frame(mut at: usize, record: &[u8], bytes: &mut Vec<u8>) {
 }
 
 impl Wandb {
-    /// The axes of curves that are new; one record for the points of one part at one step, in the order of the journal;
-    /// and the newest values for the table of runs, which a live client would add.
+    /// The axes of curves that are new, the rows, and the newest values for the table of runs, which a client of W&B
+    /// would add.
     fn records(&mut self, points: &[Point]) -> Vec<What> {
-        let mut rows: Vec<(u32, i64, &str, BTreeMap<&str, f64>)> = Vec::new();
-        let mut records = Vec::new();
-        for point in points {
-            if self.curves.insert(point.curve.clone()) {
-                records.push(metric(&point.curve, AXIS));
-            }
-            let part = point.curve.split('/').next().unwrap_or_default();
-            match rows.last_mut() {
-                Some((step, at, of, row)) if (*step, *at, *of) == (point.step, point.at, part) => {
-                    row.insert(&point.curve, point.value);
-                }
-                _ => {
-                    let row = BTreeMap::from([(point.curve.as_str(), point.value)]);
-                    rows.push((point.step, point.at, part, row));
-                }
-            }
-        }
-        let mut summary: BTreeMap<String, Item> = BTreeMap::new();
-        for (step, at, _, row) in rows {
-            let mut items: Vec<Item> = row.iter().map(|(curve, value)| item(curve, &json!(value))).collect();
-            items.push(item(AXIS, &json!(step)));
-            items.push(item("_timestamp", &json!(at)));
-            items.push(item("_runtime", &json!(at - self.began())));
-            items.push(item("_step", &json!(self.history)));
-            summary.extend(items.iter().map(|item| (item.key.clone(), item.clone())));
-            records.push(What::History(History {
-                item: items,
-                step: Some(Step { num: self.history }),
-            }));
-            self.history += 1;
-        }
-        let update = summary.into_values().collect();
+        let added = self.rows.add(points);
+        let mut records: Vec<What> = added.curves.iter().map(|curve| metric(curve, AXIS)).collect();
+        records.extend(added.rows.iter().map(history));
+        let update = added.newest.iter().map(|(name, value)| item(name, value)).collect();
         records.push(What::Summary(Items { update }));
         records
     }
+}
 
-    fn began(&self) -> i64 {
-        self.run.start_time.as_ref().map_or(0, |time| time.seconds)
-    }
+fn history(row: &Row) -> What {
+    What::History(History {
+        item: row.values.iter().map(|(name, value)| item(name, value)).collect(),
+        step: Some(Step { num: row.number }),
+    })
 }
 
 fn metric(name: &str, axis: &str) -> What {
@@ -308,8 +286,8 @@ impl Tracker for Wandb {
             };
             self.files += 1;
             self.path = format!("{folder}/run-{}.wandb", self.run.id);
-            (self.length, self.records, self.history, self.ended) = (0, 0, 0, false);
-            self.curves.clear();
+            (self.length, self.records, self.ended) = (0, 0, false);
+            self.rows = Rows::since(began);
             self.run.start_time = Some(Time { seconds: began });
             let version = Version {
                 producer: PRODUCER.to_owned(),

@@ -54,12 +54,19 @@ fn statements_of_prompts_are_mounted_in_the_driver_and_looked_for_before_it_begi
 fn the_tokens_of_trackers_and_of_a_reward_service_are_looked_for_and_mounted_in_the_driver_alone() {
     let mut run = new_demo().run;
     let token = |name: &str| json!({"name": name, "key": "token"});
-    run.spec.trackers =
-        serde_json::from_value(json!({"mlflow": {"url": "http://m", "tokenSecretRef": token("mlflow")}})).unwrap();
+    run.spec.trackers = serde_json::from_value(json!({
+        "mlflow": {"url": "http://m", "tokenSecretRef": token("mlflow")},
+        "wandb": {"upload": {"apiKeySecretRef": token("wandb")}},
+    }))
+    .unwrap();
     run.spec.reward.http =
         serde_json::from_value(json!({"url": "http://r", "tokenSecretRef": token("rewards")})).unwrap();
     let references = references(&run.spec);
-    for path in ["trackers.mlflow.tokenSecretRef", "reward.http.tokenSecretRef"] {
+    for path in [
+        "trackers.mlflow.tokenSecretRef",
+        "trackers.wandb.upload.apiKeySecretRef",
+        "reward.http.tokenSecretRef",
+    ] {
         assert!(references.iter().any(|reference| reference.path == path), "{path}");
     }
     let decision = super::decide(&seen(run), &Settings::for_tests());
@@ -72,17 +79,18 @@ fn the_tokens_of_trackers_and_of_a_reward_service_are_looked_for_and_mounted_in_
         });
         pods.map(|pod| pod.name.contains("-driver-")).collect::<Vec<_>>()
     };
-    assert_eq!((with("mlflow"), with("rewards")), (vec![true], vec![true]));
+    for secret in ["mlflow", "wandb", "rewards"] {
+        assert_eq!(with(secret), [true], "{secret} is mounted in the driver alone");
+    }
     let mounts = decision
         .create
         .iter()
         .map(|(_, pod, _)| pod)
         .find(|pod| pod.name.contains("-driver-"));
     let mounts = mounts.unwrap().object["spec"]["containers"][0]["volumeMounts"].to_string();
-    assert!(
-        mounts.contains("\"/mlflow-token\"") && mounts.contains("\"/reward-token\""),
-        "{mounts}"
-    );
+    for path in ["/mlflow-token", "/wandb-key", "/reward-token"] {
+        assert!(mounts.contains(&format!("\"{path}\"")), "{path}: {mounts}");
+    }
 }
 
 fn driver_pod(run: &RunObservation, settings: &Settings) -> Value {

@@ -53,7 +53,8 @@ async fn curves_have_the_step_as_their_axis_and_records_count_on() {
     let config = super::super::tests::config(serde_json::json!({"wandb": {"project": "swe"}}));
     let wanted = config.spec.trackers.clone().unwrap().wandb.unwrap();
     let mut tracker = Wandb::of(&wanted, &config, store, 3);
-    let point = |curve: &str, step, at| Point {
+    let point = |entry, curve: &str, step, at| Point {
+        entry,
         curve: curve.to_owned(),
         step,
         at,
@@ -62,9 +63,9 @@ async fn curves_have_the_step_as_their_axis_and_records_count_on() {
     assert_eq!(tracker.begin(5).await.unwrap(), 0);
     // The next iteration's batch is there before the step of this one.
     let points = [
-        point("rollout/a", 2, 10),
-        point("rollout/b", 2, 10),
-        point("trainer/c", 1, 11),
+        point(4, "rollout/a", 2, 10),
+        point(4, "rollout/b", 2, 10),
+        point(5, "trainer/c", 1, 11),
     ];
     tracker.add(4, &points[..2]).await.unwrap();
     tracker.add(5, &points[2..]).await.unwrap();

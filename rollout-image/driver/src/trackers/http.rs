@@ -1,0 +1,89 @@
+//! Requests to the server of a tracker: the value of the mounted Secret goes out, JSON comes back.
+
+use super::TrackerError;
+use crate::outside;
+use reqwest::{Client, RequestBuilder};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Of one request.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Characters of an answer that a message quotes.
+const QUOTED: usize = 300;
+
+pub(super) struct Server {
+    pub http: Client,
+    /// Without a slash at its end.
+    pub url: String,
+    /// Of what it is, for messages: "MLflow's".
+    whose: &'static str,
+    /// The file with the token or key.
+    secret: Option<PathBuf>,
+}
+
+impl Server {
+    pub fn new(url: &str, whose: &'static str, secret: Option<PathBuf>) -> Self {
+        Self {
+            http: outside::client(),
+            url: url.trim_end_matches('/').to_owned(),
+            whose,
+            secret,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn use_secret(&mut self, file: PathBuf) {
+        self.secret = Some(file);
+    }
+
+    /// The token or key; `None` if the run names none. It is read each time, because a Secret may be replaced.
+    pub fn secret(&self) -> Result<Option<String>, TrackerError> {
+        let Some(file) = &self.secret else {
+            return Ok(None);
+        };
+        let read = std::fs::read_to_string(file).map_err(|source| TrackerError::Token {
+            path: file.display().to_string(),
+            source,
+        })?;
+        Ok(Some(read.trim().to_owned()))
+    }
+
+    /// Sends a request, and returns the JSON of its answer. `doing` is for messages.
+    pub async fn send(&self, doing: &str, request: RequestBuilder) -> Result<Value, TrackerError> {
+        let unreachable = |source: reqwest::Error| TrackerError::Unreachable {
+            doing: self.at(doing),
+            source: source.without_url(),
+        };
+        let answer = request.timeout(REQUEST).send().await.map_err(unreachable)?;
+        let status = answer.status();
+        let body = answer.text().await.map_err(unreachable)?;
+        if !status.is_success() {
+            return Err(TrackerError::Refused {
+                doing: self.at(doing),
+                status: status.as_u16(),
+                says: quoted(&body),
+            });
+        }
+        serde_json::from_str(&body).map_err(|_| self.foreign(doing, &body))
+    }
+
+    /// The error for an answer of another server, such as a page with a login.
+    pub fn foreign(&self, doing: &str, says: &str) -> TrackerError {
+        TrackerError::Foreign {
+            doing: self.at(doing),
+            whose: self.whose,
+            says: quoted(says),
+        }
+    }
+
+    /// An action with the server's address.
+    pub fn at(&self, doing: &str) -> String {
+        format!("{doing} at {}", self.url)
+    }
+}
+
+/// The beginning of an answer.
+pub(super) fn quoted(says: &str) -> String {
+    says.chars().take(QUOTED).collect()
+}
