@@ -138,6 +138,9 @@ pub struct EpisodeMeta {
     pub truncated: bool,
     /// Every version that sampled a token of the episode.
     pub weights: Vec<String>,
+    /// Some answers came as text, so their ids and logprobs are not a policy's: no batch takes this episode.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub untrainable: bool,
     pub patch_bytes: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch_sha256: Option<String>,

@@ -46,6 +46,7 @@ pub fn episode(instance: &str, sample: u32, outcome: Outcome) -> EpisodeFolder {
             format_errors: 0,
             truncated: false,
             weights: vec!["a-v0".into()],
+            untrainable: false,
             patch_bytes: 120,
             patch_sha256: Some("00".into()),
             graded: None,
@@ -84,6 +85,7 @@ pub fn turn(number: u32, command: &str, output: &str) -> TurnRecord {
         finish: "stop".into(),
         experts: None,
         request: None,
+        chat: None,
         text: format!("```bash\n{command}\n```"),
         action: TurnAction::command(command),
         exec: Some(ExecSummary {
@@ -115,8 +117,7 @@ pub fn edit_turn(number: u32, verdict: &str) -> TurnRecord {
     turn(number, "sed -i '1,9s/a/b/' $F; sh t", verdict)
 }
 
-/// Writes a store. It has iteration 1 with a resolved episode of two turns, an unresolved episode, a void episode and
-/// an episode without a verdict; and an evaluation with one episode.
+/// Writes a store: iteration 1 (a resolved, an unresolved, a void and an unfinished episode) and an evaluation of one.
 pub fn write_store(dir: &Path) {
     let outcomes = [
         Outcome::Resolved,
@@ -475,12 +476,11 @@ pub fn write_batch(dir: &Path, batch: &mut Batch) {
         let bytes = rows::encode(&rows.collect::<Vec<_>>()).unwrap();
         let file = paths::rows(&paths::episode(&scope, &name, 1));
         write_bytes(dir, &file, &bytes);
+        let sha256 = sha256_hex(&bytes);
+        let rows = StoredRows { file, sha256 };
         for (row, at) in (0..).zip(at) {
             batch.rows[at].stored = StoredRow {
-                rows: StoredRows {
-                    file: file.clone(),
-                    sha256: sha256_hex(&bytes),
-                },
+                rows: rows.clone(),
                 row,
                 answer: None,
             };

@@ -5,7 +5,8 @@
 //!
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
 //!   by turn, token by token, and its verdict ([`ended`] joins the parts, [`request`] records the requests of a
-//!   command-line agent);
+//!   command-line agent, [`chat`] the parts of messages);
+//! * [`dataset`]: an episode as rows for supervised training;
 //! * [`judged`]: the votes of a judge of turns; [`reward`]: how a verdict becomes a reward;
 //! * [`batch::Batch`]: the input of one training step; [`supervised`]: how conversations become its rows;
 //! * [`event::JournalEntry`]: the driver's decisions, whose fold is the state of the run;
@@ -18,7 +19,9 @@
 //! [`folder::RunFolder`], or read pages from [`look::Records`]; [`show`] renders an episode as text.
 
 pub mod batch;
+pub mod chat;
 pub mod claim;
+pub mod dataset;
 pub mod ended;
 pub mod episode;
 pub mod event;
@@ -51,6 +54,7 @@ pub mod verdict;
 pub mod weights;
 
 pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows, Supervised};
+pub use chat::{CalledTool, ChatPrompt, ChatTurn, MessageParts, ObservedMessage};
 pub use ended::{EndedEpisode, EndedError};
 pub use episode::{AbortCause, AgentProcess, EpisodeKey, EpisodeMeta, EpisodeRecord, GradeRecord, RowsFile};
 pub use event::{DropReason, DynamicStart, Event, JournalEntry, RunAgent};
@@ -69,6 +73,6 @@ pub use store::{Created, RunStore, Store, StoreError};
 pub use trainer::{
     CheckpointOrder, DeviceGrant, StepMetrics, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
 };
-pub use turn::{CalledTool, EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
+pub use turn::{EpisodeEnd, ExecSummary, Message, Omitted, TurnAction, TurnRecord};
 pub use verdict::VerdictRecord;
 pub use weights::{Canary, WeightsDelta, WeightsFile, WeightsManifest};

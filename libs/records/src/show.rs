@@ -77,6 +77,9 @@ fn head(view: &EpisodeView) -> String {
                 meta.key.scope,
                 meta.weights.join(", ")
             );
+            if meta.untrainable {
+                out.push_str("its answers came as text, without token ids and logprobs: no batch takes it\n");
+            }
         }
         (None, Some((scope, name))) => {
             let _ = writeln!(out, "{name} of {scope}, without a verdict");

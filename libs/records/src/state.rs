@@ -222,31 +222,40 @@ impl RunState {
     /// The pass rate of each task, by position, over iterations before `k`: the share of valid episodes that resolved
     /// it in the last such iteration. Tasks without a valid episode and groups that no batch needed are left out.
     pub fn pass_rates(&self, k: u32) -> BTreeMap<u32, f64> {
-        let mut tallies: BTreeMap<u32, (u32, u32, u32)> = BTreeMap::new();
-        for (folder, (outcome, _)) in &self.verdicts {
-            let Some((EpisodeScope::Iteration { iteration }, name)) = paths::parse_episode(folder) else {
-                continue;
-            };
-            let Some((group, one)) = EpisodeKey::group_of(name).zip(self.iterations.get(&iteration)) else {
-                continue;
-            };
-            let Some(task) = one.tasks.get(group as usize).filter(|_| iteration < k) else {
-                continue;
-            };
-            let (last, resolved, valid) = tallies.entry(*task).or_default();
-            if one.is_surplus(group) || iteration < *last {
+        let mut rates: BTreeMap<u32, f64> = BTreeMap::new();
+        // Newest first. A run has many more verdicts than tasks: those of an iteration are only read for a task that no
+        // later iteration rates.
+        for (iteration, one) in self.iterations.range(..k).rev() {
+            if one.tasks.iter().all(|task| rates.contains_key(task)) {
                 continue;
             }
-            if iteration > *last {
-                (*last, *resolved, *valid) = (iteration, 0, 0);
+            for (task, (resolved, valid)) in self.tallies(*iteration, one) {
+                rates.entry(task).or_insert(f64::from(resolved) / f64::from(valid));
             }
-            *valid += 1;
-            *resolved += u32::from(*outcome == Outcome::Resolved);
         }
-        let rated = tallies.into_iter().filter(|(_, (.., valid))| *valid > 0);
-        rated
-            .map(|(task, (_, resolved, valid))| (task, f64::from(resolved) / f64::from(valid)))
-            .collect()
+        rates
+    }
+
+    /// How many episodes resolved each task in an iteration, and how many were valid, without groups that its batch did
+    /// not need.
+    fn tallies(&self, iteration: u32, one: &IterationState) -> BTreeMap<u32, (u32, u32)> {
+        let folder = format!("{}/", paths::scope(&EpisodeScope::Iteration { iteration }));
+        let mut tallies: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        for (episode, (outcome, _)) in self.verdicts.range(folder.clone()..) {
+            let Some(name) = episode.strip_prefix(folder.as_str()) else {
+                break;
+            };
+            let Some(group) = EpisodeKey::group_of(name).filter(|group| !one.is_surplus(*group)) else {
+                continue;
+            };
+            let Some(task) = one.tasks.get(group as usize) else {
+                continue;
+            };
+            let (resolved, valid) = tallies.entry(*task).or_default();
+            *resolved += u32::from(*outcome == Outcome::Resolved);
+            *valid += 1;
+        }
+        tallies
     }
 
     /// The number of leading iterations whose step is done.

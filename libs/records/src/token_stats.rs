@@ -200,9 +200,9 @@ impl Head {
         })
     }
 
-    /// Sampled tokens of the batch.
-    pub fn tokens(&self) -> usize {
-        self.tokens
+    /// The rows of the batch, in its order.
+    pub fn rows(&self) -> &[RowSpan] {
+        &self.rows
     }
 
     /// The part of the episode with this folder. `None` if no row of it is in the batch.

@@ -4,6 +4,11 @@
 //! rows hold every id ([`crate::rows`]) and its record every turn without ids ([`crate::episode`]); the turns' files
 //! are removed.
 
+mod payload;
+
+pub use payload::ActionPayload;
+
+use crate::chat::{CalledTool, ChatTurn};
 use crate::record::{Record, Writer};
 use crate::request::RequestRecord;
 use crate::rows::ExpertsSpan;
@@ -58,6 +63,9 @@ pub struct TurnRecord {
     /// The request of a command-line agent; absent for other agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestRecord>,
+    /// The parts of its messages that are in no other field. Drivers of earlier versions did not record them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat: Option<ChatTurn>,
     pub action: TurnAction,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<ExecSummary>,
@@ -95,6 +103,11 @@ impl TurnRecord {
             ..self.clone()
         }
     }
+
+    /// Whether its answer came as text, so that its ids and logprobs are not a policy's.
+    pub fn is_text_only(&self) -> bool {
+        self.chat.as_ref().is_some_and(|chat| chat.text_only)
+    }
 }
 
 /// Turns `from..to` of an episode, trimmed from a history that did not fit.
@@ -123,8 +136,8 @@ pub struct Message {
 pub struct TurnAction {
     pub kind: String,
     /// The format depends on the kind; absent if the kind says everything.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
-    pub payload: Value,
+    #[serde(default, skip_serializing_if = "ActionPayload::is_null")]
+    pub payload: ActionPayload,
 }
 
 impl TurnAction {
@@ -144,12 +157,15 @@ impl TurnAction {
     pub fn new(kind: impl Into<String>, payload: Value) -> Self {
         Self {
             kind: kind.into(),
-            payload,
+            payload: payload.into(),
         }
     }
 
     pub fn command(command: impl Into<String>) -> Self {
-        Self::new(Self::COMMAND, json!({ "command": command.into() }))
+        Self {
+            kind: Self::COMMAND.to_owned(),
+            payload: ActionPayload::command(command),
+        }
     }
 
     pub fn format_error(blocks: u32) -> Self {
@@ -174,38 +190,28 @@ impl TurnAction {
 
     /// The calls of a [`TurnAction::CALLS`] action, in order; `None` for any other kind.
     pub fn as_calls(&self) -> Option<Vec<CalledTool>> {
-        (self.kind == Self::CALLS).then(|| Vec::deserialize(&self.payload["calls"]).ok())?
+        (self.kind == Self::CALLS).then(|| Vec::deserialize(self.payload.get("calls")?).ok())?
     }
 
     /// Why a call could not be parsed; `None` for any other kind.
     pub fn malformed(&self) -> Option<&str> {
-        (self.kind == Self::MALFORMED_CALL).then(|| self.payload["why"].as_str())?
+        (self.kind == Self::MALFORMED_CALL).then(|| self.payload.text("why"))?
     }
 
     /// The command of a [`TurnAction::COMMAND`] action; `None` for any other kind.
     pub fn as_command(&self) -> Option<&str> {
-        (self.kind == Self::COMMAND).then(|| self.payload["command"].as_str())?
+        (self.kind == Self::COMMAND).then(|| self.payload.text("command"))?
     }
 
     /// How many actions an answer had instead of one; `None` for any other kind.
     pub fn blocks(&self) -> Option<u64> {
-        (self.kind == Self::FORMAT_ERROR).then(|| self.payload["blocks"].as_u64())?
+        (self.kind == Self::FORMAT_ERROR).then(|| self.payload.get("blocks")?.as_u64())?
     }
 
     /// False if the answer has no action that could be run.
     pub fn is_action(&self) -> bool {
         ![Self::FORMAT_ERROR, Self::TRUNCATED, Self::MALFORMED_CALL].contains(&self.kind.as_str())
     }
-}
-
-/// One tool call in an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CalledTool {
-    /// Its result refers to this id; unique within the episode.
-    pub id: String,
-    pub name: String,
-    /// JSON text of an object.
-    pub arguments: String,
 }
 
 /// Why an agent ended.
@@ -225,7 +231,8 @@ pub enum EpisodeEnd {
     SandboxExhausted,
     /// A call cannot be parsed: a command-line agent would repair and run it.
     MalformedCall,
-    /// An answer was cut at the token limit of one request: a command-line agent would run the remaining part.
+    /// An answer was cut at the token limit of one request: a command-line agent would run the remaining part. Or a
+    /// server that speaks only text refused to answer what the policy wrote.
     AnswerCut,
     /// A command-line agent changed its history so often that the episode reached its maximum number of rows.
     RowLimit,

@@ -186,8 +186,31 @@ pub struct Export {
     /// Which sample of each task, from 0.
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub sample: u32,
+    /// A dataset for finetune.dataset of mode Finetune in place of these files: DEST/messages.jsonl or
+    /// DEST/tokens.jsonl, with all samples that have a verdict.
+    #[arg(long, value_enum, conflicts_with = "sample")]
+    pub format: Option<DatasetFormat>,
     #[command(flatten)]
     pub records: RecordsOptions,
+}
+
+/// The form of a dataset's rows.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatasetFormat {
+    /// Messages and tools, for any model.
+    Messages,
+    /// The recorded ids and their mask, for a model with the same tokenizer and chat template.
+    Tokens,
+}
+
+impl DatasetFormat {
+    /// The file's name.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Messages => "messages.jsonl",
+            Self::Tokens => "tokens.jsonl",
+        }
+    }
 }
 
 impl Export {

@@ -49,6 +49,10 @@ pub enum Error {
     Viewer(String),
     #[error("the files of episode {episode} cannot be read: {why}; `kubectl grpo copy` the store and check them")]
     EpisodeFile { episode: String, why: String },
+    #[error(
+        "episode {episode} has answers that came as text, so its token ids are not those of a model: give --format messages"
+    )]
+    NoTokens { episode: String },
     #[error("{dir} is no copy of a run's store: it has no folder journal/")]
     NoStore { dir: PathBuf },
     #[error(

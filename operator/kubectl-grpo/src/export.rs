@@ -1,25 +1,29 @@
 //! `kubectl grpo export`: episodes in the file formats of other projects, one sample of each task.
 //!
 //! This module reads episodes one after another and writes each file as soon as its content is known;
-//! [`mini_swe_agent`], [`atif`] and [`inspect`] define the content.
+//! [`mini_swe_agent`], [`atif`] and [`inspect`] define the content. With a format, [`dataset`] writes all samples as
+//! rows for supervised training instead.
 
 use crate::arguments::Export;
 use crate::episodes;
 use crate::error::Error;
 use crate::output;
 use crate::records::Source;
-use grpo_records::{EndedEpisode, EpisodeRecord, TurnRecord, paths};
+use grpo_records::{TurnRecord, paths};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 pub mod atif;
 pub mod chat_completions;
+pub mod dataset;
+mod ended;
 pub mod inspect;
 pub mod mini_swe_agent;
 pub mod pass_at;
 pub mod report;
 
+use self::ended::{ended, unreadable};
 use self::pass_at::PassAt;
 use self::report::Report;
 
@@ -54,6 +58,14 @@ impl Exported {
             words += &format!("{}\n", pass_at.in_words());
         }
         words
+    }
+}
+
+/// Exports what the arguments select. Returns the words about it.
+pub async fn run(source: &mut Source, wanted: &Export, dest: &Path) -> Result<String, Error> {
+    match wanted.format {
+        Some(format) => Ok(dataset::export(source, &wanted.part, format, dest).await?.in_words()),
+        None => Ok(export(source, wanted, dest).await?.in_words(wanted, dest)),
     }
 }
 
@@ -141,20 +153,10 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
 
 /// Adds the ids of turns, which the store's pages leave out, from the rows' file.
 pub(crate) async fn turns_with_ids(source: &mut Source, episode: &str) -> Result<Vec<TurnRecord>, Error> {
-    let Some(record) = source.whole_file(&paths::trajectory(episode)).await? else {
-        return source.turns(episode).await;
-    };
-    let unreadable = |why: String| Error::EpisodeFile {
-        episode: episode.to_owned(),
-        why,
-    };
-    let record: EpisodeRecord = serde_json::from_slice(&record).map_err(|error| unreadable(error.to_string()))?;
-    let rows = match &record.rows {
-        Some(_) => source.whole_file(&paths::rows(episode)).await?.unwrap_or_default(),
-        None => Vec::new(),
-    };
-    let ended = EndedEpisode::of(record, &rows).map_err(|error| unreadable(error.to_string()))?;
-    ended.turns().map_err(|error| unreadable(error.to_string()))
+    match ended(source, episode).await? {
+        Some(ended) => ended.turns().map_err(|error| unreadable(episode, &error)),
+        None => source.turns(episode).await,
+    }
 }
 
 /// The episode's whole patch; empty if it has none.

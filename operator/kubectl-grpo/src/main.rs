@@ -82,8 +82,8 @@ async fn act(arguments: &Arguments) -> Result<(), Error> {
                 run => open(&arguments.cluster, run.as_deref(), &wanted.records).await?,
             };
             let work = async |source: &mut Source| {
-                let done = export::export(source, wanted, &dest).await?;
-                Ok(output::write(Path::new("-"), &done.in_words(wanted, &dest))?)
+                let words = export::run(source, wanted, &dest).await?;
+                Ok(output::write(Path::new("-"), &words)?)
             };
             with(opened, work).await
         }

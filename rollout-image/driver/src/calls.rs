@@ -9,11 +9,9 @@ mod hermes;
 mod qwen3_coder;
 
 use grpo_crds::agent::CallFormat;
+use grpo_records::chat::{CALL as OPEN, reasoning_of};
 
-const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
-pub const THINK: &str = "<think>";
-pub const THOUGHT: &str = "</think>";
 
 /// A parsed answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,19 +91,6 @@ fn read_calls<'a>(
         .collect();
     let content = words.join("\n\n");
     Ok(Read { content, calls })
-}
-
-/// Splits an answer into reasoning and the rest. The opening tag may be missing, because a template may have opened the
-/// reasoning in the prompt; then a closing tag after a call does not count, because an argument may spell it. Reasoning
-/// without a closing tag is the whole answer.
-fn reasoning_of(answer: &str) -> (Option<&str>, &str) {
-    let opened = answer.trim_start().strip_prefix(THINK);
-    let (reasoning, rest) = match (opened, answer.split_once(THOUGHT)) {
-        (Some(opened), _) => opened.split_once(THOUGHT).unwrap_or((opened, "")),
-        (None, Some((reasoning, rest))) if !reasoning.contains(OPEN) => (reasoning, rest),
-        (None, _) => return (None, answer),
-    };
-    (Some(reasoning), rest.trim_start_matches('\n'))
 }
 
 #[cfg(test)]

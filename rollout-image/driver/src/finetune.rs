@@ -5,7 +5,7 @@
 //! restarts from its last checkpoint computes the steps after it again. The trainer publishes weights with each
 //! checkpoint.
 
-mod conversations;
+pub mod conversations;
 
 use self::conversations::{Conversation, Conversations};
 use crate::config::{self, Checkpoint};

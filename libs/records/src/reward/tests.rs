@@ -1,8 +1,9 @@
 use super::*;
+use crate::chat::CalledTool;
 use crate::episode::TestCounts;
 use crate::fixture;
 use crate::outcome::VoidReason;
-use crate::turn::{CalledTool, TurnAction};
+use crate::turn::TurnAction;
 
 /// The shaped reward of SWE-PDB's tree: pass ratio - 0.1 for each rewrite (at most 0.5) - 0.01 for each step (at most
 /// 0.3) + 0.5 on success, clamped to -1 and 2, and - 0.001 for each line of the patch (at most 0.2).

@@ -176,3 +176,14 @@ fn what_a_sandbox_wrote_does_not_command_the_terminal() {
     assert_eq!(harmless("a\u{1b}[2Jb\r\n\tc\u{9b}\u{7f}"), "a␛[2Jb␍\n\tc\u{fffd}␡");
     assert!(matches!(harmless("é\n"), Cow::Borrowed(_)));
 }
+
+#[test]
+fn an_episode_that_was_answered_in_text_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let mut view = Records::open(dir.path()).unwrap().episode(fixture::RESOLVED).unwrap();
+    let told = |view: &EpisodeView| text(view, &[], &[], Detail::default());
+    assert!(!told(&view).contains("came as text"));
+    view.episode.meta.as_mut().unwrap().untrainable = true;
+    assert!(told(&view).contains("its answers came as text"));
+}

@@ -60,6 +60,8 @@ fn an_episode_is_read_by_its_own_bytes_and_divided_among_its_turns() {
     assert!(read(&file, "c", &turns).unwrap().is_empty());
     let (rows, all) = decode(&file).unwrap();
     assert_eq!((rows.len(), all), (3, columns(11)));
+    let head = Head::read(&file[..Head::bytes(&file[..PREFIX as usize]).unwrap() as usize]).unwrap();
+    assert_eq!(head.rows(), rows);
     assert!(decode(&file[..file.len() - 1]).is_err());
 }
 

@@ -14,6 +14,7 @@ fn wanted(sample: u32) -> Export {
             ..Part::default()
         },
         sample,
+        format: None,
         records: Default::default(),
     }
 }

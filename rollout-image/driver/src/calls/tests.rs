@@ -1,4 +1,5 @@
 use super::*;
+use grpo_records::chat::{THINK, THOUGHT};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -2,7 +2,8 @@
 //!
 //! A row has `messages`, as in chat APIs, and optionally `tools` and `enable_thinking`; or it has `tokens` and a `mask`
 //! of ones and zeros. Messages are tokenized like an episode with these answers: the prompt up to the first answer,
-//! each answer with the token that ends it, and between answers the text that the template puts there.
+//! each answer with the token that ends it, and between answers the text that the template puts there. An answer of
+//! weight 0 is not learnt; before the first answer that is, it belongs to the prompt.
 
 use super::FinetuneSettings;
 use crate::fault::TerminalFault;
@@ -85,9 +86,10 @@ impl Conversations {
         match read.learnt.is_empty() {
             true if read.truncated => self.overlong += 1,
             true => {
-                return Err(row
-                    .place
-                    .fault("messages", "no message of an assistant: there is nothing to learn"));
+                return Err(row.place.fault(
+                    "messages",
+                    "no message of an assistant that is learnt: there is nothing to learn",
+                ));
             }
             false => {
                 self.truncated += u32::from(read.truncated);
@@ -196,9 +198,14 @@ fn of_messages(
     let fault = |what: String| row.place.fault("messages", what);
     let messages = messages.as_array().ok_or_else(|| fault("is no list".to_owned()))?;
     let messages = messages.iter().enumerate();
-    let messages: Vec<ChatMessage> = messages
-        .map(|(at, message)| self::message(message).map_err(|what| fault(format!("message {at} {what}"))))
-        .collect::<Result<_, _>>()?;
+    let (messages, learnt): (Vec<ChatMessage>, Vec<bool>) = messages
+        .map(|(at, value)| {
+            let read = message(value).and_then(|message| Ok((message, is_learnt(value)?)));
+            read.map_err(|what| fault(format!("message {at} {what}")))
+        })
+        .collect::<Result<Vec<_>, _>>()?
+        .into_iter()
+        .unzip();
     let shape = PromptShape {
         tools: match row.fields.get("tools") {
             None | Some(Value::Null) => String::new(),
@@ -220,10 +227,10 @@ fn of_messages(
     let mut stop = None;
     let mut since = 0;
     for (at, message) in messages.iter().enumerate() {
-        if message.role == Role::System && at > 0 {
-            return Err(fault(format!("message {at} is of the system and not the first")));
+        if message.role == Role::System && messages[..at].iter().any(|before| before.role != Role::System) {
+            return Err(fault(format!("message {at} is of the system and stands behind others")));
         }
-        if message.role != Role::Assistant {
+        if message.role != Role::Assistant || (read.tokens.is_empty() && !learnt[at]) {
             continue;
         }
         let before = &messages[since..at];
@@ -235,7 +242,9 @@ fn of_messages(
         read.tokens.extend(between.map_err(rendered)?);
         let answer = template.answer(&shape, message).map_err(rendered)?;
         stop = answer.last().copied();
-        read.learnt.push((read.tokens.len(), read.tokens.len() + answer.len()));
+        if learnt[at] {
+            read.learnt.push((read.tokens.len(), read.tokens.len() + answer.len()));
+        }
         read.tokens.extend(answer);
         since = at + 1;
     }
@@ -258,6 +267,18 @@ fn message(value: &Value) -> Result<ChatMessage, String> {
         read.tool_call_id = value.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
     }
     Ok(read)
+}
+
+/// Whether a message's weight lets it be learnt, in the form of OpenAI's fine-tuning.
+fn is_learnt(message: &Value) -> Result<bool, String> {
+    match message.get("weight").filter(|weight| !weight.is_null()) {
+        None => Ok(true),
+        Some(weight) => match weight.as_f64() {
+            Some(0.0) => Ok(false),
+            Some(1.0) => Ok(true),
+            _ => Err(format!("has the weight {weight}: take 0 or 1")),
+        },
+    }
 }
 
 fn text(content: Option<&Value>) -> Result<String, String> {

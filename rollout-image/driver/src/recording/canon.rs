@@ -7,8 +7,8 @@
 //! between two parts.
 
 use super::request::{ChatMessage, Request, Role};
-use crate::calls::{THINK, THOUGHT};
 use grpo_chat_template::Memo;
+use grpo_records::chat::{THINK, THOUGHT};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::convert::Infallible;

@@ -6,6 +6,7 @@ use super::forest::{self, Behind, Forest, Place};
 use super::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use super::sessions::{Asked, Reply, Wanted};
 use crate::calls;
+use crate::engine::text::{Conversation, message_of};
 use crate::engine::{Answered, Sampled};
 use crate::episode::abort::Abort;
 use crate::episode::live::{LiveEpisode, millis};
@@ -14,7 +15,7 @@ use crate::seeds;
 use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError};
 use grpo_crds::agent::CallFormat;
 use grpo_engine_protocol::{FinishReason, TokenIds};
-use grpo_records::{CalledTool, EpisodeEnd, Message, TurnAction, TurnRecord};
+use grpo_records::{CalledTool, ChatPrompt, ChatTurn, EpisodeEnd, Message, MessageParts, TurnAction, TurnRecord};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,12 +131,20 @@ impl Recorder {
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
         let most = request.max_tokens.unwrap_or(u32::MAX).clamp(1, room);
-        let sampled = match episode.sample_at_most(most, prompt.row as usize, given, seed).await? {
+        let shape = self.shape(&request);
+        let messages = || Some(request.messages.iter().map(message_of).collect::<Vec<_>>());
+        let conversation = Conversation {
+            template: episode.template,
+            shape: &shape,
+            messages: &messages,
+        };
+        let row = prompt.row as usize;
+        let sampled = match episode.sample_at_most(most, row, given, seed, conversation).await? {
             // The first turn of a row holds all ids of its prompt.
             Answered::Sampled(sampled) => (sampled, opens.then(|| given.to_vec())),
-            Answered::OutOfTime { took } => {
+            Answered::Ended { end, took } => {
                 episode.trajectory.sample_millis += millis(took);
-                return Ok(Some(EpisodeEnd::EpisodeTimeout));
+                return Ok(Some(end));
             }
         };
         let (sampled, whole) = sampled;
@@ -198,6 +207,11 @@ impl Recorder {
                 (TurnAction::calls(&calls.collect::<Vec<_>>()), None)
             }
         };
+        let content = action.as_calls().map(|_| parsed.content.clone());
+        let chat = ChatTurn {
+            text_only: answer.text_only,
+            ..self.chat(request, place, content)
+        };
         let said = ChatMessage {
             reasoning: parsed.reasoning,
             tool_calls: calls_of(&action),
@@ -211,12 +225,34 @@ impl Recorder {
             experts,
             text,
             request: Some(forest::record(word(api), request, keys, place, &said)),
+            chat: Some(chat),
             action,
             end,
             sample_millis: millis(sampled.took),
             waited_millis: millis(sampled.waited),
             ..blank
         })
+    }
+
+    /// The parts of a turn's messages, for the record. `content`: of an answer with calls.
+    fn chat(&self, request: &Request, place: &Place, content: Option<String>) -> ChatTurn {
+        let (after, opens, new) = match place {
+            Place::Behind(behind) => (Some(behind.turn), behind.branch.is_some(), behind.new),
+            Place::Known(_) | Place::Apart(_) => (None, true, 0),
+        };
+        let opening: Vec<MessageParts> = request.messages[new..].iter().map(parts).collect();
+        let only_texts = opening.iter().all(|parts| *parts == MessageParts::default());
+        ChatTurn {
+            prompt: opens.then(|| ChatPrompt {
+                tools: request.tools.clone(),
+                thinking: self.thinking,
+                after,
+                without_reasoning: false,
+            }),
+            opening: if only_texts { Vec::new() } else { opening },
+            content,
+            ..ChatTurn::default()
+        }
     }
 
     /// The answer of a turn, as the client gets it at first and in replays.
@@ -326,6 +362,20 @@ fn shown(messages: &[ChatMessage], tokens: usize) -> Vec<Message> {
         note: None,
     });
     messages.collect()
+}
+
+/// The parts of a message that [`shown`] leaves out.
+fn parts(message: &ChatMessage) -> MessageParts {
+    let calls = message.tool_calls.iter().map(|call| CalledTool {
+        id: call.id.clone(),
+        name: call.name.clone(),
+        arguments: call.arguments.clone(),
+    });
+    MessageParts {
+        reasoning: message.reasoning.clone(),
+        tool_calls: calls.collect(),
+        tool_call_id: message.tool_call_id.clone(),
+    }
 }
 
 fn unreadable(error: forest::NoRequest) -> Abort {

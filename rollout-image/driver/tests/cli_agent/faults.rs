@@ -122,7 +122,7 @@ async fn nothing_that_an_agent_does_to_its_endpoint_is_a_void() {
     });
     let lines: Vec<[&str; 3]> = lines.collect();
     let (world, mut settings) = world_of(&lines).await;
-    settings.agent.limits.episode_timeout = Duration::from_secs(25);
+    settings.agent.limits.episode_timeout = Duration::from_secs(40);
     world.go(settings, 1).await.unwrap();
     let episodes = episodes(&world.verified().await);
     let ends = ends(&lines, &episodes);

@@ -1,5 +1,6 @@
 //! Runs with a command-line agent: a real process in a simulated sandbox, with real sockets to the recording endpoint.
 
+mod dataset;
 mod faults;
 
 use crate::world::{World, rows_of_steps};
@@ -26,7 +27,7 @@ fn mends_after(looks: usize) -> impl Fn(&str, u64) -> String + Send + Sync + 'st
     }
 }
 
-fn agent(mode: &str) -> AgentKind {
+pub fn agent(mode: &str) -> AgentKind {
     agent_that(mode, "Train")
 }
 
@@ -264,7 +265,7 @@ async fn a_call_that_cannot_be_read_ends_the_episode_before_the_agent_sees_it() 
 async fn an_episode_that_outlives_its_time_ends_with_the_patch_it_has() {
     let (world, mut settings) = world("linear", 3).await;
     *world.engine.policy.lock().unwrap() = Box::new(|_, _| call("sed -i 's/a - b/a + b/' a.py; sleep 60"));
-    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(6);
+    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(12);
     world.go(settings, 1).await.unwrap();
     let folder = world.verified().await;
     for (meta, ended) in episodes(&folder) {

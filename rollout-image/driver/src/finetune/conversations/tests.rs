@@ -103,6 +103,39 @@ fn columns_of_other_rows_and_messages_after_the_last_answer_change_nothing() {
 }
 
 #[test]
+fn an_answer_of_weight_0_has_its_tokens_and_is_not_learnt() {
+    let row = |weights: [Value; 2]| {
+        let [first, second] = weights;
+        json!({"messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "weight": first},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d", "weight": second},
+        ]})
+    };
+    let cases = [[json!(1), Value::Null], [json!(0), json!(1)], [json!(1.0), json!(0.0)]];
+    let read = read(&cases.map(row), &settings()).unwrap();
+    let rows: Vec<&Conversation> = read.rows.iter().map(|(_, row)| row).collect();
+    let [both, second, first] = rows[..] else {
+        panic!("{rows:?}")
+    };
+    assert_eq!((&second.tokens, &first.tokens), (&both.tokens, &both.tokens));
+    assert_eq!(both.learnt.len(), 2);
+    assert_eq!(
+        (&second.learnt[..], &first.learnt[..]),
+        (&both.learnt[1..], &both.learnt[..1])
+    );
+}
+
+#[test]
+fn several_messages_of_the_system_may_begin_a_conversation() {
+    let system = json!({"role": "system", "content": "s"});
+    let row =
+        json!({"messages": [system, system, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
+    assert_eq!(read(&[row], &settings()).unwrap().rows.len(), 1);
+}
+
+#[test]
 fn tokens_with_a_mask_are_taken_as_they_are() {
     let rows = [json!({"tokens": [5, 6, 7, 8, 9], "mask": [1, 1, 0, 1, 1]})];
     let read = read(&rows, &settings()).unwrap();
@@ -174,6 +207,14 @@ fn what_cannot_be_learnt_is_refused_with_line_and_field() {
         (json!({"messages": [user], "tokens": [1]}), "give either"),
         (json!({"messages": "a"}), "is no list"),
         (json!({"messages": [user]}), "nothing to learn"),
+        (
+            json!({"messages": [user, {"role": "assistant", "content": "b", "weight": 0}]}),
+            "nothing to learn",
+        ),
+        (
+            json!({"messages": [user, {"role": "assistant", "content": "b", "weight": 0.5}]}),
+            "message 1 has the weight 0.5",
+        ),
         (json!({"messages": [answer]}), "nothing asks for it"),
         (
             json!({"messages": [{"role": "critic", "content": ""}]}),
@@ -181,7 +222,7 @@ fn what_cannot_be_learnt_is_refused_with_line_and_field() {
         ),
         (
             json!({"messages": [user, {"role": "system", "content": ""}, answer]}),
-            "message 1 is of the system",
+            "message 1 is of the system and stands behind others",
         ),
         (
             json!({"messages": [user, {"role": "assistant", "content": 7}]}),

@@ -3,7 +3,7 @@
 use super::*;
 use crate::recording::request::ToolCall;
 use crate::trajectory::Trajectory;
-use grpo_records::turn::CalledTool;
+use grpo_records::chat::CalledTool;
 use grpo_records::{SCHEMA, TurnAction, Writer};
 use proptest::prelude::*;
 
@@ -134,6 +134,7 @@ fn blank(turn: u32) -> TurnRecord {
         text: String::new(),
         memory: serde_json::Value::Null,
         request: None,
+        chat: None,
         action: TurnAction::answer(),
         exec: None,
         observation: Vec::new(),
