@@ -32,7 +32,7 @@ pub use tasks::{
     Dataset, EvaluationSet, HiddenField, InstanceIds, PromptOverrides, RowFormat, Select, Slice, TaskOrder, TaskSet,
     Tasks,
 };
-pub use trackers::{MlflowTracker, Trackers, WandbTracker};
+pub use trackers::{MlflowTracker, Trackers, WandbTracker, WandbUpload};
 pub use trainer::{Deadlines, Offload, Rdma, Shard, Trainer, TrainerNetwork};
 
 use crate::{
@@ -95,6 +95,7 @@ use crate::{
     validation = rules::the_adapter_fits_the_engines(),
     validation = rules::the_engines_report_experts(),
     validation = rules::a_frozen_sampler_is_asked_for(),
+    validation = rules::a_chat_server_is_for_evaluation(),
     validation = rules::colocation_takes_turns_with_a_pool_of_its_own(),
     validation = rules::colocated_engines_have_the_trainers_devices(),
     validation = rules::the_sandboxes_hold_the_episodes(),

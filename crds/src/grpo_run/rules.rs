@@ -143,6 +143,13 @@ pub(super) fn a_frozen_sampler_is_asked_for() -> Rule {
     )
 }
 
+pub(super) fn a_chat_server_is_for_evaluation() -> Rule {
+    cel::rule(
+        "self.mode == 'Evaluate' || !has(self.inference.pool) || !has(self.inference.pool.engine.external) || self.inference.pool.engine.external.api != 'Chat'",
+        "inference.pool.engine.external.api is Chat, and without token ids and logprobs its episodes serve only mode Evaluate, here {self.mode}: set mode: Evaluate, or take a server that returns token ids, with api: Tokens",
+    )
+}
+
 pub(super) fn colocation_takes_turns_with_a_pool_of_its_own() -> Rule {
     cel::rule(
         "!has(self.trainer) || !self.trainer.colocate || (has(self.inference.pool) && !has(self.inference.pool.engine.external) && self.rollout.maxStaleness == 0)",

@@ -39,7 +39,8 @@ fn nodes_divide() -> Rule {
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("(has(self.embedded) ? 1 : 0) + (has(self.vllm) ? 1 : 0) + (has(self.sglang) ? 1 : 0) + (has(self.external) ? 1 : 0) == 1").message("give the engine: exactly one of embedded, vllm, sglang and external"),
-    validation = Rule::new("has(self.embedded) == has(oldSelf.embedded) && has(self.vllm) == has(oldSelf.vllm) && has(self.sglang) == has(oldSelf.sglang) && has(self.external) == has(oldSelf.external)").message("the kind of engine is immutable: make another pool")
+    validation = Rule::new("!has(self.external) || self.external.api != 'Chat' || self.external.weights == 'Frozen'").message("external.api is Chat, and a server that returns only text takes no new weights: set external.weights: Frozen, or api: Tokens"),
+    validation = Rule::new("has(self.embedded) == has(oldSelf.embedded) && has(self.vllm) == has(oldSelf.vllm) && has(self.sglang) == has(oldSelf.sglang) && has(self.external) == has(oldSelf.external) && (!has(self.external) || self.external.api == oldSelf.external.api)").message("the kind of engine is immutable, and so is external.api: make another pool")
 )]
 pub struct Engine {
     /// The operator's own engine: small models, CPU, the same model code as the trainer.
@@ -285,8 +286,7 @@ impl SglangEngine {
     }
 }
 
-/// Somebody else's server that speaks OpenAI's completions with vLLM's extensions: prompts as token ids, answers as
-/// token ids with logprobs. The agent asks it for one such answer before the pool is Ready.
+/// A server outside of the pool. The agent asks it for one answer before the pool is Ready.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalEngine {
@@ -303,12 +303,27 @@ pub struct ExternalEngine {
     /// What is sent as `Authorization: Bearer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_secret_ref: Option<SecretKeyRef>,
+    /// How it is asked.
+    #[serde(default)]
+    pub api: ExternalApi,
     /// Whether it can be given new weights.
     #[serde(default)]
     pub weights: ExternalWeights,
-    /// How it is found out that the server is fit for training.
+    /// How it is found out that the server is fit for the runs of the pool.
     #[serde(default)]
     pub probe: ExternalProbe,
+}
+
+/// How an external server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub enum ExternalApi {
+    /// OpenAI's completions with vLLM's extensions: prompts as token ids, answers as token ids with logprobs.
+    #[default]
+    Tokens,
+    /// OpenAI's chat completions: messages and tools, answers as text. For mode Evaluate only: without token ids and
+    /// logprobs its episodes cannot be trained on. They are marked, and `kubectl grpo export --format messages` writes
+    /// them for mode Finetune.
+    Chat,
 }
 
 /// Whether an external server can be given new weights.
@@ -322,11 +337,13 @@ pub enum ExternalWeights {
     Agent,
 }
 
-/// How it is found out that an external server is fit for training: one completion of token ids.
+/// How it is found out that an external server is fit for the runs of the pool: one completion of token ids, or with
+/// api Chat one answer in text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ExternalProbe {
-    /// Token ids of the prompt that is asked. Default: ids 1 to 8, which every vocabulary has.
+    /// Token ids of the prompt that is asked. Default: ids 1 to 8, which every vocabulary has. Without effect with api
+    /// Chat.
     #[serde(default = "default_probe_tokens")]
     #[schemars(length(min = 1, max = 256), inner(range(min = 0, max = 10000000)))]
     pub tokens: Vec<u32>,

@@ -14,7 +14,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use engines::{
-    Device, EmbeddedEngine, Engine, ExternalEngine, ExternalProbe, ExternalWeights, SglangEngine, VllmEngine,
+    Device, EmbeddedEngine, Engine, ExternalApi, ExternalEngine, ExternalProbe, ExternalWeights, SglangEngine,
+    VllmEngine,
 };
 
 use crate::attempts::AttemptStatus;
@@ -377,7 +378,7 @@ pub struct InferencePoolStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// Accepted (the spec can be made true), Ready (all replicas serve), Updated (all serve the ordered weights) and,
-    /// for an external engine, Probed (it takes and returns token ids with logprobs).
+    /// for an external engine, Probed (it answered as its api requires).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]

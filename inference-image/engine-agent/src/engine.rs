@@ -2,7 +2,8 @@
 //!
 //! The rest of the agent (orders, pulling, status, HTTP) is the same for every engine. The differences are here, one
 //! module per kind: how to ask for the served version, how to load a version, and how to send a request for tokens. A
-//! conversation in text ([`chat`]) is sent to all kinds alike.
+//! conversation in text ([`chat`]) is sent to all kinds alike. A server that speaks only text answers the driver in
+//! messages.
 //!
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
@@ -31,7 +32,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{ChatRequest, ErrorBody, ErrorCode, WeightsOrder};
+use grpo_engine_protocol::{ChatRequest, ErrorBody, ErrorCode, TextRequest, WeightsOrder};
 use grpo_records::weights::Canary;
 
 use wire::Answered;
@@ -71,16 +72,11 @@ pub struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Compares the engine's logprobs of the canary, if there is one, with the trainer's. `logprobs` asks the engine at
-    /// `url`; without an answer nothing is proved, and the version serves.
-    async fn check(
-        &self,
-        url: &str,
-        logprobs: impl Future<Output = Result<Vec<f32>, EngineFault>> + Send,
-    ) -> Result<(), EngineFault> {
-        let Some(canary) = self.canary else { return Ok(()) };
+    /// Compares the logprobs of the version's canary that the engine at `url` gave with the trainer's. Without them
+    /// nothing is proved, and the version serves.
+    fn check(&self, canary: &Canary, url: &str, logprobs: Result<Vec<f32>, EngineFault>) -> Result<(), EngineFault> {
         let version = &self.order.version;
-        let found = match logprobs.await {
+        let found = match logprobs {
             Ok(found) => found,
             Err(fault) => {
                 tracing::warn!(version, "the canary is not compared: {fault}");
@@ -193,6 +189,12 @@ pub trait Engine: Clone + Send + Sync + 'static {
     /// Answers a conversation with the served weights.
     fn chat(&self, request: ChatRequest) -> impl Future<Output = Result<Answered, ErrorBody>> + Send;
 
+    /// Answers the driver in messages, if the engine speaks only text.
+    fn text(&self, _request: TextRequest) -> impl Future<Output = Result<Answered, ErrorBody>> + Send {
+        let message = "this engine takes and returns token ids: ask /v1/completions";
+        async move { Err(ErrorBody::new(ErrorCode::InvalidRequest, message)) }
+    }
+
     /// One of the engine's own pages, unchanged.
     fn page(&self, page: Page) -> impl Future<Output = Result<Answered, EngineFault>> + Send;
 }
@@ -281,6 +283,10 @@ impl Engine for EngineBackend {
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
         on_each!(self, engine => engine.chat(request).await)
+    }
+
+    async fn text(&self, request: TextRequest) -> Result<Answered, ErrorBody> {
+        on_each!(self, engine => engine.text(request).await)
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -23,15 +23,16 @@ use crate::worker::Orders;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Extension, Json, Router};
 use grpo_auth::Guard;
-use grpo_contracts::driver_epoch::Fence;
+use grpo_contracts::driver_epoch::{self, Fence};
 use grpo_engine_protocol::{
-    AgentState, AgentStatus, ErrorBody, ErrorCode, Relay, SleepOrder, WEIGHTS_HEADER, WeightsOrder,
+    AgentState, AgentStatus, ErrorBody, ErrorCode, Relay, SleepOrder, TEXT_PATH, TextRequest, WEIGHTS_HEADER,
+    WeightsOrder,
 };
 use reqwest::Url;
 use serde::Deserialize;
@@ -83,6 +84,7 @@ fn router(state: Arc<HttpState>) -> Router {
     Router::new()
         .route("/v1/completions", post(complete))
         .route("/v1/chat/completions", post(chat))
+        .route(TEXT_PATH, post(text))
         .route("/v1/models", get(models))
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
@@ -136,6 +138,16 @@ async fn chat(
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let answer = state.chat(client.is_some(), body).await;
+    state.metrics.count(answer.as_ref().err());
+    answer.unwrap_or_else(refusal)
+}
+
+async fn text(
+    State(state): State<Arc<HttpState>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let answer = state.text(&headers, body).await;
     state.metrics.count(answer.as_ref().err());
     answer.unwrap_or_else(refusal)
 }
@@ -298,7 +310,8 @@ async fn chunk(
 
 async fn status(State(state): State<Arc<HttpState>>, headers: HeaderMap) -> Json<AgentStatus> {
     // First, so that no order of an earlier attempt follows what the driver reads here.
-    fence::notice(&state.fence, &headers);
+    let from = headers.get(driver_epoch::HEADER);
+    state.fence.notice_header(from.map(HeaderValue::as_bytes));
     Json(state.status.borrow().clone())
 }
 
@@ -348,17 +361,9 @@ impl HttpState {
         if client {
             access::one_row(&body)?;
         }
-        let wanted = headers
-            .get(WEIGHTS_HEADER)
-            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         // Before the version: a sleeping engine serves none, and will serve again.
         self.must_be_open(client)?;
-        if let Some(wanted) = &wanted {
-            let status = self.status.borrow();
-            if status.serving.as_ref() != Some(wanted) {
-                return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
-            }
-        }
+        let wanted = self.wanted(headers)?;
         let _place = self.gate.enter()?;
         let version = wanted.clone().or_else(|| self.status.borrow().serving.clone());
         let version = version.as_deref().filter(|_| self.names_versions(&wanted));
@@ -368,6 +373,32 @@ impl HttpState {
         {
             sampled_from(&answer.body, wanted)?;
         }
+        Ok(answer.into_response())
+    }
+
+    /// The version that a request names, if this replica serves it.
+    fn wanted(&self, headers: &HeaderMap) -> Result<Option<String>, ErrorBody> {
+        let wanted = headers
+            .get(WEIGHTS_HEADER)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        if let Some(wanted) = &wanted {
+            let status = self.status.borrow();
+            if status.serving.as_ref() != Some(wanted) {
+                return Err(ErrorBody::wrong_weights(status.serving.as_deref(), wanted));
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// Answers the driver in messages. Clients may not call this.
+    async fn text(&self, headers: &HeaderMap, body: Result<Bytes, BytesRejection>) -> Result<Response, ErrorBody> {
+        let body = self.whole(false, body)?;
+        let request: TextRequest = serde_json::from_slice(&body)
+            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, error.to_string()))?;
+        self.must_be_open(false)?;
+        self.wanted(headers)?;
+        let _place = self.gate.enter()?;
+        let answer = self.answer(false, self.engine.text(request)).await?;
         Ok(answer.into_response())
     }
 

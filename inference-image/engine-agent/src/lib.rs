@@ -92,8 +92,10 @@ pub enum Kind {
     Sglang {
         no_folders: Option<String>,
     },
+    /// `text_only`: the server returns no token ids.
     OpenAi {
         model: Option<String>,
+        text_only: bool,
         probe: Probe,
     },
     Agent,
@@ -212,7 +214,11 @@ fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
         Kind::Embedded => EngineBackend::Embedded(Embedded(server)),
         Kind::Vllm { no_folders, cpu } => EngineBackend::Vllm(Vllm::new(server, no_folders, cpu)),
         Kind::Sglang { no_folders } => EngineBackend::Sglang(Sglang::new(server, no_folders)),
-        Kind::OpenAi { model, probe } => EngineBackend::OpenAi(OpenAi::new(server, model, probe)),
+        Kind::OpenAi {
+            model,
+            text_only,
+            probe,
+        } => EngineBackend::OpenAi(OpenAi::new(server, model, text_only, probe)),
         Kind::Agent => EngineBackend::Remote(Remote(server)),
     })
 }

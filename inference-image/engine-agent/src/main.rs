@@ -38,13 +38,14 @@ struct Flags {
     /// The engine computes on the CPU.
     #[arg(long)]
     cpu: bool,
-    /// The name of the model at an engine of kind openai. Default: the first of those it lists.
+    /// The name of the model at an engine of kind openai or chat. Default: the first of those it lists.
     #[arg(long)]
     model: Option<String>,
     /// What is sent to the engine as `Authorization: Bearer`.
     #[arg(long, env = "ENGINE_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
-    /// Token ids that an engine of kind openai is asked to continue before it counts as fit.
+    /// Token ids that an engine of kind openai is asked to continue before it counts as fit. One of kind chat is asked
+    /// in text.
     #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5,6,7,8")]
     probe_tokens: Vec<u32>,
     /// How often that is done.
@@ -105,6 +106,8 @@ enum KindFlag {
     /// Somebody else's server that cannot be given weights.
     #[value(name = "openai")]
     OpenAi,
+    /// Such a server that speaks only text.
+    Chat,
     /// Another engine agent.
     Agent,
 }
@@ -124,8 +127,9 @@ impl Flags {
                 cpu: self.cpu,
             },
             KindFlag::Sglang => Kind::Sglang { no_folders },
-            KindFlag::OpenAi => Kind::OpenAi {
+            KindFlag::OpenAi | KindFlag::Chat => Kind::OpenAi {
                 model: self.model.clone(),
+                text_only: self.kind == KindFlag::Chat,
                 probe: Probe {
                     tokens: self.probe_tokens.clone(),
                     period: Duration::from_secs(self.probe_seconds),

@@ -24,6 +24,8 @@ pub enum ErrorCode {
     ContextTooLong,
     /// Experts were asked for, and the engine reports none.
     ExpertsNotReported,
+    /// Token ids were asked for, and the server behind the agent speaks only text ([`crate::text`]).
+    TextOnly,
     /// The body is larger than the limit.
     BodyTooLarge,
     /// The queue is full; retry later.
@@ -97,7 +99,8 @@ impl ErrorBody {
             ErrorCode::InvalidRequest
             | ErrorCode::TextPromptUnsupported
             | ErrorCode::ContextTooLong
-            | ErrorCode::ExpertsNotReported => 400,
+            | ErrorCode::ExpertsNotReported
+            | ErrorCode::TextOnly => 400,
             ErrorCode::Forbidden => 403,
             ErrorCode::NotFound => 404,
             ErrorCode::WrongWeights | ErrorCode::DriverSuperseded => 409,
@@ -118,6 +121,7 @@ impl ErrorCode {
             | Self::TextPromptUnsupported
             | Self::ContextTooLong
             | Self::ExpertsNotReported
+            | Self::TextOnly
             | Self::BodyTooLarge
             | Self::Forbidden
             | Self::NotFound => ErrorOrigin::Client,

@@ -1,10 +1,11 @@
 //! The messages between the driver, the engine agent and the engine.
 //!
-//! Four conversations, one module each, and the type that one of them carries:
+//! Five conversations, one module each, and the type that one of them carries:
 //!
 //! * [`completion`]: sampling. OpenAI's completion shape with vLLM's extensions, snake_case, token ids in and out. The
 //!   driver calls the agent, and the agent forwards to its engine.
 //! * [`chat`]: a conversation in text, for answers that are read and not trained on.
+//! * [`text`]: an answer of a server that speaks only text, with tools, for episodes that are not trained on.
 //! * [`experts`]: the experts of a mixture that each token was routed to; a part of sampling.
 //! * [`agent`]: the weights version that a replica should serve and whether it should sleep (orders), and the version
 //!   that it serves (a status).
@@ -19,6 +20,7 @@ pub mod completion;
 mod error;
 pub mod experts;
 mod penalties;
+pub mod text;
 
 pub use admin::{EngineState, LoadRequest, LoadResponse};
 pub use agent::{AgentState, AgentStatus, Relay, SleepOrder, WeightsOrder};
@@ -30,6 +32,7 @@ pub use completion::{
 pub use error::{ErrorBody, ErrorCode, ErrorOrigin};
 pub use experts::{ExpertsFault, RoutedExperts};
 pub use penalties::Penalties;
+pub use text::{TEXT_PATH, TextCall, TextChoice, TextFunction, TextMessage, TextRequest, TextResponse};
 
 /// The request header that names the weights version that must sample the answer.
 pub const WEIGHTS_HEADER: &str = "x-grpo-weights";

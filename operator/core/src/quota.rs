@@ -70,8 +70,9 @@ impl QuotaTurns {
         let times = namespace.refused.get(&maker.uid).map_or(0, |known| known.times);
         let until = now + PAUSES.pause(times);
         let message = format!(
-            "a ResourceQuota of namespace {0} refused a pod or a claim on devices ({said}). Pods that were not on a node are deleted, and claims that they alone use, so that they hold no quota, and all are made again later, one run of the \
-             namespace at a time. Raise the quota (`kubectl describe resourcequota -n {0}`), or end other runs of the namespace",
+            "a ResourceQuota of namespace {0} refused a pod or a ResourceClaim: {said}. The pods that are on no node \
+             are deleted with their ResourceClaims, and created again later. Raise the quota \
+             (`kubectl describe resourcequota -n {0}`), or end other runs of the namespace",
             maker.namespace
         );
         let times = times.saturating_add(1);
@@ -105,7 +106,8 @@ impl QuotaTurns {
                 until: turn.ends,
                 refused: false,
                 message: format!(
-                    "a ResourceQuota of namespace {} is short, so one run at a time makes its pods, and it is the turn of {}",
+                    "a ResourceQuota of namespace {} refused a pod, so one run at a time creates its pods: now {}. The \
+                     others follow by themselves",
                     maker.namespace, turn.name
                 ),
             }),

@@ -29,6 +29,8 @@ pub struct Made {
 pub enum BatchError {
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error("the episode in {folder} has answers without token ids and logprobs, so it cannot be trained on")]
+    Untrainable { folder: String },
     #[error("the episode in {folder}: {source}")]
     Episode { folder: String, source: EndedError },
     #[error(transparent)]
@@ -61,6 +63,10 @@ impl Valid {
     async fn of(store: &RunStore, heading: &Heading, members: &[&EpisodeMeta]) -> Result<Self, BatchError> {
         let mut valid = Self::default();
         for meta in members.iter().filter(|meta| meta.outcome.is_verdict()) {
+            if meta.untrainable {
+                let folder = meta.key.dir(meta.attempt);
+                return Err(BatchError::Untrainable { folder });
+            }
             let staleness = staleness(&meta.weights, heading.step);
             if staleness > heading.max_staleness {
                 valid.too_stale += 1;

@@ -7,8 +7,11 @@
 //! A long answer is not a fault. A silent request keeps running while its replica proves that it samples: a single
 //! token for another prompt. A replica that cannot do that hangs, and the driver asks another one. A replica that can
 //! is working on an answer that the policy makes long, and that time is the policy's.
+//!
+//! A replica that refuses token ids because its server speaks only text is asked in [`text`].
 
 mod answer;
+pub mod text;
 
 use crate::epoch::{self, OrderError};
 use crate::experts::Mixture;
@@ -25,6 +28,7 @@ use grpo_engine_protocol::{
     AgentStatus, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, ErrorOrigin, Penalties, SleepOrder,
     TokenIds, WEIGHTS_HEADER, WeightsOrder,
 };
+use grpo_records::EpisodeEnd;
 use http_body_util::Full;
 use reqwest::header::CONTENT_TYPE;
 use serde::Serialize;
@@ -32,6 +36,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use text::Conversation;
 use tokio::sync::watch;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(100), Duration::from_secs(2));
@@ -53,6 +58,8 @@ pub struct Ask<'a> {
     pub time_left: Duration,
     /// The mixture whose experts are requested, and the first position.
     pub experts: Option<(Arc<Mixture>, usize)>,
+    /// For a server that speaks only text; `None` if the answer may be trained on.
+    pub conversation: Option<Conversation<'a>>,
 }
 
 /// A sample and the weights that made it.
@@ -69,8 +76,10 @@ pub struct Sampled {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answered {
     Sampled(Sampled),
-    /// The policy's time ended while the engine was sampling: the policy's doing, no fault.
-    OutOfTime {
+    /// The policy's doing, no fault: its time ended while the engine was sampling, or a server that speaks only text
+    /// takes no more of this conversation. The answer is lost; the work before it counts.
+    Ended {
+        end: EpisodeEnd,
         took: Duration,
     },
 }
@@ -84,6 +93,9 @@ pub enum EngineError {
         within: Duration,
         last: String,
     },
+    /// A server that speaks only text refused the first prompt of an episode: the episode is void.
+    #[error("the server behind {host} refuses this conversation: {why}")]
+    Refused { host: String, why: String },
     /// A retry cannot help.
     #[error(transparent)]
     Terminal(TerminalFault),
@@ -98,12 +110,15 @@ pub struct Engines {
     budget: Budget,
     token: Option<TokenFile>,
     epoch: Option<DriverEpoch>,
+    /// A server that speaks only text has answered.
+    conversed: Arc<AtomicBool>,
 }
 
 enum Refused {
     Again(String),
+    Void(String),
     Terminal(TerminalFault),
-    OutOfTime,
+    Ended(EpisodeEnd),
 }
 
 impl Engines {
@@ -121,6 +136,7 @@ impl Engines {
             budget,
             token: None,
             epoch: None,
+            conversed: Arc::default(),
         })
     }
 
@@ -220,8 +236,13 @@ impl Engines {
                         }));
                     }
                     Err(Refused::Terminal(fault)) => return Err(EngineError::Terminal(fault)),
-                    Err(Refused::OutOfTime) => {
-                        return Ok(Answered::OutOfTime { took: asked.elapsed() });
+                    Err(Refused::Void(why)) => {
+                        let host = self.replicas.host();
+                        return Err(EngineError::Refused { host, why });
+                    }
+                    Err(Refused::Ended(end)) => {
+                        let took = asked.elapsed();
+                        return Ok(Answered::Ended { end, took });
                     }
                     Err(Refused::Again(why)) => {
                         tracing::debug!(replica = %guard.replica, %why, "asking an engine again");
@@ -258,7 +279,11 @@ impl Engines {
             why = self.hangs(replica, ask, version, proved) => Err(self.rest(replica, why)),
             () = tokio::time::sleep(ask.time_left.max(self.budget.request)) => {
                 match self.proof(replica, ask, version).await {
-                    Ok(()) => Err(Refused::OutOfTime),
+                    // A server that speaks only text proves nothing about this request, which it may have lost.
+                    Ok(()) if self.replicas.is_text_only(replica) => {
+                        Err(self.rest(replica, "it did not answer in time".to_owned()))
+                    }
+                    Ok(()) => Err(Refused::Ended(EpisodeEnd::EpisodeTimeout)),
                     Err(why) => Err(self.rest(replica, why)),
                 }
             }
@@ -273,7 +298,8 @@ impl Engines {
             match self.proof(replica, ask, version).await {
                 Ok(()) => {
                     missed = 0;
-                    proved.store(true, Ordering::Relaxed);
+                    // Otherwise a request that a server loses again and again would be repeated without end.
+                    proved.fetch_or(!self.replicas.is_text_only(replica), Ordering::Relaxed);
                 }
                 Err(why) => {
                     missed += 1;
@@ -285,8 +311,8 @@ impl Engines {
         }
     }
 
-    /// Has a replica sample one token. A replica with a full queue or other weights proves itself by its agent's
-    /// status.
+    /// Has a replica sample one token. A replica with a full queue, other weights or a server that speaks only text
+    /// proves itself by its agent's status.
     async fn proof(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<(), String> {
         let prompt = ask.prompt.last().into_iter().collect();
         let request = self.completion(replica);
@@ -301,7 +327,12 @@ impl Engines {
             return Ok(());
         }
         match answer.json::<ErrorBody>().await.map_err(brief)? {
-            error if matches!(error.code, ErrorCode::QueueFull | ErrorCode::WrongWeights) => {
+            error
+                if matches!(
+                    error.code,
+                    ErrorCode::QueueFull | ErrorCode::WrongWeights | ErrorCode::TextOnly
+                ) =>
+            {
                 match self.ask_status(replica).await?.serving {
                     Some(_) => Ok(()),
                     None => Err("its engine does not answer".into()),
@@ -312,6 +343,9 @@ impl Engines {
     }
 
     async fn complete(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<Sample, Refused> {
+        if let Some(conversation) = ask.conversation.filter(|_| self.replicas.is_text_only(replica)) {
+            return self.converse(replica, ask, conversation, version).await;
+        }
         let settings = CompletionRequest {
             temperature: ask.temperature,
             top_p: ask.top_p,
@@ -338,16 +372,25 @@ impl Engines {
                 )),
             });
         }
+        let error = self.error_of(replica, answer).await?;
+        Err(match ask.conversation {
+            Some(_) if error.code == ErrorCode::TextOnly => {
+                self.replicas.found_text_only(replica);
+                Refused::Again(error.message)
+            }
+            _ => self.refusal(replica, error),
+        })
+    }
+
+    /// The error in an answer without success.
+    async fn error_of(&self, replica: SocketAddr, answer: reqwest::Response) -> Result<ErrorBody, Refused> {
         let status = answer.status();
         let words = answer.text().await.unwrap_or_default();
-        match serde_json::from_str::<ErrorBody>(&words) {
-            Ok(error) => Err(self.refusal(replica, error)),
+        serde_json::from_str(&words).map_err(|_| {
             // The token was refused, or the server is no engine agent.
-            Err(_) => {
-                let words: String = words.chars().take(1000).collect();
-                Err(self.rest(replica, format!("status {status}: {words}")))
-            }
-        }
+            let words: String = words.chars().take(1000).collect();
+            self.rest(replica, format!("status {status}: {words}"))
+        })
     }
 
     fn refusal(&self, replica: SocketAddr, error: ErrorBody) -> Refused {

@@ -130,7 +130,10 @@ impl Episodes {
             Ok(Err(stop)) => stop,
             Ok(Ok(result)) => {
                 let concluded = match result {
-                    Worked::Ended(patch) => self.conclude(plan, &dir, attempt, &trajectory, patch, judging).await,
+                    // Boxed: grading needs much state, and while the agent works no memory is kept for it.
+                    Worked::Ended(patch) => {
+                        Box::pin(self.conclude(plan, &dir, attempt, &trajectory, patch, judging)).await
+                    }
                     Worked::Aborted(cause) => self.conclude_void(plan, &dir, attempt, &trajectory, cause).await,
                 };
                 return concluded.map(Some);

@@ -49,6 +49,8 @@ struct Replica {
     failures: u32,
     /// Why the last request failed.
     why: String,
+    /// It has refused token ids, because its server speaks only text.
+    text_only: bool,
 }
 
 impl Replica {
@@ -104,6 +106,15 @@ impl Replicas {
     /// Remembers the version that a replica serves; `None` if it does not answer.
     pub fn serves(&self, replica: SocketAddr, version: Option<&str>) {
         self.with(replica, |r| r.serving = version.map(str::to_owned));
+    }
+
+    /// Remembers that a replica's server speaks only text.
+    pub fn found_text_only(&self, replica: SocketAddr) {
+        self.with(replica, |r| r.text_only = true);
+    }
+
+    pub fn is_text_only(&self, replica: SocketAddr) -> bool {
+        self.known().get(&replica).is_some_and(|r| r.text_only)
     }
 
     /// Starts the cool-down of a failed replica.

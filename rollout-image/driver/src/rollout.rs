@@ -178,7 +178,7 @@ impl Rollouts {
         };
         self.places.demand(&who, BTreeMap::new());
         worked?;
-        Ok(groups.metas.into_iter().flatten().collect())
+        Ok(groups.metas.into_iter().flatten().map(|meta| *meta).collect())
     }
 
     /// The limit of sandboxes in use at one time.
@@ -353,8 +353,8 @@ where
 /// The ended episodes of a rollout, by group.
 #[derive(Default)]
 struct Groups {
-    /// In the order of the plans.
-    metas: Vec<Option<EpisodeMeta>>,
+    /// In the order of the plans. Boxed: an evaluation plans many more episodes than run at one time.
+    metas: Vec<Option<Box<EpisodeMeta>>>,
     /// Indices into `metas`, by group.
     members: BTreeMap<u32, Vec<usize>>,
 }
@@ -371,14 +371,14 @@ impl Groups {
     /// Stores an ended episode; returns its group if that has ended.
     fn ended(&mut self, at: usize, meta: EpisodeMeta) -> Option<u32> {
         let group = meta.key.group;
-        self.metas[at] = Some(meta);
+        self.metas[at] = Some(Box::new(meta));
         let members = self.members.get(&group)?;
         members.iter().all(|at| self.metas[*at].is_some()).then_some(group)
     }
 
     fn members(&self, group: u32) -> Vec<&EpisodeMeta> {
         let members = self.members.get(&group).into_iter().flatten();
-        members.filter_map(|at| self.metas[*at].as_ref()).collect()
+        members.filter_map(|at| self.metas[*at].as_deref()).collect()
     }
 }
 

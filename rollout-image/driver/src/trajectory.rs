@@ -135,6 +135,7 @@ impl Trajectory {
             self.rows.push(GrowingRow::default());
         }
         self.rows[turn.row as usize].append(turn);
+        make_room(&mut self.turns, 1);
         self.turns.push(turn.without_ids());
         self.end = turn.end;
         self.sample_millis += turn.sample_millis;
@@ -204,10 +205,8 @@ impl GrowingRow {
     /// Adds a turn of this row.
     fn append(&mut self, turn: &TurnRecord) {
         let added = turn.prompt.len() + turn.sampled.len() + turn.observation.len();
-        if self.tokens.capacity() - self.tokens.len() < added {
-            // Reserves an eighth more, not twice as much as `Vec` would: every live episode holds this memory.
-            self.tokens.reserve_exact(added + self.tokens.len() / 8);
-        }
+        make_room(&mut self.tokens, added);
+        make_room(&mut self.logprobs, turn.logprobs.len());
         self.tokens.extend_from_slice(&turn.prompt);
         let from = self.tokens.len();
         self.tokens.extend_from_slice(&turn.sampled);
@@ -226,6 +225,13 @@ impl GrowingRow {
         }
         self.experts.extend(turn.experts.clone());
         self.turns.push(turn.turn);
+    }
+}
+
+/// Reserves an eighth more than is needed, not twice as much as `Vec` would: every live episode holds this memory.
+fn make_room<T>(of: &mut Vec<T>, added: usize) {
+    if of.capacity() - of.len() < added {
+        of.reserve_exact(added + of.len() / 8);
     }
 }
 

@@ -87,6 +87,7 @@ async fn the_replica_that_works_carries_its_capacity_beside_one_that_boots_one_t
                     stop_token_ids: Vec::new(),
                     time_left: Duration::from_secs(600),
                     experts: None,
+                    conversation: None,
                 };
                 let answered = engines.sample(&ask, &wanted, &Default::default()).await.unwrap();
                 assert!(matches!(answered, Answered::Sampled(_)), "{answered:?}");

@@ -34,6 +34,7 @@ mod runs;
 mod shaped;
 mod superseded;
 mod task_sets;
+mod text_only;
 mod tools;
 mod validate;
 mod world;

@@ -152,6 +152,7 @@ async fn episode(engines: Engines, wanted: watch::Receiver<String>, group: u64, 
             stop_token_ids: Vec::new(),
             time_left: Duration::from_secs(600),
             experts: None,
+            conversation: None,
         };
         let answered = engines.sample(&ask, &wanted, &home).await.unwrap();
         let Answered::Sampled(sampled) = answered else {

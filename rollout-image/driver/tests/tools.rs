@@ -32,7 +32,7 @@ fn row(id: usize, files: &BTreeMap<String, String>) -> Value {
     })
 }
 
-fn program() -> BTreeMap<String, String> {
+pub fn program() -> BTreeMap<String, String> {
     [("solution.py", CODE), ("test.py", TESTS)]
         .map(|(path, text)| (path.to_owned(), text.to_owned()))
         .into()
@@ -67,7 +67,7 @@ fn turn_of(prompt: &str) -> usize {
 }
 
 /// A world with these programs, whose policy calls tools; and settings that evaluate each program once.
-async fn world_of(programs: &[BTreeMap<String, String>], spec: &str) -> (World, Settings) {
+pub async fn world_of(programs: &[BTreeMap<String, String>], spec: &str) -> (World, Settings) {
     let world = World::new(1).await;
     let rows = programs
         .iter()
@@ -300,7 +300,7 @@ async fn a_program_that_hangs_and_one_that_dies_are_answers_for_the_policy() {
         ("test.py".to_owned(), TESTS.to_owned()),
     ]);
     let (world, mut settings) = world_of(&[files], r#"{"bash": true}"#).await;
-    settings.agent.limits.command_timeout = Duration::from_secs(3);
+    settings.agent.limits.command_timeout = Duration::from_secs(8);
     settings.agent.limits.turns = 8;
     says(
         &world,
@@ -337,7 +337,7 @@ async fn a_program_that_hangs_and_one_that_dies_are_answers_for_the_policy() {
         told[5]
     );
     assert!(
-        told[6].starts_with("Timeout expired after 3 seconds. The command took too long"),
+        told[6].starts_with("Timeout expired after 8 seconds. The command took too long"),
         "{}",
         told[6]
     );

@@ -92,6 +92,46 @@ mod tests {
         );
     }
 
+    /// Paths of references by name, and of fields whose content the schema leaves open.
+    fn references(schema: &Value, path: &str, found: &mut Vec<String>) {
+        let properties = schema["properties"].as_object();
+        let is_reference = properties.is_some_and(|properties| {
+            let known = ["name", "key", "namespace"];
+            properties.contains_key("name") && properties.keys().all(|name| known.contains(&name.as_str()))
+        });
+        let is_open = schema["x-kubernetes-preserve-unknown-fields"] == true
+            || schema["additionalProperties"] == true
+            || schema["additionalProperties"]["type"] == "object";
+        if is_reference || is_open {
+            found.push(path.to_owned());
+        }
+        for (name, property) in properties.into_iter().flatten() {
+            references(property, &format!("{path}.{name}"), found);
+        }
+        if schema["items"].is_object() {
+            references(&schema["items"], path, found);
+        }
+    }
+
+    #[test]
+    fn every_reference_has_a_name_by_which_those_to_secrets_are_found() {
+        for crd in crd::all() {
+            let mut found = Vec::new();
+            references(&crd::schema(&crd).unwrap()["properties"]["spec"], "spec", &mut found);
+            assert!(!found.is_empty());
+            found.retain(|path| {
+                let name = path.rsplit('.').next().unwrap_or_default().to_lowercase();
+                !["secret", "configmap", "poolref"]
+                    .iter()
+                    .any(|kind| name.contains(kind))
+            });
+            assert_eq!(
+                found, [""; 0],
+                "do they name Secrets? then have `Secret` in the field's name"
+            );
+        }
+    }
+
     #[test]
     fn names_in_lists_and_of_lists_are_read() {
         let all = fields().unwrap();

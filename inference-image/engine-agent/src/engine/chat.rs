@@ -1,9 +1,10 @@
-//! Conversations in text: one route for our own engines and all with OpenAI's API.
+//! Conversations in text: one route for our own engines and all with OpenAI's API, and for the driver's conversations
+//! with a server that speaks only text.
 //!
 //! The answer is parsed only to check that it is valid, and is forwarded unchanged.
 
 use axum::http::StatusCode;
-use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody};
+use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody, ErrorCode, Penalties, TextRequest, TextResponse};
 use serde_json::{Value, json};
 
 use super::wire::{Answered, Server, engine_seed, misbehaved, not_sampled, said};
@@ -28,11 +29,35 @@ pub async fn ask(
     model: &str,
     lora_path: Option<&str>,
 ) -> Result<Answered, ErrorBody> {
-    let answer = server
-        .put_question(PATH, &in_its_words(request, model, lora_path))
-        .await?;
+    let answer = put(server, model, &in_its_words(request, model, lora_path)).await?;
+    checked(server, answer)
+}
+
+/// Asks a server that speaks only text for an answer to messages with tools.
+pub async fn ask_text(server: &Server, request: &TextRequest, model: &str) -> Result<Answered, ErrorBody> {
+    let mut asked = json!({
+        "model": model,
+        "messages": request.messages,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+    });
+    if !request.tools.is_empty() {
+        asked["tools"] = serde_json::from_str(&request.tools)
+            .map_err(|error| ErrorBody::new(ErrorCode::InvalidRequest, format!("tools: {error}")))?;
+    }
+    let top_k = (request.top_k > 0).then_some(request.top_k);
+    add_settings(&mut asked, top_k, request.penalties, Some(request.seed));
+    let answer = put(server, model, &asked).await?;
+    let read: TextResponse = server.read(PATH, &answer)?;
+    has_choices(server, !read.choices.is_empty()).map(|()| answer)
+}
+
+/// The successful answer to a request in the server's words.
+async fn put(server: &Server, model: &str, asked: &Value) -> Result<Answered, ErrorBody> {
+    let answer = server.put_question(PATH, asked).await?;
     match answer.status {
-        status if status.is_success() => checked(server, answer),
+        status if status.is_success() => Ok(answer),
         StatusCode::NOT_FOUND => Err(misbehaved(format!(
             "the engine at {} does not have this route, or not the model {model}: {}",
             server.at(PATH),
@@ -52,26 +77,34 @@ fn in_its_words(request: &ChatRequest, model: &str, lora_path: Option<&str>) -> 
     if let Some(limit) = request.max_tokens {
         asked["max_tokens"] = json!(limit);
     }
-    // OpenAI's own servers refuse fields that they do not know, so these are sent only if they were given.
-    if let Some(top_k) = request.top_k {
-        asked["top_k"] = json!(if top_k <= 0 { -1 } else { top_k });
-    }
-    for (name, value) in request.penalties().named() {
-        asked[name] = json!(value);
-    }
-    if let Some(seed) = request.seed {
-        asked["seed"] = json!(engine_seed(seed));
-    }
+    add_settings(&mut asked, request.top_k, request.penalties(), request.seed);
     if let Some(adapter) = lora_path {
         asked["lora_path"] = json!(adapter);
     }
     asked
 }
 
+/// OpenAI's own servers refuse fields that they do not know, so these are sent only if they were given.
+fn add_settings(asked: &mut Value, top_k: Option<i64>, penalties: Penalties, seed: Option<u64>) {
+    if let Some(top_k) = top_k {
+        asked["top_k"] = json!(if top_k <= 0 { -1 } else { top_k });
+    }
+    for (name, value) in penalties.named() {
+        asked[name] = json!(value);
+    }
+    if let Some(seed) = seed {
+        asked["seed"] = json!(engine_seed(seed));
+    }
+}
+
 fn checked(server: &Server, answer: Answered) -> Result<Answered, ErrorBody> {
     let read: ChatResponse = server.read(PATH, &answer)?;
-    match read.choices.is_empty() {
-        true => Err(misbehaved(format!("the answer of {} has no choices", server.at(PATH)))),
-        false => Ok(answer),
+    has_choices(server, !read.choices.is_empty()).map(|()| answer)
+}
+
+fn has_choices(server: &Server, has: bool) -> Result<(), ErrorBody> {
+    match has {
+        true => Ok(()),
+        false => Err(misbehaved(format!("the answer of {} has no choices", server.at(PATH)))),
     }
 }

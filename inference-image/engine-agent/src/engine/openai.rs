@@ -1,14 +1,17 @@
-//! An external engine: a server with OpenAI's completions API and vLLM's extensions. Its weights are fixed and called
-//! `base`.
+//! An external engine: a server with OpenAI's API. Its weights are fixed and called `base`.
 //!
-//! It counts as serving after a probe: one completion of token ids that returns token ids with a logprob each. The
+//! It takes and returns token ids (vLLM's extensions of completions), or it speaks only text. It counts as serving
+//! after a probe: one completion of token ids that returns token ids with a logprob each, or one answer in text. The
 //! probe is repeated, because such a server may be replaced by another behind the same URL.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, CompletionResponse, ErrorBody};
+use grpo_engine_protocol::{
+    BASE_VERSION, ChatRequest, CompletionRequest, CompletionResponse, ErrorBody, ErrorCode, Penalties, TextMessage,
+    TextRequest,
+};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -34,6 +37,8 @@ pub struct OpenAi {
     server: Server,
     /// The name of its model; default: the first in its list.
     model: Option<String>,
+    /// It speaks only text.
+    text_only: bool,
     probe: Probe,
     probed: Arc<Mutex<Probed>>,
 }
@@ -56,10 +61,11 @@ struct ModelName {
 }
 
 impl OpenAi {
-    pub fn new(server: Server, model: Option<String>, probe: Probe) -> Self {
+    pub fn new(server: Server, model: Option<String>, text_only: bool, probe: Probe) -> Self {
         Self {
             server,
             model,
+            text_only,
             probe,
             probed: Arc::default(),
         }
@@ -130,13 +136,45 @@ impl OpenAi {
             None => Ok(model),
         }
     }
+
+    /// Requests one short answer in text. A server that limits the rate of requests is there.
+    async fn try_text(&self) -> Result<String, EngineFault> {
+        let model = self.name().await?;
+        let refused = |message: String| EngineFault::Refused {
+            url: self.server.url.to_string(),
+            message,
+        };
+        let request = TextRequest {
+            messages: vec![TextMessage::new("user", "Say yes.")],
+            tools: String::new(),
+            max_tokens: PROBED_TOKENS,
+            temperature: 1.0,
+            top_p: 1.0,
+            top_k: 0,
+            penalties: Penalties::default(),
+            seed: 0,
+        };
+        let answer = chat::ask_text(&self.server, &request, &model);
+        let limit = self.probe.timeout;
+        let answer = tokio::time::timeout(limit, answer).await.map_err(|_| {
+            let seconds = limit.as_secs();
+            refused(format!("it did not answer the probe within {seconds} s"))
+        })?;
+        match answer {
+            Err(error) if error.code != ErrorCode::QueueFull => Err(refused(error.message)),
+            _ => Ok(model),
+        }
+    }
 }
 
 impl Engine for OpenAi {
     async fn serving(&self) -> Result<Serving, EngineFault> {
         let mut probed = self.probed.lock().await;
         if probed.at.is_none_or(|at| at.elapsed() >= self.probe.period) {
-            let outcome = self.try_once().await;
+            let outcome = match self.text_only {
+                true => self.try_text().await,
+                false => self.try_once().await,
+            };
             probed.at = Some(Instant::now());
             probed.model = outcome.as_ref().ok().cloned();
             probed.outcome = Some(outcome.map(|_| ()));
@@ -164,6 +202,13 @@ impl Engine for OpenAi {
     }
 
     async fn complete(&self, body: Bytes, _: Option<&str>) -> Result<Answered, ErrorBody> {
+        if self.text_only {
+            return Err(ErrorBody::new(
+                ErrorCode::TextOnly,
+                "engine.external.api of the pool is Chat, so the server returns neither token ids nor logprobs: only runs of mode \
+                 Evaluate sample from it; take a server that returns token ids, with api: Tokens",
+            ));
+        }
         let (request, prompts) = read_request(&body)?;
         if request.routed_experts_from.is_some() {
             return Err(not_reported(
@@ -179,6 +224,17 @@ impl Engine for OpenAi {
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
         let model = self.sampling_name().await?;
         chat::ask(&self.server, &request, &model, None).await
+    }
+
+    async fn text(&self, request: TextRequest) -> Result<Answered, ErrorBody> {
+        if !self.text_only {
+            return Err(ErrorBody::new(
+                ErrorCode::InvalidRequest,
+                "engine.external.api of the pool is Tokens: ask /v1/completions",
+            ));
+        }
+        let model = self.sampling_name().await?;
+        chat::ask_text(&self.server, &request, &model).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{AgentState, AgentStatus, ChatRequest, ErrorBody};
+use grpo_engine_protocol::{AgentState, AgentStatus, ChatRequest, ErrorBody, TEXT_PATH, TextRequest};
 use tokio::time::{Instant, sleep};
 
-use super::wire::{Answered, STATE_DEADLINE, Server, successful};
+use super::wire::{Answered, STATE_DEADLINE, Server, misbehaved, successful};
 use super::{Engine, EngineFault, Page, Serving, Weights, chat};
 
 /// Interval between two checks of an agent that works on an order.
@@ -86,6 +86,11 @@ impl Engine for Remote {
 
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
         chat::pass_on(&self.0, &request).await
+    }
+
+    async fn text(&self, request: TextRequest) -> Result<Answered, ErrorBody> {
+        let body = serde_json::to_vec(&request).map_err(|error| misbehaved(error.to_string()))?;
+        self.0.pass_on(TEXT_PATH, body.into(), None).await
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {

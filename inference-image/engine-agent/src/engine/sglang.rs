@@ -82,10 +82,10 @@ impl Sglang {
     }
 
     /// Logprobs of the canary's tokens from the second one on.
-    async fn logprobs(&self, canary: Option<&Canary>) -> Result<Vec<f32>, EngineFault> {
+    async fn logprobs(&self, canary: &Canary) -> Result<Vec<f32>, EngineFault> {
         let url = self.server.at("/generate");
         let asked = json!({
-            "input_ids": [canary.map(|canary| &canary.tokens)],
+            "input_ids": [canary.tokens],
             "sampling_params": [{"max_new_tokens": 1, "temperature": 0.0}],
             "return_logprob": true,
             "logprob_start_len": 0,
@@ -101,7 +101,7 @@ impl Sglang {
             .map(|(logprob, ..)| logprob);
         found
             .collect::<Option<Vec<f32>>>()
-            .filter(|found| canary.is_none_or(|canary| found.len() >= canary.logprobs.len()))
+            .filter(|found| found.len() >= canary.logprobs.len())
             .ok_or_else(|| EngineFault::Misunderstood {
                 url: url.to_string(),
                 cause: "a token of a prompt has no logprob, although all were asked for".to_owned(),
@@ -154,7 +154,9 @@ impl Engine for Sglang {
         // The check below samples.
         self.wake_cache(deadline).await?;
         let generate = self.server.at("/generate").to_string();
-        weights.check(&generate, self.logprobs(weights.canary)).await?;
+        if let Some(canary) = weights.canary {
+            weights.check(canary, &generate, self.logprobs(canary).await)?;
+        }
         // A row that was sampled meanwhile has the label `unverified`, and is refused by it.
         self.name(version).await?;
         self.serving().await

@@ -228,8 +228,8 @@ impl Vllm {
 
     /// Logprobs of the canary's tokens from the second one on. Not for adapters: open reports on vLLM (#16668, #53842)
     /// say that `prompt_logprobs` beside `--enable-lora` may be wrong or end the engine.
-    async fn logprobs(&self, canary: Option<&Canary>) -> Result<Vec<f32>, EngineFault> {
-        let tokens = canary.map(|canary| canary.tokens.as_slice()).unwrap_or_default();
+    async fn logprobs(&self, canary: &Canary) -> Result<Vec<f32>, EngineFault> {
+        let tokens = canary.tokens.as_slice();
         let url = self.server.at("/v1/completions");
         let asked = json!({"model": SERVED_NAME, "prompt": tokens, "n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1});
         let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
@@ -317,7 +317,9 @@ impl Engine for Vllm {
             });
         }
         let url = self.server.at("/v1/completions").to_string();
-        weights.check(&url, self.logprobs(weights.canary)).await?;
+        if let Some(canary) = weights.canary {
+            weights.check(canary, &url, self.logprobs(canary).await)?;
+        }
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
         self.adapters.set(None);

@@ -3,6 +3,7 @@
 mod chat;
 mod sglang;
 mod sleep;
+mod text;
 mod vllm;
 
 use crate::support::fake::{Fake, PROMPT_LOGPROB, experts};
@@ -34,8 +35,13 @@ fn sglang() -> Kind {
 }
 
 fn openai() -> Kind {
+    openai_of(false)
+}
+
+fn openai_of(text_only: bool) -> Kind {
     Kind::OpenAi {
         model: None,
+        text_only,
         probe: Probe {
             tokens: vec![1, 2, 3],
             period: Duration::from_millis(50),

@@ -4,7 +4,7 @@ use grpo_contracts::reason::Reason;
 use grpo_crds::{
     InferencePool, SandboxPool,
     grpo_run::{GrpoRunSpec, Mode},
-    inference_pool::{Claim, ExternalWeights, InferencePoolSpec},
+    inference_pool::{Claim, ExternalApi, ExternalWeights, InferencePoolSpec},
 };
 use grpo_engine_protocol::BASE_VERSION;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -168,6 +168,14 @@ fn inference_unusable(seen: &RunObservation) -> Option<Blocker> {
         return Some((Reason::InferencePoolReportsNoExperts, format!("{words} {why}")));
     }
     let external = pool.spec.engine.external.as_ref()?;
+    if spec.mode == Mode::Train && external.api == ExternalApi::Chat {
+        return Some((
+            Reason::SamplerIsFrozen,
+            format!(
+                "{words} is an external server with api Chat: it returns neither token ids nor logprobs and takes no new weights, so nothing can be trained on its answers; use another pool, or mode: Evaluate"
+            ),
+        ));
+    }
     let frozen =
         spec.mode == Mode::Train && external.weights == ExternalWeights::Frozen && !spec.algorithm.allow_frozen_sampler;
     if frozen {

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use grpo_contracts::reason::Reason;
-use grpo_crds::{AttemptStatus, InferencePoolStatus, inference_pool::Claim};
+use grpo_crds::{
+    AttemptStatus, InferencePoolStatus,
+    inference_pool::{Claim, ExternalApi},
+};
 use grpo_engine_protocol::{AgentState, BASE_VERSION};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::runtime::events::Event;
@@ -356,7 +359,12 @@ fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {
 
 fn probe_in_words(seen: &InferencePoolObservation, passed: bool) -> String {
     if passed {
-        return "the server takes token ids, and returns token ids with their logprobs".to_owned();
+        let external = seen.pool.spec.engine.external.as_ref();
+        return match external.map(|external| external.api) {
+            Some(ExternalApi::Chat) => "the server answers in text; only runs of mode Evaluate sample from it",
+            _ => "the server takes token ids, and returns token ids with their logprobs",
+        }
+        .to_owned();
     }
     let said = seen.agents.values().find_map(|agent| agent.message.clone());
     said.unwrap_or_else(|| "the agent has not been asked yet".to_owned())

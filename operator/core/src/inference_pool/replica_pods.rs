@@ -15,7 +15,7 @@
 
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access::Service};
 use grpo_crds::InferencePoolSpec;
-use grpo_crds::inference_pool::{CacheMedium, Device, ExternalEngine, ExternalWeights};
+use grpo_crds::inference_pool::{CacheMedium, Device, ExternalApi, ExternalEngine, ExternalWeights};
 use grpo_crds::sources::joined;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -266,9 +266,10 @@ fn external_agent(
 ) -> Value {
     // The agent adds the paths itself.
     let server = external.url.trim_end_matches('/').trim_end_matches("/v1");
-    let kind = match external.weights {
-        ExternalWeights::Frozen => "openai",
-        ExternalWeights::Agent => "agent",
+    let kind = match (external.weights, external.api) {
+        (ExternalWeights::Agent, _) => "agent",
+        (ExternalWeights::Frozen, ExternalApi::Tokens) => "openai",
+        (ExternalWeights::Frozen, ExternalApi::Chat) => "chat",
     };
     let tokens: Vec<String> = external.probe.tokens.iter().map(u32::to_string).collect();
     let mut flags: Vec<String> = ["--engine", server, "--kind", kind, "--probe-tokens", &tokens.join(",")]

@@ -345,6 +345,20 @@ fn an_external_engine_is_ready_when_its_probe_was_passed_and_says_what_failed() 
 }
 
 #[test]
+fn an_external_server_is_asked_through_the_api_that_it_has() {
+    for (api, kind, words) in [("Tokens", "openai", "token ids"), ("Chat", "chat", "in text")] {
+        let engine = format!("{{external: {{url: 'https://example.com/v1', api: {api}}}}}");
+        let mut pool = with_engine(&engine, 1);
+        let args = decided(&pool).create[0].0.object["spec"]["containers"][0]["args"].to_string();
+        assert!(args.contains(&format!(r#""--kind","{kind}""#)), "{args}");
+        pool.pods = vec![current(&pool, 0, running())];
+        pool.agents = [("demo-engine-0-1-0".to_owned(), agent(Some("base"), None, None))].into();
+        let decision = decided(&pool);
+        assert!(condition(&decision, "Probed").1.contains(words));
+    }
+}
+
+#[test]
 fn a_pool_at_rest_is_not_looked_at_again() {
     let mut pool = seen(1);
     pool.pods = vec![current(&pool, 0, running())];

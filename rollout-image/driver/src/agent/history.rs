@@ -12,9 +12,10 @@
 //! turns of the head leave for it.
 
 use crate::trajectory::Trajectory;
-use grpo_chat_template::{ChatTemplate, PromptShape, TemplateError, Turnover};
+use grpo_chat_template::{ChatTemplate, PromptShape, Role, TemplateError, Turnover};
 use grpo_crds::agent::{Context, Thinking, Trim};
-use grpo_records::{Omitted, TurnRecord};
+use grpo_engine_protocol::TextMessage;
+use grpo_records::{Message, Omitted, TurnRecord, dataset};
 use std::sync::Arc;
 
 /// The part of its history that the policy sees.
@@ -93,6 +94,14 @@ impl HistoryRule {
             anew: Some(parts.ids(omitted)?),
             omitted,
         })
+    }
+
+    /// The messages before the next answer, for a server that speaks only text. `omitted`: as in [`SeenHistory`].
+    pub fn messages(&self, turns: &[TurnRecord], omitted: Option<Omitted>) -> Option<Vec<TextMessage>> {
+        let gap = omitted.map(|gap| (gap, in_place_of(gap)));
+        let gap = gap.as_ref().map(|(gap, message)| (*gap, message));
+        let messages = dataset::history(turns, gap, self.strip)?.into_iter();
+        messages.map(|message| serde_json::from_value(message).ok()).collect()
     }
 
     /// How many tokens the history will have after one more turn.
@@ -252,6 +261,16 @@ impl<'a> Parts<'a> {
 /// The text in place of turns, in the words of OpenClaw-RL's swe-rl.
 pub fn marker(turns: usize) -> String {
     format!("[... {turns} turn(s) of interaction history omitted due to context window limit ...]")
+}
+
+/// The message in place of these turns, as it is recorded.
+pub fn in_place_of(gap: Omitted) -> Message {
+    Message {
+        role: Role::User.word().to_owned(),
+        content: marker((gap.to - gap.from) as usize),
+        tokens: 0,
+        note: None,
+    }
 }
 
 /// The number of tokens of a history: `fixed` before the first turn, those of each turn, and the marker's if turns are

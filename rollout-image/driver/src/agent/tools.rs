@@ -247,6 +247,10 @@ impl LoopAgent for ToolsAgent {
         TurnAction::calls(&called.collect::<Vec<_>>())
     }
 
+    fn content(&self, answer: &str) -> Option<String> {
+        Some(calls::parse(self.format, answer, &self.tools).content)
+    }
+
     fn act<'a>(
         &'a self,
         episode: &'a LiveEpisode<'_>,

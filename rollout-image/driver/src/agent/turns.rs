@@ -4,10 +4,11 @@
 //! limits and records, which are the same for all agents.
 
 use super::Agent;
-use super::history::{HistoryRule, NewTurn, SeenHistory, marker};
+use super::history::{HistoryRule, NewTurn, SeenHistory, in_place_of};
 use super::limits::AgentLimits;
 use super::observation::Observation;
 use crate::engine::Answered;
+use crate::engine::text::Conversation;
 use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran, millis};
 use crate::fault::TerminalFault;
@@ -15,10 +16,10 @@ use crate::seeds;
 use crate::tasks::Task;
 use crate::traces::step;
 use futures::future::BoxFuture;
-use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, TemplateError};
+use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, TemplateError};
 use grpo_contracts::reason::Reason;
-use grpo_engine_protocol::{FinishReason, TokenIds};
-use grpo_records::{EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
+use grpo_engine_protocol::{FinishReason, TextMessage, TokenIds};
+use grpo_records::{ChatPrompt, ChatTurn, EpisodeEnd, Message, Omitted, TurnAction, TurnRecord, VoidReason};
 use serde_json::{Map, Value};
 use tracing::Instrument;
 
@@ -47,6 +48,11 @@ pub trait LoopAgent: Send + Sync {
 
     /// The action in the answer of a turn. The loop never passes a truncated answer.
     fn parse(&self, turn: u32, answer: &str) -> TurnAction;
+
+    /// The text of an answer without reasoning and calls, for an agent whose answers have calls.
+    fn content(&self, _answer: &str) -> Option<String> {
+        None
+    }
 
     /// Carries out the action of a turn. An agent that knows the observation already returns [`Acted::Told`].
     fn act<'a>(&'a self, episode: &'a LiveEpisode<'_>, turn: &'a mut TurnRecord)
@@ -191,12 +197,21 @@ impl<A: LoopAgent> TurnLoop<A> {
         let plan = episode.plan;
         let key = &plan.key;
         let seed = seeds::of_turn(plan.seed, &key.scope, &key.instance, key.group, key.sample, number);
-        let sampled = match episode.sample(row, given, seed).await? {
+        let shape = self.shape();
+        let shown = || match number {
+            0 => Some(opening.iter().map(text_of).collect::<Vec<_>>()),
+            _ => self.history.messages(&episode.trajectory.turns, omitted),
+        };
+        let conversation = Conversation {
+            template: episode.template,
+            shape: &shape,
+            messages: &shown,
+        };
+        let sampled = match episode.sample(row, given, seed, conversation).await? {
             Answered::Sampled(sampled) => sampled,
-            // The answer is lost; the work before it counts.
-            Answered::OutOfTime { took } => {
+            Answered::Ended { end, took } => {
                 episode.trajectory.sample_millis += millis(took);
-                episode.trajectory.end = Some(EpisodeEnd::EpisodeTimeout);
+                episode.trajectory.end = Some(end);
                 return Ok(None);
             }
         };
@@ -205,7 +220,19 @@ impl<A: LoopAgent> TurnLoop<A> {
             Some(experts) => Some(episode.keep_experts(number, experts).await?),
             None => None,
         };
+        let opens = row == episode.trajectory.rows.len();
+        let chat = ChatTurn {
+            prompt: opens.then(|| ChatPrompt {
+                tools: self.agent.tools().to_owned(),
+                thinking: self.thinking,
+                after: None,
+                without_reasoning: self.history.strip,
+            }),
+            text_only: answer.text_only,
+            ..ChatTurn::default()
+        };
         let mut turn = TurnRecord {
+            chat: Some(chat),
             omitted,
             opening,
             row: row as u32,
@@ -224,6 +251,11 @@ impl<A: LoopAgent> TurnLoop<A> {
         };
         if answer.finish == FinishReason::Stop {
             turn.action = self.agent.parse(number, &turn.text);
+        }
+        if let Some(chat) = &mut turn.chat
+            && turn.action.as_calls().is_some()
+        {
+            chat.content = self.agent.content(&turn.text);
         }
         if turn.action.is_action() {
             episode.intend(&turn).await?;
@@ -244,12 +276,7 @@ impl<A: LoopAgent> TurnLoop<A> {
             });
         };
         let before = trajectory.turns.last().and_then(|turn| turn.omitted);
-        let told = omitted.filter(|_| omitted != before).map(|gap| Message {
-            role: Role::User.word().to_owned(),
-            content: marker((gap.to - gap.from) as usize),
-            tokens: 0,
-            note: None,
-        });
+        let told = omitted.filter(|_| omitted != before).map(in_place_of);
         let known = &trajectory.rows[last].tokens;
         let (row, ids) = match ids.strip_prefix(&known[..]) {
             Some(more) => (last, more.to_vec()),
@@ -333,6 +360,9 @@ impl<A: LoopAgent> TurnLoop<A> {
         };
         if turn.end.is_none() {
             turn.observation = observation;
+            if let Some(chat) = &mut turn.chat {
+                chat.observation = observed.recorded();
+            }
         }
         turn.observation_text = text;
         Ok(())
@@ -374,6 +404,11 @@ fn messages(opening: &[ChatMessage], tokens: usize) -> Vec<Message> {
         note: None,
     });
     messages.collect()
+}
+
+/// A message of the first prompt, for a server that speaks only text.
+fn text_of(message: &Message) -> TextMessage {
+    TextMessage::new(&message.role, &message.content)
 }
 
 fn finish_word(finish: FinishReason) -> &'static str {

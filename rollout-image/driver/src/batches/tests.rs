@@ -40,6 +40,7 @@ fn that_sampled(
         format_errors: 0,
         truncated: false,
         weights: vec![version.into()],
+        untrainable: false,
         patch_bytes: 0,
         patch_sha256: None,
         graded: None,
@@ -130,5 +131,21 @@ async fn an_episode_without_a_sampled_token_is_left_out_and_the_batch_is_made() 
     assert_eq!(
         (&made.batch.groups[0].rewards[..], made.batch.groups[0].voids),
         (&[1.0, 0.0][..], 1)
+    );
+}
+
+#[tokio::test]
+async fn an_episode_that_was_answered_in_text_is_in_no_batch() {
+    let mount = tempfile::tempdir().unwrap();
+    let store = RunStore::open(mount.path(), "n/r").unwrap();
+    let mut metas = [
+        episode(&mount, 0, 0, Outcome::Resolved, "a-v0"),
+        episode(&mount, 0, 1, Outcome::Unresolved, "a-v0"),
+    ];
+    metas[1].untrainable = true;
+    let error = make(&store, heading(0, 1), &metas).await.unwrap_err();
+    assert!(
+        matches!(&error, BatchError::Untrainable { folder } if folder.contains("__i1")),
+        "{error}"
     );
 }

@@ -11,6 +11,8 @@ pub struct Sample {
     pub finish: FinishReason,
     /// Experts of the tokens from `from` on, except the last, in the store's encoding; `None` if not requested.
     pub experts: Option<Experts>,
+    /// The server returned text: the ids are the chat template's, and the logprobs are 0.
+    pub text_only: bool,
 }
 
 /// Experts of consecutive tokens.
@@ -64,6 +66,7 @@ pub fn checked(answer: CompletionResponse, version: &str, ask: &Ask<'_>) -> Resu
         logprobs: choice.logprobs.map(|said| said.token_logprobs).unwrap_or_default(),
         finish: choice.finish_reason,
         experts,
+        text_only: false,
     })
 }
 

@@ -54,7 +54,7 @@ impl From<EngineError> for Abort {
     fn from(error: EngineError) -> Self {
         match error {
             EngineError::Terminal(fault) => Self::Driver(fault.into()),
-            EngineError::Unavailable { .. } => Self::Void {
+            EngineError::Unavailable { .. } | EngineError::Refused { .. } => Self::Void {
                 reason: VoidReason::EngineUnavailable,
                 message: error.to_string(),
             },

@@ -9,6 +9,7 @@ use super::plan::EpisodePlan;
 use crate::agent::commands::CommandSurroundings;
 use crate::agent::limits::AgentLimits;
 use crate::agent::observation::Observation;
+use crate::engine::text::Conversation;
 use crate::engine::{Answered, Ask, Engines, Experts};
 use crate::experts::Mixture;
 use crate::recording::sessions::Sessions;
@@ -70,9 +71,16 @@ pub enum Acted {
 }
 
 impl LiveEpisode<'_> {
-    /// Samples an answer to the prompt, for this row, within the room of context and episode.
-    pub async fn sample(&self, row: usize, prompt: TokenIds<'_>, seed: u64) -> Result<Answered, Abort> {
-        self.sample_at_most(u32::MAX, row, prompt, seed).await
+    /// Samples an answer to the prompt, for this row, within the room of context and episode. `conversation`: the
+    /// prompt as messages.
+    pub async fn sample(
+        &self,
+        row: usize,
+        prompt: TokenIds<'_>,
+        seed: u64,
+        conversation: Conversation<'_>,
+    ) -> Result<Answered, Abort> {
+        self.sample_at_most(u32::MAX, row, prompt, seed, conversation).await
     }
 
     /// Samples an answer of at most `most` tokens.
@@ -82,6 +90,7 @@ impl LiveEpisode<'_> {
         row: usize,
         prompt: TokenIds<'_>,
         seed: u64,
+        conversation: Conversation<'_>,
     ) -> Result<Answered, Abort> {
         let sampling = &self.plan.sampling;
         // An evaluation is not trained on.
@@ -103,6 +112,7 @@ impl LiveEpisode<'_> {
             stop_token_ids: self.template.stop_ids(),
             time_left: self.limits.episode_timeout.saturating_sub(spent),
             experts: replay.map(|mixture| (mixture.clone(), self.trajectory.rows.get(row).map_or(0, experts_to))),
+            conversation: Some(conversation).filter(|_| !trained_on),
         };
         let sampling = self.engines.sample(&ask, &self.plan.weights, &self.home);
         Ok(sampling.instrument(step!("sample")).await?)
@@ -131,6 +141,7 @@ impl LiveEpisode<'_> {
             experts: None,
             text: String::new(),
             request: None,
+            chat: None,
             action: TurnAction::truncated(),
             exec: None,
             observation: Vec::new(),

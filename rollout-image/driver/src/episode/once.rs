@@ -15,9 +15,10 @@ pub(super) async fn create<T: Serialize>(
     path: &str,
     record: &T,
 ) -> Result<(), DriverError> {
-    let json = serde_json::to_vec(record)
+    let mut json = serde_json::to_vec(record)
         .map_err(|error| DriverError::Other(format!("writing {path}: the record cannot be put into JSON: {error}")))?;
-    create_bytes(store, writer, path, [&json[..], b"\n"].concat().into()).await
+    json.push(b'\n');
+    create_bytes(store, writer, path, json.into()).await
 }
 
 /// Creates a file, or finds one with the same bytes.

@@ -160,6 +160,7 @@ impl Episodes {
             format_errors: trajectory.format_errors(),
             truncated: end.is_truncation(),
             weights: trajectory.versions(),
+            untrainable: trajectory.turns.iter().any(TurnRecord::is_text_only),
             patch_bytes: patch.map_or(0, Bytes::len),
             patch_sha256: patch.map(|p| sha256_hex(p)),
             graded: graded.task,

@@ -64,7 +64,9 @@ impl Run {
                 let of = |number: u32| state.iterations.get(&number);
                 let begun = of(k).and_then(|one| one.places.last()).map(|place| place + 1);
                 let needed = || of(k - 1).and_then(|one| one.next_place());
-                (begun.or_else(needed), state.pass_rates(k))
+                // Without a band every task is drawn.
+                let rates = dynamic.band.map(|_| state.pass_rates(k)).unwrap_or_default();
+                (begun.or_else(needed), rates)
             })
             .await;
         let sequence = Sequence::new(training.order, training.seed, self.train_tasks.len());

@@ -23,6 +23,7 @@ fn turn(number: u32, prompt_length: usize, weights: &str) -> TurnRecord {
         experts: None,
         text: "x".into(),
         request: None,
+        chat: None,
         action: TurnAction::format_error(0),
         exec: None,
         observation: vec![20],
@@ -149,4 +150,21 @@ fn a_turn_with_another_history_opens_a_row_and_every_sampled_token_is_in_one_mas
         trajectory.push(&beyond),
         Err(TrajectoryError::Row { row: 3, rows: 2, .. })
     ));
+}
+
+#[test]
+fn a_growing_episode_reserves_at_most_an_eighth_more_than_it_has() {
+    let mut trajectory = Trajectory::default();
+    for number in 0..100 {
+        let prompt_length = 3 + 3 * number as usize;
+        trajectory.push(&turn(number, prompt_length, "a-v0")).unwrap();
+        let (row, turns) = (&trajectory.rows[0], &trajectory.turns);
+        for (length, capacity) in [
+            (row.tokens.len(), row.tokens.capacity()),
+            (row.logprobs.len(), row.logprobs.capacity()),
+            (turns.len(), turns.capacity()),
+        ] {
+            assert!(capacity <= length + length / 8, "{capacity} for {length}");
+        }
+    }
 }

@@ -121,6 +121,18 @@ fn a_run_that_trains_waits_for_a_pool_to_which_weights_can_be_brought() {
     }
 }
 
+#[test]
+fn a_run_that_trains_waits_for_a_pool_that_returns_token_ids() {
+    let chat = || serde_json::json!({"external": {"url": "https://a.b/v1", "api": "Chat"}});
+    let probed = serde_json::json!({"conditions": [{
+        "type": "Probed", "status": "True", "reason": "Answered", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]});
+    let (reason, message) = of_shared(Mode::Train, chat(), probed.clone()).unwrap();
+    assert_eq!(reason, "SamplerIsFrozen");
+    assert!(message.contains("neither token ids nor logprobs"), "{message}");
+    assert_eq!(of_shared(Mode::Evaluate, chat(), probed), None);
+}
+
 /// A run of this mode with turns judged by the pool `judge`.
 fn judged(mode: Mode, judge: Option<InferencePool>) -> RunObservation {
     let mut run: grpo_crds::GrpoRun = object(DEMO);

@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: eb4effa9492dd2c2f5dd140aca9ee5910d65925b5cc963467e9f1a18d0247933
+# inputs sha256: 16e1b405a7d9ea56fbc77b9c0e10dc1c68e5879c1b3153364cb7b0530a866e8f
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -673,13 +673,18 @@ class EngineExternal(Spec):
         ),
     ]
     """Its base URL with the `/v1` at the end, such as `https://example.com/v1`."""
+    api: Literal['Tokens', 'Chat'] | None = None
+    """
+    How it is asked.
+    Default: `"Tokens"`.
+    """
     api_key_secret_ref: SecretKey | None = None
     """What is sent as `Authorization: Bearer`."""
     model: Annotated[str | None, Field(max_length=256, min_length=1)] = None
     """The name of the model in its requests. Default: the first of those the server lists."""
     probe: EngineExternalProbe | None = None
     """
-    How it is found out that the server is fit for training.
+    How it is found out that the server is fit for the runs of the pool.
     Default: `{"period": "1m", "timeout": "5m", "tokens": [1, 2, 3, 4, 5, 6, 7, 8]}`.
     """
     weights: Literal['Frozen', 'Agent'] | None = None
@@ -690,7 +695,7 @@ class EngineExternal(Spec):
 
 
 class EngineExternalProbe(Spec):
-    """How it is found out that the server is fit for training."""
+    """How it is found out that the server is fit for the runs of the pool."""
 
     period: Annotated[
         str | None, Field(max_length=32, pattern='^([0-9]{1,8}(ms|s|m|h))+$')
@@ -708,7 +713,8 @@ class EngineExternalProbe(Spec):
     """
     tokens: Annotated[list[int] | None, Field(max_length=256, min_length=1)] = None
     """
-    Token ids of the prompt that is asked. Default: ids 1 to 8, which every vocabulary has.
+    Token ids of the prompt that is asked. Default: ids 1 to 8, which every vocabulary has. Without effect with api
+    Chat.
     Default: `[1, 2, 3, 4, 5, 6, 7, 8]`.
     """
 
@@ -1206,7 +1212,7 @@ class InferencePoolStatus(Status):
     conditions: Annotated[list[Condition] | None, Field(max_length=16)] = None
     """
     Accepted (the spec can be made true), Ready (all replicas serve), Updated (all serve the ordered weights) and,
-    for an external engine, Probed (it takes and returns token ids with logprobs).
+    for an external engine, Probed (it answered as its api requires).
     """
     engine: Annotated[str | None, Field(max_length=64)] = None
     """Which engine."""
@@ -2466,7 +2472,10 @@ class Trackers(Spec):
     mlflow: TrackersMlflow | None = None
     """A tracking server of MLflow. Left out: none."""
     wandb: TrackersWandb | None = None
-    """A file for Weights & Biases in the store, which `wandb sync` uploads. Left out: none."""
+    """
+    Weights & Biases: a file in the store, which `wandb sync` uploads, and an upload while the run works. Left out:
+    none.
+    """
 
 
 class TrackersMlflow(Spec):
@@ -2486,12 +2495,31 @@ class TrackersMlflow(Spec):
 
 
 class TrackersWandb(Spec):
-    """A file for Weights & Biases in the store, which `wandb sync` uploads. Left out: none."""
+    """
+    Weights & Biases: a file in the store, which `wandb sync` uploads, and an upload while the run works. Left out:
+    none.
+    """
 
     entity: Annotated[str | None, Field(max_length=128, min_length=1)] = None
-    """The team or user. Left out: that of the one who uploads the file."""
+    """The team or user. Left out: that of the one who uploads the file, or the default of the key's user."""
     project: Annotated[str | None, Field(max_length=128, min_length=1)] = None
     """The project. Left out: the run's namespace."""
+    upload: TrackersWandbUpload | None = None
+    """Sends the rows of the file to a server too, while the run works. Left out: only the file."""
+
+
+class TrackersWandbUpload(Spec):
+    """Sends the rows of the file to a server too, while the run works. Left out: only the file."""
+
+    api_key_secret_ref: SecretKey
+    """API key of a user or service account that may write to the project."""
+    url: Annotated[
+        str | None, Field(max_length=1024, min_length=8, pattern='^https?://[^\\s]+$')
+    ] = None
+    """
+    Address of the server's API.
+    Default: `"https://api.wandb.ai"`.
+    """
 
 
 class Trainer(Spec):

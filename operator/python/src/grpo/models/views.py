@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: eb4effa9492dd2c2f5dd140aca9ee5910d65925b5cc963467e9f1a18d0247933
+# inputs sha256: 16e1b405a7d9ea56fbc77b9c0e10dc1c68e5879c1b3153364cb7b0530a866e8f
 """The views of a run's records."""
 
 from __future__ import annotations

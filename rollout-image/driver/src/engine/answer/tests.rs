@@ -38,6 +38,7 @@ fn ask(max_tokens: u32) -> Ask<'static> {
         seed: 0,
         stop_token_ids: Vec::new(),
         experts: None,
+        conversation: None,
     }
 }
 
