@@ -3,6 +3,9 @@
 //!
 //! Needs a cluster with images and chart: `make test-e2e`. Without one these tests do not run.
 
+mod viewer;
+
+use self::viewer::Viewer;
 use crate::support::bucket::Bucket;
 use crate::support::hub::{self, Hub};
 use crate::support::recorder::{shortest_pause, slowest_showing};
@@ -42,11 +45,15 @@ async fn a_run_trains_its_claims_follow_from_its_records_and_deleting_it_leaves_
     scene.apply(&small_run("small")?).await?;
     let recorder = scene.record("small");
     plugin::looks_into_a_running_run(&scene, "small").await?;
+    let viewer = Viewer::start(&scene, "small").await?;
+    let episode = viewer.finds_the_next_episode(&scene).await?;
     let ended = scene.follow("small").await?;
     let seen = recorder.stop();
+    let watched = viewer.outlives_the_run(&scene, &episode).await?;
 
     let folder = scene.store_of(&ended.run).await?;
     verified(&folder)?;
+    watched.shows_the_run_live(&scene, &scene.copy_of("small"), &folder.journal)?;
     plugin::reads_an_ended_run(&scene, "small", &folder).await?;
     assert_eq!(folder.state.finished_iterations(), 2);
     for step in 1..=2 {

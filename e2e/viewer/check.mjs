@@ -77,6 +77,7 @@ async function view(name, hash, heading) {
 
 await view("run", "/0", "long-run");
 check((await page.locator("figure.chart").count()) >= 8, "the run has its curves");
+check((await page.locator("ul.lanes .part.rollout").count()) === 40, "the newest iterations have their times");
 await view("iteration", "/0/scope/rollouts/iter-000001", "iteration 1");
 await view("evaluation", "/0/scope/evaluations/heldout/l1-v0", "evaluation heldout of l1-v0");
 await view("group", "/0/group/rollouts/iter-000001/0", /Group 0/);
@@ -142,6 +143,12 @@ if (!isBundle) {
   await page.locator("table tbody tr").first().waitFor();
   await view("search", "/0/search?q=parser%20offset", "Search: parser offset");
 
+  // A file is saved under its own name.
+  await page.goto(`${base}#/0/episode/${EPISODE}`);
+  const saved = page.waitForEvent("download");
+  await page.getByRole("link", { name: "ATIF" }).click();
+  check((await saved).suggestedFilename() === "project__module-0006__g0__i0.atif.json", "an episode is saved under its name");
+
   // A log of 64 MiB comes part by part, and the page answers meanwhile.
   await page.goto(`${base}#/0/episode/${EPISODE}`);
   await page.getByRole("button", { name: "Show the grader's log" }).click();
@@ -152,6 +159,19 @@ if (!isBundle) {
 }
 
 check(errors.length === 0, `no error in the console: ${errors.slice(0, 5).join("; ")}`);
+if (!isBundle) {
+  // A file that the viewer refuses has its words in the page, and they go with the next one that comes.
+  const refused = { status: 502, contentType: "application/json", body: JSON.stringify({ message: "the driver has no file" }) };
+  await page.route("**/api/0/export/**", (route) => route.fulfill(refused), { times: 1 });
+  await page.goto(`${base}#/0/episode/${EPISODE}`);
+  await page.getByRole("link", { name: "ATIF" }).click();
+  await page.getByRole("alert").getByText("the driver has no file").waitFor();
+  const saved = page.waitForEvent("download");
+  await page.getByRole("link", { name: "ATIF" }).click();
+  await saved;
+  await page.getByText("the driver has no file").waitFor({ state: "detached" });
+  checks += 1;
+}
 // Views that do not exist say so.
 await page.goto(`${base}#/0/none`);
 await page.getByText("There is no such view.").waitFor();

@@ -148,9 +148,14 @@ impl Scene {
         Ok(wait::until(pools, wait::labelled(""), SOON, "no sandbox to be leased", idle).await?)
     }
 
+    /// The folder to which the store of a run is copied.
+    pub fn copy_of(&self, run: &str) -> PathBuf {
+        repository().join("out/e2e").join(&self.namespace).join(run)
+    }
+
     /// Copies the store of a run out of the cluster.
     pub async fn store_of(&self, run: &GrpoRun) -> Result<RunFolder> {
-        let to = repository().join("out/e2e").join(&self.namespace).join(run.name_any());
+        let to = self.copy_of(&run.name_any());
         cluster::store::copy(&self.client, run, &to).await?;
         Ok(RunFolder::open(&to)?)
     }

@@ -14,7 +14,8 @@ use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::records::{self, Source};
 use kubectl_grpo::validated;
 
-const READERS: &str = "app.kubernetes.io/managed-by=kubectl-grpo";
+/// Labels of the pods that read the store of a run without a driver.
+pub const READERS: &str = "app.kubernetes.io/managed-by=kubectl-grpo";
 
 fn cluster(scene: &Scene) -> Cluster {
     Cluster {

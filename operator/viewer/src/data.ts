@@ -13,7 +13,8 @@ export class ViewError extends Error {}
 
 export const isBundle = window.grpoData?.["runs"] !== undefined;
 
-async function ask<T>(path: string): Promise<T> {
+/** The viewer's answer to a request. A refusal is an error with the viewer's words. */
+async function answered(path: string): Promise<Response> {
   let answer: Response;
   try {
     answer = await fetch(`api/${path}`);
@@ -24,8 +25,10 @@ async function ask<T>(path: string): Promise<T> {
     const problem = (await answer.json().catch(() => null)) as Problem | null;
     throw new ViewError(problem?.message ?? `The viewer answered ${answer.status}.`);
   }
-  return (await answer.json()) as T;
+  return answer;
 }
+
+const ask = async <T>(path: string): Promise<T> => (await (await answered(path)).json()) as T;
 
 /** Loads the script of a view. It ends without the view if the bundle does not have it. */
 function loadScript(key: string): Promise<void> {
@@ -57,9 +60,23 @@ export const search = (run: number, words: string): Promise<SearchView> =>
 export const log = (run: number, episode: string, from: number): Promise<LogView> =>
   ask<LogView>(`${run}/log/${episode.split("/").map(encodeURIComponent).join("/")}?from=${from}`);
 
+const exported = (run: number, file: string): string => `${run}/export/${file.split("/").map(encodeURIComponent).join("/")}`;
+
 /** The address of a file in a format of `kubectl grpo export`, such as `atif/<episode>`. */
-export const download = (run: number, file: string): string =>
-  `api/${run}/export/${file.split("/").map(encodeURIComponent).join("/")}`;
+export const download = (run: number, file: string): string => `api/${exported(run, file)}`;
+
+/** Saves such a file under the name that the viewer gives it. A plain link would not show why the viewer refuses. */
+export async function save(run: number, file: string): Promise<void> {
+  const answer = await answered(exported(run, file));
+  const name = /filename="([^"]+)"/.exec(answer.headers.get("content-disposition") ?? "")?.[1];
+  const url = URL.createObjectURL(await answer.blob());
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name ?? "download";
+  link.click();
+  // The browser reads it after this task.
+  window.setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
 
 export interface Change {
   run: number;

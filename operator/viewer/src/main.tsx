@@ -240,6 +240,7 @@ function App(): JSX.Element {
 function View(props: { route: Route; runs: RunsView; changes: Record<number, number>; theme: string; tokens: boolean }): JSX.Element {
   const { route, theme } = props;
   const change = props.changes[runOf(route)] ?? 0;
+  const ofAll = Object.values(props.changes).reduce((a, b) => a + b, 0);
   switch (route.view) {
     case "overview":
       return <Overview run={route.run} change={change} theme={theme} />;
@@ -250,13 +251,13 @@ function View(props: { route: Route; runs: RunsView; changes: Record<number, num
     case "episode":
       return <Episode run={route.run} path={route.path} turn={route.turn} change={change} tokens={props.tokens} />;
     case "task":
-      return <Task run={route.run} instance={route.instance} change={change} theme={theme} />;
+      return <Task runs={props.runs} run={route.run} instance={route.instance} change={ofAll} theme={theme} />;
     case "lineage":
       return <Lineage run={route.run} change={change} />;
     case "search":
       return <Search run={route.run} words={route.words} change={change} />;
     case "compare":
-      return <Compare runs={props.runs} change={Object.values(props.changes).reduce((a, b) => a + b, 0)} theme={theme} />;
+      return <Compare runs={props.runs} change={ofAll} theme={theme} />;
     default:
       return <p class="problem">There is no such view. <a href={to.overview(0)}>To the run</a></p>;
   }

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
-import { ViewError, download, isBundle, view } from "./data";
+import { ViewError, download, isBundle, save, view } from "./data";
 import { bytes, duration, number } from "./format";
 import { to } from "./router";
 import type { EpisodeLine, Text } from "./wire";
@@ -222,17 +222,38 @@ export const laneLength = (line: EpisodeLine): number => line.waitedMillis + lin
 
 /** Links that save an episode or a scope in other projects' formats. A bundle has no server that makes them. */
 export function Downloads(props: { run: number; files: [string, string][] }): JSX.Element | null {
+  const [isBusy, setBusy] = useState(false);
+  const [error, setError] = useState<string | null>(null);
   if (isBundle) return null;
+  const begin = async (file: string) => {
+    setBusy(true);
+    setError(null);
+    try {
+      await save(props.run, file);
+    } catch (problem) {
+      setError(problem instanceof Error ? problem.message : String(problem));
+    }
+    setBusy(false);
+  };
+  const clicked = (event: MouseEvent, file: string) => {
+    // The browser opens it in a tab or a window.
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    if (!isBusy) void begin(file);
+  };
   return (
-    <p class="quiet">
-      Save as{" "}
-      {props.files.map(([name, file], at) => (
-        <>
-          {at > 0 && " or "}
-          <a key={file} href={download(props.run, file)} download>{name}</a>
-        </>
-      ))}
-      .
-    </p>
+    <>
+      <p class="quiet">
+        Save as{" "}
+        {props.files.map(([name, file], at) => (
+          <span key={file}>
+            {at > 0 && " or "}
+            <a href={download(props.run, file)} download onClick={(event) => clicked(event, file)}>{name}</a>
+          </span>
+        ))}
+        .{isBusy && <span role="status"> The viewer makes the file…</span>}
+      </p>
+      {error !== null && <p class="problem" role="alert">The file was not saved: {error}</p>}
+    </>
   );
 }

@@ -116,8 +116,9 @@ async fn stream(pods: &Api<Pod>, run: &GrpoRun, name: &str, to: &Path) -> Result
     let (_, path) = place(run);
     let folder = format!("/store/{path}");
     let attach = AttachParams::default().stdin(false).stdout(true).stderr(true);
+    // Times of files keep their parts of a second.
     let mut there = pods
-        .exec(name, ["tar", "-C", &folder, "-cf", "-", "."], &attach)
+        .exec(name, ["tar", "--format=posix", "-C", &folder, "-cf", "-", "."], &attach)
         .await
         .map_err(api("running tar in", format!("Pod {name}")))?;
     let mut here = tokio::process::Command::new("tar")

@@ -125,14 +125,13 @@ impl Viewed {
             from,
             to: Some(from.saturating_add(LOG_PART + 1)),
         };
-        let mut bytes = Vec::new();
-        {
-            let mut source = self.source().await?;
-            let mut pieces = source.file(&wanted).await?;
-            while let Some(piece) = pieces.next().await? {
-                bytes.extend_from_slice(&piece);
-            }
-        }
+        let part = self.source().await?.part(&wanted).await?;
+        let mut bytes = part.ok_or_else(|| {
+            Error::NoEpisode(format!(
+                "{} is not in the run's store: no grader has written a log of this episode",
+                wanted.path
+            ))
+        })?;
         let more = bytes.len() as u64 > LOG_PART;
         bytes.truncate(LOG_PART as usize);
         if more

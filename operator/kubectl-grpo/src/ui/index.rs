@@ -3,14 +3,16 @@
 //! The journal has every verdict with its reward, every void with its cause, and the times of all decisions, so tables
 //! of episodes need no other file. An index follows a run that works: it continues after the entries that it has.
 
+mod metrics;
+
+use self::metrics::Metrics;
 use super::shown::visible;
+use super::trained::StepOf;
 use super::wire::{
-    Count, Curve, EvaluationLine, Found, IterationLine, RunEnd, RunView, TaskScope, TaskView, VersionLine, VoidLine,
+    Count, EvaluationLine, Found, IterationLine, RunEnd, RunView, TaskScope, TaskView, VersionLine, VoidLine,
 };
-use grpo_records::look::entries::{EntryPage, MetricsPage};
-use grpo_records::{
-    DropReason, EpisodeKey, EpisodeScope, Event, IterationRecord, JournalEntry, Outcome, RunAgent, StepMetrics, paths,
-};
+use grpo_records::look::entries::{EntryPage, MetricsOf, MetricsPage};
+use grpo_records::{DropReason, EpisodeKey, EpisodeScope, Event, JournalEntry, Outcome, RunAgent, paths};
 use std::collections::BTreeMap;
 
 /// The folded journal and the metrics of one run.
@@ -22,10 +24,7 @@ pub struct Index {
     versions: BTreeMap<(u32, String), VersionLine>,
     voids: BTreeMap<String, u64>,
     void_attempts: BTreeMap<String, Vec<VoidLine>>,
-    driver_metrics: BTreeMap<u32, IterationRecord>,
-    step_metrics: BTreeMap<u32, StepMetrics>,
-    /// The last iteration and step whose metrics are here.
-    pub metrics_of: (u32, u32),
+    metrics: Metrics,
     /// In the order of their verdicts.
     ended: Vec<Ended>,
 }
@@ -71,20 +70,19 @@ impl Index {
         changed
     }
 
-    /// Adds metrics. True if there are new ones.
+    /// The metrics to read next.
+    pub fn metrics_wanted(&self) -> MetricsOf {
+        self.metrics.wanted()
+    }
+
+    /// Adds a page of metrics. True if something is new.
     pub fn measure(&mut self, page: MetricsPage) -> bool {
-        let known = self.run.damaged.len();
-        let changed = !page.iterations.is_empty() || !page.steps.is_empty();
-        for record in page.iterations {
-            self.metrics_of.0 = self.metrics_of.0.max(record.iteration);
-            self.driver_metrics.insert(record.iteration, record);
-        }
-        for record in page.steps {
-            self.metrics_of.1 = self.metrics_of.1.max(record.step);
-            self.step_metrics.insert(record.step, record);
-        }
-        self.run.damaged.extend(page.damaged);
-        changed || self.run.damaged.len() > known
+        self.metrics.add(page)
+    }
+
+    /// Whether a file of metrics could not be read.
+    pub fn is_damaged(&self) -> bool {
+        !self.metrics.damaged().is_empty()
     }
 
     fn fold(&mut self, entry: JournalEntry) {
@@ -297,7 +295,7 @@ impl Index {
             ..one.line.clone()
         });
         let versions = self.versions.values().map(|version| VersionLine {
-            staleness: self.step_metrics.get(&version.step).map(|step| step.staleness_max),
+            staleness: self.metrics.staleness(version.step),
             ..version.clone()
         });
         let mut evaluations: Vec<EvaluationLine> = self.evaluations.values().cloned().collect();
@@ -314,66 +312,10 @@ impl Index {
                     count: *count,
                 })
                 .collect(),
-            curves: self.curves(),
+            curves: self.metrics.curves(self.evaluations.values()),
+            damaged: self.metrics.damaged().clone(),
             ..self.run.clone()
         }
-    }
-
-    /// Every number that changes over the run, by its name in TensorBoard.
-    fn curves(&self) -> Vec<Curve> {
-        let mut curves: BTreeMap<(&str, String), Curve> = BTreeMap::new();
-        let mut add = |of: &'static str, name: String, x: u32, y: f64| {
-            if y.is_finite() {
-                let curve = curves.entry((of, name)).or_insert_with_key(|(of, name)| Curve {
-                    name: name.clone(),
-                    of: (*of).to_owned(),
-                    ..Curve::default()
-                });
-                curve.x.push(x);
-                curve.y.push(y);
-            }
-        };
-        for (iteration, record) in &self.driver_metrics {
-            for (name, value) in record.numbers() {
-                add("iteration", name, *iteration, value);
-            }
-        }
-        for (step, record) in &self.step_metrics {
-            for (name, value) in record.numbers() {
-                add("step", name, *step, value);
-            }
-        }
-        let mut all: Vec<Curve> = curves.into_values().collect();
-        let mut sets: BTreeMap<&str, BTreeMap<u32, (u32, f64)>> = BTreeMap::new();
-        // An evaluation that is not complete would show its first episodes only.
-        for line in self.evaluations.values().filter(|line| line.done && line.verdicts > 0) {
-            if let Some(step) = line.step {
-                let rate = f64::from(line.resolved) / f64::from(line.verdicts);
-                let lineage = line
-                    .weights
-                    .rsplit_once("-v")
-                    .map_or(0, |(lineage, _)| paths::lineage_number(lineage));
-                // A later lineage has made the step again.
-                let known = sets
-                    .entry(&line.set)
-                    .or_default()
-                    .entry(step)
-                    .or_insert((lineage, rate));
-                if lineage >= known.0 {
-                    *known = (lineage, rate);
-                }
-            }
-        }
-        for (set, points) in sets {
-            let (x, y) = points.into_iter().map(|(step, (_, rate))| (step, rate)).unzip();
-            all.push(Curve {
-                name: "resolved_rate".to_owned(),
-                of: set.to_owned(),
-                x,
-                y,
-            });
-        }
-        all
     }
 
     /// Void attempts of a scope.
@@ -392,18 +334,19 @@ impl Index {
     }
 
     /// The step that trained on an iteration's batch.
-    pub fn step_of(&self, scope: &EpisodeScope) -> Option<u32> {
-        match scope {
-            EpisodeScope::Iteration { iteration } => self.iterations.get(iteration)?.line.step,
-            EpisodeScope::Evaluation { .. } => None,
-        }
+    pub fn step_of(&self, scope: &EpisodeScope) -> Option<StepOf> {
+        let EpisodeScope::Iteration { iteration } = scope else {
+            return None;
+        };
+        Some(StepOf {
+            run: self.run.uid.clone(),
+            step: self.iterations.get(iteration)?.line.step?,
+        })
     }
 
     /// The advantages that a step used: for each group of its batch, in the order of the batch.
     pub fn advantages(&self, step: u32) -> Option<&[Vec<f64>]> {
-        self.step_metrics
-            .get(&step)
-            .map(|metrics| metrics.advantages.as_slice())
+        self.metrics.advantages(step)
     }
 
     /// Number of episodes with a verdict.

@@ -4,6 +4,7 @@
 //! pod. [`index`] folds the journal, [`views`] makes the views of a scope, a group, an episode; [`wire`] are their
 //! types, [`server`] serves them on loopback, and [`bundle`] writes them to files. The page is in `operator/viewer`.
 
+pub mod advantages;
 pub mod assets;
 pub mod bundle;
 pub mod files;

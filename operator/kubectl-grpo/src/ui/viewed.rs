@@ -5,14 +5,15 @@
 
 use super::index::{Index, instance_of};
 use super::tokens::Vocabulary;
-use super::wire::{Found, Problem, SearchView};
+use super::trained::{self, Heads};
+use super::views;
+use super::wire::{EpisodeLine, Found, Problem, ScopeView, SearchView};
 use super::words::Words;
-use super::{trained, views};
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::records::{self, Opened, Source};
-use grpo_records::look::entries::{EntriesOf, MetricsOf};
+use grpo_records::look::entries::EntriesOf;
 use grpo_records::look::{EPISODES_A_PAGE, Episode, EpisodesOf};
 use grpo_records::{EpisodeScope, Event, JournalEntry, TurnRecord, paths};
 use serde::Serialize;
@@ -25,6 +26,8 @@ use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OnceCell, watch};
 
 /// How often new entries are looked for: the page shows them within a second.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often a damaged file of metrics is read again.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pauses after errors, such as a driver that restarts: the first one, and the longest. Each is twice the one before.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -80,6 +83,7 @@ pub struct Viewed {
     index: RwLock<Index>,
     words: RwLock<Words>,
     vocabulary: OnceCell<Arc<Vocabulary>>,
+    heads: Heads,
     /// Counts the changes of what the page shows.
     changes: watch::Sender<u64>,
     /// Why the records cannot be read now.
@@ -144,6 +148,7 @@ impl Viewed {
             index: RwLock::default(),
             words: RwLock::new(words),
             vocabulary: OnceCell::new(),
+            heads: Heads::default(),
             changes: watch::channel(0).0,
             problem: RwLock::default(),
             metrics_due: AtomicBool::new(true),
@@ -209,11 +214,7 @@ impl Viewed {
         }
         // They stay due until they were read, also after an error.
         while self.metrics_due.load(Ordering::Relaxed) {
-            let (iterations_after, steps_after) = read(&self.index).metrics_of;
-            let wanted = MetricsOf {
-                iterations_after,
-                steps_after,
-            };
+            let wanted = read(&self.index).metrics_wanted();
             let page = self.source().await?.metrics(&wanted).await?;
             let more = page.more;
             if write(&self.index).measure(page) {
@@ -227,16 +228,20 @@ impl Viewed {
     /// Follows the run until it is dropped.
     pub async fn follow(&self) {
         let mut after_an_error = AFTER_AN_ERROR;
+        let mut damage_read = Instant::now();
         loop {
+            let began = Instant::now();
+            if damage_read.elapsed() >= LOOK_AGAIN && read(&self.index).is_damaged() {
+                self.metrics_due.store(true, Ordering::Relaxed);
+                damage_read = began;
+            }
             let pause = match self.catch_up().await {
                 Ok(()) => {
                     after_an_error = AFTER_AN_ERROR;
                     self.tell(None);
-                    match self.read_words().await {
-                        // The journal is looked at in between.
-                        true => Duration::ZERO,
-                        false => LOOK,
-                    }
+                    // The journal is looked at in between.
+                    self.read_words().await;
+                    LOOK.saturating_sub(began.elapsed())
                 }
                 Err(error) => {
                     let told = match error {
@@ -278,21 +283,21 @@ impl Viewed {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Adds the texts of some episodes that have ended to the full-text index. True if others are left.
-    async fn read_words(&self) -> bool {
+    /// Adds the texts of episodes that have ended to the full-text index, for as long as a look may take.
+    async fn read_words(&self) {
         let began = Instant::now();
         while began.elapsed() < LOOK {
             let Some(next) = read(&self.words).next() else {
-                return false;
+                return;
             };
             let Some(path) = read(&self.index).ended_at(next).map(str::to_owned) else {
-                return false;
+                return;
             };
             // An episode whose files are missing or damaged has no words; its view has the error.
             let turns = match self.turns(&path).await {
                 Ok(turns) => turns,
                 // The driver may have restarted: the episode is read later.
-                Err(Error::Closed | Error::PodConnection { .. }) => return false,
+                Err(Error::Closed | Error::PodConnection { .. }) => return,
                 Err(_) => Vec::new(),
             };
             let texts = turns.iter().flat_map(|turn| {
@@ -302,17 +307,13 @@ impl Viewed {
             write(&self.words).add(u32::try_from(next).unwrap_or(u32::MAX), texts);
             tokio::task::yield_now().await;
         }
-        true
     }
 
     /// A view as JSON.
     pub async fn answer(&self, wanted: &Wanted) -> Result<Vec<u8>, Error> {
         match wanted {
             Wanted::Run => json(&read(&self.index).run()),
-            Wanted::Scope(scope) => {
-                let (episodes, cut) = self.episodes(scope).await?;
-                json(&views::scope(&read(&self.index), scope, &episodes, cut))
-            }
+            Wanted::Scope(scope) => json(&self.scope(scope).await?),
             Wanted::Group(scope, group) => self.group(scope, *group).await,
             Wanted::Episode(path) => self.episode(path).await,
             Wanted::Tokens(path) => self.tokens(path).await,
@@ -339,10 +340,32 @@ impl Viewed {
         }
     }
 
-    async fn group(&self, scope: &EpisodeScope, group: u32) -> Result<Vec<u8>, Error> {
-        // The advantages of a batch are those of all its groups, in order.
+    async fn scope(&self, scope: &EpisodeScope) -> Result<ScopeView, Error> {
         let (episodes, cut) = self.episodes(scope).await?;
-        let view = views::scope(&read(&self.index), scope, &episodes, cut);
+        let advantages = self.advantages(scope).await?;
+        Ok(views::scope(&read(&self.index), scope, &episodes, &advantages, cut))
+    }
+
+    /// The advantages of a scope's episodes, by their folders. Empty before its step is done.
+    async fn advantages(&self, scope: &EpisodeScope) -> Result<BTreeMap<String, f64>, Error> {
+        let known = {
+            let index = read(&self.index);
+            let of = index.step_of(scope);
+            of.and_then(|of| Some((index.advantages(of.step)?.to_vec(), of)))
+        };
+        let Some((lists, of)) = known.filter(|(lists, _)| !lists.is_empty()) else {
+            return Ok(BTreeMap::new());
+        };
+        let mut source = self.source().await?;
+        match trained::advantages(&mut source, &self.heads, &of, &lists).await {
+            // The tables are of use without them.
+            Err(Error::Records(_)) => Ok(BTreeMap::new()),
+            found => found,
+        }
+    }
+
+    async fn group(&self, scope: &EpisodeScope, group: u32) -> Result<Vec<u8>, Error> {
+        let view = self.scope(scope).await?;
         let Some(found) = view.groups.into_iter().find(|found| found.group == group) else {
             let message = format!("{} has no group {group}", paths::scope(scope));
             return Err(Error::NoEpisode(message));
@@ -364,14 +387,12 @@ impl Viewed {
     }
 
     /// The line of an episode with what follows from its group: its advantage, and equal patches.
-    async fn line(&self, path: &str, episode: &Episode) -> Result<super::wire::EpisodeLine, Error> {
+    async fn line(&self, path: &str, episode: &Episode) -> Result<EpisodeLine, Error> {
         let alone = views::line(episode);
         let Some((scope, _)) = paths::parse_episode(path) else {
             return Ok(alone);
         };
-        // The advantages of a batch are those of all its groups, in order.
-        let (episodes, cut) = self.episodes(&scope).await?;
-        let view = views::scope(&read(&self.index), &scope, &episodes, cut);
+        let view = self.scope(&scope).await?;
         let mut lines = view.groups.into_iter().flat_map(|group| group.episodes);
         Ok(lines.find(|line| line.path == path).unwrap_or(alone))
     }
@@ -386,9 +407,9 @@ impl Viewed {
         let step = paths::parse_episode(path).and_then(|(scope, _)| read(&self.index).step_of(&scope));
         let mut trained = match step {
             None => Ok(BTreeMap::new()),
-            Some(step) => {
+            Some(of) => {
                 let mut source = self.source().await?;
-                trained::numbers(&mut source, step, path, &turns).await
+                trained::numbers(&mut source, &self.heads, &of, path, &turns).await
             }
         };
         let view = |turn: &TurnRecord| {

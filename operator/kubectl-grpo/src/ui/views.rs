@@ -21,18 +21,26 @@ const LONGEST: usize = 128 << 10;
 /// The same for a text in a group, where several episodes are beside each other.
 const LONGEST_OF_GROUP: usize = 8 << 10;
 
-/// The groups of an iteration or evaluation. `episodes`: in the order of their names. `cut`: there are more of them.
-pub fn scope(index: &Index, of: &EpisodeScope, episodes: &[Episode], cut: bool) -> ScopeView {
+/// The groups of an iteration or evaluation. `episodes`: in the order of their names. `advantages`: by an episode's
+/// folder. `cut`: there are more episodes.
+pub fn scope(
+    index: &Index,
+    of: &EpisodeScope,
+    episodes: &[Episode],
+    advantages: &BTreeMap<String, f64>,
+    cut: bool,
+) -> ScopeView {
     let folder = paths::scope(of);
     let mut groups: BTreeMap<(u32, String), Vec<EpisodeLine>> = BTreeMap::new();
-    for line in episodes.iter().map(line) {
+    for mut line in episodes.iter().map(line) {
+        line.advantage = advantages.get(&line.path).copied();
         groups
             .entry((line.group, line.instance.clone()))
             .or_default()
             .push(line);
     }
     let dropped = index.dropped(of);
-    let mut groups: Vec<GroupLine> = groups
+    let groups: Vec<GroupLine> = groups
         .into_iter()
         .map(|((group, instance), mut episodes)| {
             episodes.sort_by_key(|line| (line.sample, line.attempt));
@@ -53,36 +61,12 @@ pub fn scope(index: &Index, of: &EpisodeScope, episodes: &[Episode], cut: bool) 
             }
         })
         .collect();
-    if let Some(advantages) = index.step_of(of).and_then(|step| index.advantages(step)) {
-        give_advantages(&mut groups, advantages);
-    }
     ScopeView {
         title: of.to_string(),
         voids: index.voids_of(&folder),
         scope: folder,
         groups,
         cut,
-    }
-}
-
-/// `advantages`: for each group of the batch, in order, those of its valid episodes. Without a list for each of them,
-/// episodes are shown without advantages: a wrong one would mislead.
-fn give_advantages(groups: &mut [GroupLine], advantages: &[Vec<f64>]) {
-    let mut kept: Vec<&mut GroupLine> = groups.iter_mut().filter(|group| group.dropped.is_none()).collect();
-    let valid = |group: &GroupLine| group.episodes.iter().filter(|line| line.reward.is_some()).count();
-    let fits = kept.len() == advantages.len()
-        && kept
-            .iter()
-            .zip(advantages)
-            .all(|(group, advantages)| valid(group) == advantages.len());
-    if !fits {
-        return;
-    }
-    for (group, advantages) in kept.iter_mut().zip(advantages) {
-        let lines = group.episodes.iter_mut().filter(|line| line.reward.is_some());
-        for (line, advantage) in lines.zip(advantages) {
-            line.advantage = Some(*advantage);
-        }
     }
 }
 

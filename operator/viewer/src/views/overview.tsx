@@ -4,9 +4,9 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Chart, type Line } from "../chart";
 import { duration, number, percent, plural, time, whole } from "../format";
-import { Facts, Shown, Table, useView } from "../parts";
+import { Facts, Lane, LaneLegend, Shown, Table, useView } from "../parts";
 import { to } from "../router";
-import type { Curve, RunView } from "../wire";
+import type { Curve, IterationLine, RunView } from "../wire";
 
 /** The curves that are shown first, with the words of their titles. */
 const FIRST: [string, string][] = [
@@ -44,6 +44,61 @@ export function charts(curves: Curve[]): { name: string; over: string; lines: Li
     return at < 0 ? FIRST.length : at;
   };
   return [...found.values()].sort((a, b) => place(a.name) - place(b.name) || a.name.localeCompare(b.name));
+}
+
+const STAGES = ["rollout", "train", "sync"];
+
+/** Iterations whose times are drawn. */
+const DRAWN = 40;
+
+/** Milliseconds of an iteration's stages that have ended. Its weights are synced when their version is promoted. */
+function stagesOf(line: IterationLine, promoted: number | undefined): [string, number][] {
+  const between = (from: number | null, to: number | null | undefined): number => (from && to ? Math.max(0, 1000 * (to - from)) : 0);
+  return [
+    ["rollout", between(line.began, line.batch)],
+    ["train", between(line.batch, line.stepped)],
+    ["sync", between(line.stepped, promoted)],
+  ];
+}
+
+/** When the weights of each iteration were promoted. */
+function promotions(run: RunView): Map<number, number> {
+  const found = new Map<number, number>();
+  for (const { fromIteration, promoted } of run.versions) {
+    if (fromIteration === null || promoted === null) continue;
+    // A later lineage has made the step again.
+    found.set(fromIteration, Math.max(promoted, found.get(fromIteration) ?? 0));
+  }
+  return found;
+}
+
+/** The time of the newest iterations by stage. */
+function Times(props: { run: RunView; number: number }): JSX.Element {
+  const promoted = promotions(props.run);
+  const newest = props.run.iterations.slice(-DRAWN).reverse();
+  const all = newest.map((line) => {
+    const parts = stagesOf(line, promoted.get(line.iteration));
+    return { line, parts, whole: parts.reduce((sum, [, millis]) => sum + millis, 0) };
+  });
+  const longest = Math.max(1, ...all.map((one) => one.whole));
+  return (
+    <>
+      <p class="quiet">
+        The newest iterations: rollout until the batch, training step, sync until the new weights are promoted. Rollouts of the next
+        iteration may begin earlier.
+      </p>
+      <LaneLegend names={STAGES} />
+      <ul class="lanes">
+        {all.map(({ line, parts, whole }) => (
+          <li key={line.iteration}>
+            <a href={to.scope(props.number, line.scope)}>iteration {line.iteration}</a>
+            <Lane parts={parts} longest={longest} />
+            <span class="quiet">{duration(whole)}</span>
+          </li>
+        ))}
+      </ul>
+    </>
+  );
 }
 
 function stateOf(run: RunView): string {
@@ -117,6 +172,12 @@ function Run(props: { run: RunView; number: number; theme: string }): JSX.Elemen
           { name: "step", right: true, cell: (line) => (line.stepped && line.batch ? duration(1000 * (line.stepped - line.batch)) : "…"), by: (line) => (line.stepped ?? 0) - (line.batch ?? 0) },
         ]}
       />
+      {run.iterations.length > 0 && (
+        <>
+          <h2 id="times">Times</h2>
+          <Times run={run} number={props.number} />
+        </>
+      )}
       <h2 id="evaluations">Evaluations</h2>
       <Table
         caption="Evaluations of fixed sets"

@@ -44,7 +44,7 @@ function Groups(props: { view: ScopeView; run: number }): JSX.Element {
           ["sampled tokens", whole(all.reduce((sum, line) => sum + line.sampledTokens, 0))],
         ]}
       />
-      <Downloads run={run} files={[["a log of Inspect", `inspect/${view.scope}`], ["SWE-bench's predictions", `predictions/${view.scope}`]]} />
+      <Downloads key={view.scope} run={run} files={[["a log of Inspect", `inspect/${view.scope}`], ["SWE-bench's predictions", `predictions/${view.scope}`]]} />
       <h2 id="groups">Groups</h2>
       <Table<GroupLine>
         caption="Groups: the samples of one task each"

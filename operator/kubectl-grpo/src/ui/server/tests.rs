@@ -304,6 +304,26 @@ async fn metrics_that_could_not_be_read_are_read_later() {
 }
 
 #[tokio::test]
+async fn a_damaged_file_of_metrics_is_named_until_it_was_repaired() {
+    let world = world().await;
+    let file = |step: u32| world.dir.path().join(paths::trainer_metrics(step));
+    std::fs::write(file(2), "{\"step\": ").unwrap();
+    std::fs::write(file(3), r#"{"step": 3, "loss": 0.0625}"#).unwrap();
+    write_entry(&world, 15, Event::DriverStarted { epoch: 3 });
+    world.run.catch_up().await.unwrap();
+    let run = world.json("/api/0/run").await;
+    assert!(run["damaged"][0].as_str().unwrap().contains("000002.json"), "{run}");
+    std::fs::write(file(2), r#"{"step": 2, "loss": 0.125}"#).unwrap();
+    write_entry(&world, 16, Event::DriverStarted { epoch: 4 });
+    world.run.catch_up().await.unwrap();
+    let run = world.json("/api/0/run").await;
+    assert_eq!(run["damaged"], serde_json::json!([]));
+    let curves = run["curves"].as_array().unwrap();
+    let loss = curves.iter().find(|curve| curve["name"] == "loss").unwrap();
+    assert_eq!(loss["y"], serde_json::json!([0.25, 0.125, 0.0625]));
+}
+
+#[tokio::test]
 async fn a_closed_run_answers_no_more() {
     let world = world().await;
     world.run.close().await.unwrap();

@@ -1,7 +1,10 @@
 use super::*;
+use crate::ui::advantages::by_episode;
 use grpo_records::look::entries::{EntriesOf, MetricsOf};
 use grpo_records::look::{EpisodesOf, Records, TurnsOf};
 use grpo_records::{TurnRecord, fixture};
+
+const ITERATION: EpisodeScope = EpisodeScope::Iteration { iteration: 1 };
 
 struct Store {
     _dir: tempfile::TempDir,
@@ -24,18 +27,25 @@ fn store() -> Store {
     }
 }
 
-fn iteration(store: &Store) -> ScopeView {
-    let of = EpisodeScope::Iteration { iteration: 1 };
+fn episodes(store: &Store) -> Vec<Episode> {
     let wanted = EpisodesOf {
-        scope: paths::scope(&of),
+        scope: paths::scope(&ITERATION),
         ..EpisodesOf::default()
     };
-    scope(
-        &store.index,
-        &of,
-        &store.records.episodes(&wanted).unwrap().episodes,
-        false,
-    )
+    store.records.episodes(&wanted).unwrap().episodes
+}
+
+/// These episodes of the iteration, whose batch has the rows of these samples.
+fn of_batch(store: &Store, episodes: &[Episode], samples: &[u32]) -> ScopeView {
+    let row = |sample: &u32| fixture::RESOLVED.replace("__i0", &format!("__i{sample}"));
+    let rows: Vec<String> = samples.iter().map(row).collect();
+    let step = store.index.step_of(&ITERATION).unwrap().step;
+    let advantages = by_episode(&rows, store.index.advantages(step).unwrap());
+    scope(&store.index, &ITERATION, episodes, &advantages, false)
+}
+
+fn iteration(store: &Store) -> ScopeView {
+    of_batch(store, &episodes(store), &[0, 1])
 }
 
 #[test]
@@ -67,6 +77,30 @@ fn equal_patches_of_a_group_are_counted() {
     // The fixture gives all of its ended episodes one patch.
     assert_eq!(view.groups[0].episodes[0].same_patch, 2);
     assert_eq!(view.groups[0].episodes[3].same_patch, 0);
+}
+
+#[test]
+fn a_verdict_that_is_not_in_the_batch_takes_no_advantage_of_another_sample() {
+    let store = store();
+    let mut all = episodes(&store);
+    let third = all[2].meta.as_mut().unwrap();
+    (third.outcome, third.reward) = (Outcome::Resolved, Some(1.0));
+    // The first sample is too stale, and the batch has the others in another order.
+    let view = of_batch(&store, &all, &[2, 1]);
+    let samples: Vec<_> = view.groups[0]
+        .episodes
+        .iter()
+        .map(|line| (line.sample, line.reward, line.advantage))
+        .collect();
+    assert_eq!(
+        samples,
+        [
+            (0, Some(1.0), None),
+            (1, Some(0.0), Some(-0.5)),
+            (2, Some(1.0), Some(0.5)),
+            (3, None, None),
+        ]
+    );
 }
 
 #[test]
