@@ -148,7 +148,7 @@ test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapte
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
 
-check-trackers: ## curves of a run at MLflow's own server, and in a file that wandb's own reader reads, on the real cluster (1.2 GB to install); 4 minutes
+check-trackers: ## curves of a run at MLflow's own server, at a played W&B server that wandb's own SDK uses too, and in a file, on the real cluster (1.2 GB to install); 5 minutes
 	@e2e/trackers/install.sh
 	demo/prepare.sh
 	$(ENV)
@@ -167,7 +167,7 @@ test-tenants: ## a user of another namespace tries to reach a run: by the API se
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --nocapture tenants::a_user
 
-test-operations: ## an upgrade, a rollback and a new installation while runs work, and a store that moves; compiles the version of e2e/upgrade/from once (40 minutes), then 15 minutes
+test-operations: ## an upgrade, a rollback and a new installation while runs work, and stores that move between volumes and a bucket; compiles the version of e2e/upgrade/from once (40 minutes), then 15 minutes
 	@e2e/upgrade/before.sh build
 	demo/prepare.sh
 	e2e/upgrade/before.sh import
@@ -271,6 +271,13 @@ verify-demo: ## recompute what the demo claims, from its records
 
 bench-learning: ## learning over several seeds, with controls; a third longer than the demo, whose time is short
 	@demo/learning.sh --iterations 16
+
+# For `make bench-arms`.
+ARM ?= dynamic
+SEED ?= 0,1,2
+
+bench-arms: ## plain runs of the demo, and runs with dynamic sampling (ARM=dynamic) or rollouts beside steps (ARM=overlap), seeds SEED=0,1,2: half an hour for each seed; finished runs are not repeated
+	@demo/learning.sh --arm $(ARM) --seeds $(SEED) --iterations 12
 
 bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, whole, passed on and as a delta; 14 GB of memory, 8 minutes, as root
 	@e2e/setup/setup.sh build

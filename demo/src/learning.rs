@@ -24,6 +24,11 @@ pub enum LearningError {
     Folder(#[from] FolderError),
     #[error("the store of {run} holds no evaluation of set {set}; did the run end?")]
     NoEvaluation { run: String, set: String },
+    #[error(
+        "the plain runs were measured up to step {plain}, and the others up to step {other}: remove the stores with other \
+         iterations from the output folder"
+    )]
+    Steps { plain: u32, other: u32 },
 }
 
 /// The first evaluation of every set, by the set's name.

@@ -1,8 +1,9 @@
-//! The demo's program: follows a live run, reports on its store, measures learning.
+//! The demo's program: follows a live run, reports on its store, measures learning and compares ways of running.
 //!
 //! [`report`], [`learnt`] and [`show`] only read a store that was copied out of a cluster, so they work on any machine;
 //! [`claims`] checks a report against such a store. [`follow`] talks to a Kubernetes cluster.
 
+pub mod arms;
 pub mod claims;
 pub mod curve;
 pub mod follow;

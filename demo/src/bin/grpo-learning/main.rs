@@ -1,12 +1,15 @@
 //! `grpo-learning`: runs the demo with several seeds and its two controls on a cluster, and reports whether it learns.
+//! With `--arm` it compares runs of another kind with plain ones; with `--rates` it chooses a learning rate.
 //!
 //! Each run is applied, followed, copied and deleted before the next one, because two runs on one machine would only
 //! slow each other down. A run with a finished store in the output folder is not repeated.
 
+mod arms;
 mod rates;
 
 use clap::Parser;
-use grpo_bench_report::Bench;
+use grpo_bench_report::{Bench, Row};
+use grpo_demo::arms::Arm;
 use grpo_demo::follow;
 use grpo_demo::learning::{self, EVALUATION_SEED, Measured};
 use grpo_demo::tasks::Tasks;
@@ -52,6 +55,9 @@ struct Options {
     /// Do not measure learning: choose among these learning rates on the validation split.
     #[arg(long, value_delimiter = ',')]
     rates: Vec<f64>,
+    /// Do not measure learning: compare runs of this kind with plain ones.
+    #[arg(long, value_enum, conflicts_with = "rates")]
+    arm: Option<Arm>,
     /// Leave the two controls out.
     #[arg(long)]
     without_controls: bool,
@@ -77,6 +83,9 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     let tasks = Tasks::read(&options.tasks)?;
     if !options.rates.is_empty() {
         return rates::choose(&client, options, &tasks).await;
+    }
+    if let Some(arm) = options.arm {
+        return arms::compare(&client, options, arm).await;
     }
     let Some((first_seed, other_seeds)) = options.seeds.split_first() else {
         return Err("no seeds were given".into());
@@ -124,18 +133,24 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     }
     let rows = measured.rows();
     Bench::of_this_machine(&rows).write(&options.json)?;
-    for row in &rows {
+    print(&rows, &options.json);
+    let controlled = options.without_controls || measured.shuffled.is_some();
+    Ok(controlled && measured.meets_the_bars())
+}
+
+fn print(rows: &[Row], written: &Path) {
+    for row in rows {
         let value = row.value.map_or("-".into(), |v| format!("{v:.1}"));
+        let peer = row.peer.iter().zip(row.peer_value);
+        let peer: String = peer.map(|(peer, value)| format!("  ({peer}: {value:.1})")).collect();
         println!(
-            "{:<70} {value:>8} {:<8} {}",
+            "{:<70} {value:>8} {:<8} {}{peer}",
             row.figure,
             row.unit,
             row.bar.as_deref().unwrap_or("")
         );
     }
-    println!("written to {}", options.json.display());
-    let controlled = options.without_controls || measured.shuffled.is_some();
-    Ok(controlled && measured.meets_the_bars())
+    println!("written to {}", written.display());
 }
 
 /// The demo's manifest with the fixed sets of this measurement.
