@@ -3,12 +3,13 @@
 use super::gateway::PlayedGateway;
 use super::{DriverBenchError, engine::PlayedEngine, folder_in_memory, model::Model};
 use grpo_auth::LocalIssuer;
-use grpo_records::{EpisodeMeta, EpisodeRecord, RunStore, paths};
+use grpo_records::{EpisodeMeta, EpisodeRecord, IterationRecord, RunStore, paths};
 use grpo_testing::cluster::cache;
 use grpo_testing::control_plane::{Part, free_port};
 use grpo_testing::{program, repository};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 
 const PROGRAM: &str = "grpo-driver";
@@ -152,6 +153,12 @@ impl DriverProcess {
         Ok(self.part.runs()?)
     }
 
+    /// The id of the running process.
+    pub fn pid(&self) -> Result<u32, DriverBenchError> {
+        let pid = self.part.pid();
+        pid.ok_or_else(|| DriverBenchError::Wrong("the driver has ended".into()))
+    }
+
     /// Resident memory, in bytes.
     pub fn memory(&self) -> Result<f64, DriverBenchError> {
         self.memory_of("VmRSS:")
@@ -184,6 +191,17 @@ impl DriverProcess {
     /// Whether the driver has read its tasks, begun its journal, and waits for the engine.
     pub fn has_begun(&self) -> bool {
         self.folder.path().join(STORE).join(paths::JOURNAL).exists()
+    }
+
+    /// The driver's own records of these iterations.
+    pub async fn iterations(&self, numbers: Range<usize>) -> Result<Vec<IterationRecord>, DriverBenchError> {
+        let store = RunStore::open(self.folder.path(), STORE)?;
+        let mut records = Vec::new();
+        for number in numbers {
+            let record: IterationRecord = store.read(&paths::driver_metrics(number as u32)).await?;
+            records.push(record);
+        }
+        Ok(records)
     }
 
     /// Kills the process without notice.

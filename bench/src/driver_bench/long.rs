@@ -3,10 +3,13 @@
 //! killed and starts again: how long until it asks for its next sandbox, and how much memory it takes (issue 21's
 //! figure 4).
 //!
+//! For each tenth of the run it prints what an iteration cost ([`super::cost`]), and the times in the driver's records.
+//!
 //! Episodes have one turn and an empty patch; each leaves its records in the store, a folder in memory, its entry in
 //! the journal and its row in a batch. The sampler is a frozen one: engines are told no weights, whose sync has a bench
 //! of its own.
 
+use super::cost::{IterationCost, Reading};
 use super::driver::{DriverProcess, RunShape, Training};
 use super::engine::PlayedEngine;
 use super::gateway::PlayedGateway;
@@ -15,6 +18,7 @@ use super::trainer::PlayedTrainer;
 use super::turns::{answers, bash_loop};
 use super::{DriverBenchError, Place, bodies};
 use grpo_bench_report::Row;
+use grpo_records::IterationRecord;
 use std::time::{Duration, Instant};
 
 const PROMPTS: usize = 10;
@@ -50,7 +54,7 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
     };
     let mut driver = DriverProcess::start(&shape, &engine, &gateway, &model)?;
     let began = Instant::now();
-    let (mut shown, mut memory) = (Instant::now(), Vec::new());
+    let (mut shown, mut readings) = (Instant::now(), Vec::new());
     loop {
         let done = trainer.orders().len();
         if done >= iterations {
@@ -61,9 +65,9 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
             let message = format!("{done} of {iterations} iterations ended after {:?}", began.elapsed());
             return Err(DriverBenchError::Wrong(message));
         }
-        // The memory at every tenth of the run.
-        if done * 10 / iterations > memory.len() {
-            memory.push(driver.memory()?);
+        // After the first step, and after every tenth of the run.
+        if done > 0 && done * 10 / iterations >= readings.len() {
+            readings.push(Reading::after(done, &driver)?);
         }
         if shown.elapsed() > SHOW {
             shown = Instant::now();
@@ -71,8 +75,10 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
         }
         tokio::time::sleep(LOOK).await;
     }
+    readings.push(Reading::after(trainer.orders().len(), &driver)?);
     let peak = driver.peak_memory()?;
     driver.kill().await?;
+    let costs = costs(&readings, &driver).await?;
     let tenth = (iterations / 10).max(1);
     let times = trainer.orders();
     let cost = |from: usize| (times[from + tenth - 1] - times[from]).as_secs_f64() / (tenth - 1).max(1) as f64;
@@ -81,7 +87,8 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
     let episodes = iterations * PROMPTS * SAMPLES;
     let words = |what: &str| format!("{iterations} iterations, {episodes} episodes of one turn: {what}");
     let after_kill = |what: &str| format!("21.4: a driver killed after {episodes} finished episodes, {what}");
-    let mib = |at: usize| memory.get(at).copied().unwrap_or(f64::NAN) / MIB;
+    let mib = |at: usize| readings.get(at).map_or(f64::NAN, |reading| reading.memory) / MIB;
+    let processor = |cost: Option<&IterationCost>| cost.map_or(f64::NAN, IterationCost::processor);
     Ok(vec![
         Row::significant(
             format!("20.9: {}", words("peak memory of the driver")),
@@ -94,11 +101,11 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
                 "20.9: {}",
                 words("its memory after nine tenths, beside that after one tenth")
             ),
-            mib(memory.len().saturating_sub(1)),
+            mib(readings.len().saturating_sub(2)),
             "MiB",
             None,
         )
-        .beside("after one tenth", mib(0)),
+        .beside("after one tenth", mib(1)),
         Row::significant(
             format!(
                 "20.9: {}",
@@ -116,6 +123,16 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
         )
         .beside("in the first tenth", first),
         Row::significant(
+            format!(
+                "20.9: {}",
+                words("processor time of the driver for an iteration in the last tenth")
+            ),
+            processor(costs.last()),
+            "s",
+            None,
+        )
+        .beside("in the first tenth", processor(costs.first())),
+        Row::significant(
             after_kill("start to the first sandbox it asks for"),
             restarted,
             "s",
@@ -128,6 +145,29 @@ pub async fn measure(place: &Place, iterations: usize) -> Result<Vec<Row>, Drive
             Some("<= 256"),
         ),
     ])
+}
+
+/// The costs of an iteration between each two readings, which are also printed.
+async fn costs(readings: &[Reading], driver: &DriverProcess) -> Result<Vec<IterationCost>, DriverBenchError> {
+    let mut costs = Vec::new();
+    for pair in readings.windows(2) {
+        let cost = pair[0].until(&pair[1]);
+        let (from, to) = (pair[0].iterations, pair[1].iterations);
+        let records = driver.iterations(from + 1..to + 1).await?;
+        let each = |of: fn(&IterationRecord) -> u64| {
+            let episodes: u32 = records.iter().map(|record| record.episodes).sum();
+            records.iter().map(of).sum::<u64>() as f64 / f64::from(episodes)
+        };
+        eprintln!(
+            "  iterations {} to {to}, each: {cost}; an episode: {:.1} ms with its agent, {:.1} ms waiting; {:.0} MiB",
+            from + 1,
+            each(|record| record.agent_millis),
+            each(|record| record.waited_millis),
+            pair[1].memory / MIB
+        );
+        costs.push(cost);
+    }
+    Ok(costs)
 }
 
 /// Seconds until a restarted driver asks for a sandbox, and its peak memory in bytes.

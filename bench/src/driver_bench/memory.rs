@@ -95,6 +95,7 @@ async fn wait(
         }
         tokio::time::sleep(LOOK).await;
     }
+    eprintln!("  {episodes} episodes wait {what}");
     tokio::time::sleep(SETTLE).await;
     Ok(())
 }

@@ -17,6 +17,7 @@
 //! Qwen3's.
 
 mod bodies;
+mod cost;
 mod driver;
 pub mod endpoint;
 mod engine;

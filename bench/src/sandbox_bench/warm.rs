@@ -21,7 +21,7 @@ use super::{
 use crate::operator_bench::rig::{parsed, until};
 use grpo_bench_report::Row;
 use grpo_contracts::access::{Service as Called, account};
-use grpo_testing::cluster::{api, connect, token::service_token};
+use grpo_testing::cluster::{api, connect, token::service_token, wait::is_ready};
 
 const NAMESPACE: &str = "bench-sandbox";
 const POOL: &str = "warm";
@@ -111,11 +111,6 @@ async fn in_a_pool(client: &Client, scale: &Scale) -> Result<Vec<Row>, SandboxBe
 async fn quiet(client: &Client, scale: &Scale) -> Result<(), SandboxBenchError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let sandboxes = ListParams::default().labels("grpo.dev/role=sandbox");
-    let is_ready = |pod: &Pod| {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        let mut ready = conditions.filter(|condition| condition.type_ == "Ready" && condition.status == "True");
-        ready.next().is_some() && pod.metadata.deletion_timestamp.is_none()
-    };
     loop {
         let all = pods.list(&sandboxes).await.map_err(api("listing", "pods"))?;
         if all.items.len() == scale.warm as usize && all.items.iter().all(is_ready) {

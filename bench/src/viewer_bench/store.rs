@@ -282,6 +282,7 @@ impl Writing<'_> {
             format_errors: 0,
             truncated: false,
             weights: vec![weights.to_owned()],
+            untrainable: false,
             patch_bytes: patch.len(),
             patch_sha256: Some(sha256_hex(patch.as_bytes())),
             graded: None,
@@ -400,6 +401,7 @@ impl Writing<'_> {
                 experts: None,
                 text,
                 request: None,
+                chat: None,
                 action: TurnAction::command(command),
                 exec: Some(ExecSummary {
                     exec: format!("e{number}"),
