@@ -11,7 +11,7 @@ use grpo_records::folder::RunFolder;
 use grpo_records::trainer::StepMetrics;
 use grpo_records::{EpisodeScope, paths};
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
-use k8s_openapi::api::core::v1::Pod;
+use grpo_testing::cluster::wait;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -91,19 +91,12 @@ fn on_vllm(run: RunManifest, trained: Trained) -> Result<RunManifest> {
 /// Applies a run, waits until all its replicas serve, and follows it to its end.
 async fn ended(scene: &Scene, run: &RunManifest) -> Result<Ended> {
     scene.apply(run).await?;
-    let serves = |pod: &&Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-        let ready = conditions.unwrap_or_default().iter();
-        ready
-            .into_iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
     scene
         .until_pods(
             "grpo.dev/role=engine",
             LIMIT,
             "both replicas of vLLM to serve",
-            |pods| (pods.values().filter(serves).count() == REPLICAS).then_some(()),
+            |pods| (pods.values().filter(|pod| wait::is_ready(pod)).count() == REPLICAS).then_some(()),
         )
         .await?;
     scene.say("both replicas serve");

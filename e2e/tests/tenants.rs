@@ -186,19 +186,8 @@ async fn ask_api(client: &Client, method: &str, path: &str, body: Option<&Value>
 /// Name and address of a ready pod of the run.
 async fn pod_of(scene: &Scene, role: &str) -> Result<(String, String)> {
     let serves = |there: &wait::Objects<Pod>| {
-        there.values().find_map(|pod| {
-            let status = pod.status.as_ref()?;
-            let is = |type_: &str| {
-                status
-                    .conditions
-                    .iter()
-                    .flatten()
-                    .any(|one| one.type_ == type_ && one.status == "True")
-            };
-            let address = status.pod_ip.clone().filter(|_| is("Ready"))?;
-            let stays = pod.metadata.deletion_timestamp.is_none();
-            Some((pod.metadata.name.clone()?, address)).filter(|_| stays)
-        })
+        let mut ready = there.values().filter(|pod| wait::is_ready(pod));
+        ready.find_map(|pod| Some((pod.metadata.name.clone()?, pod.status.as_ref()?.pod_ip.clone()?)))
     };
     let what = format!("a {role} of the run");
     scene

@@ -18,14 +18,14 @@ use std::{
 use grpo_bench::operator_bench::rig::{parsed, until};
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_crds::grpo_run::Phase;
-use grpo_testing::cluster::api;
+use grpo_testing::cluster::{api, wait::is_ready};
 use jiff::Timestamp;
 use kube::{
     ResourceExt,
     api::{DeleteParams, PostParams},
 };
 use serde_json::json;
-use world::{GPU, LIMIT, NAME, PATIENCE, Result, Row, World, attempts, condition, holds, is_ready, node_of, variable};
+use world::{GPU, LIMIT, NAME, PATIENCE, Result, Row, World, attempts, condition, holds, node_of, variable};
 
 /// Figure 5.
 const BAR: Duration = Duration::from_secs(10);

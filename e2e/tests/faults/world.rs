@@ -12,7 +12,7 @@ use grpo_contracts::{
     names::{ATTEMPT, RANK, ROLE, RUN, role},
 };
 use grpo_crds::{AttemptStatus, GrpoRun, grpo_run::Phase};
-use grpo_testing::cluster::{ClusterError, api};
+use grpo_testing::cluster::{ClusterError, api, wait::is_ready};
 use grpo_testing::control_plane::Part;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -332,11 +332,6 @@ pub fn node_of(pod: &Pod) -> String {
         .as_ref()
         .and_then(|spec| spec.node_name.clone())
         .unwrap_or_default()
-}
-
-pub fn is_ready(pod: &Pod) -> bool {
-    let ready = condition(pod, "Ready").is_some_and(|condition| condition.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Whether the pod takes a GPU, as far as the operator can tell.

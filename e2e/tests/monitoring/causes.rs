@@ -1,19 +1,16 @@
-//! Causes of alerts, made on the real cluster one after the other.
-//!
-//! Not here: GrpoOperatorFault needs an error in the operator, GrpoLogprobsDiffer an engine that computes something
-//! else. promtool plays their series (e2e/monitoring/rules.test.yaml).
+//! Causes of all alerts, made on the real cluster one after the other.
 
 use super::prometheus::{Labels, Prometheus};
+use super::{other_model, outside_schema};
 use crate::overlap::with_everything;
 use crate::sandboxes::pool::{NAME as POOL, Pool, SANDBOXES, task};
-use crate::support::{Result, SOON, Scene, repository, small_run};
-use grpo_crds::SandboxPool;
+use crate::support::{Result, SOON, Scene, small_run};
+use grpo_crds::{InferencePool, SandboxPool};
 use grpo_sandbox_protocol::{ImageDemand, Priority};
 use grpo_testing::cluster::wait;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::api::rbac::v1::ClusterRole;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
@@ -25,7 +22,6 @@ const LIMIT: Duration = Duration::from_secs(300);
 const SYSTEM: &str = "grpo-system";
 const OPERATOR: &str = "grpo-operator";
 const ROLE: &str = "grpo-operator:grpo-system";
-const CRD: &str = "sandboxpools.grpo.dev";
 /// A pod that does not answer to Prometheus.
 const SILENT: &str = "silent";
 const NOWHERE: &str = "localhost:1/nowhere:1";
@@ -131,6 +127,12 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
     fires("GrpoEnginesBehind", of_tight).await?;
     scene.runs().delete("tight", &DeleteParams::default()).await?;
 
+    let of_other: Labels<'_> = &[here[0], ("run", "other-model")];
+    quiet("GrpoLogprobsDiffer", of_other).await?;
+    scene.apply(&other_model::run(scene, "other-model").await?).await?;
+    fires("GrpoLogprobsDiffer", of_other).await?;
+    scene.runs().delete("other-model", &DeleteParams::default()).await?;
+
     // Refused before anything is made for it.
     quiet("GrpoRunFailed", &[]).await?;
     let agent = json!({"cli": {"command": ["a"], "image": "a"}, "limits": {"promptTokens": 9}});
@@ -139,10 +141,14 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
 
     let of_pools: Labels<'_> = &[("kind", "SandboxPool")];
     quiet("GrpoObjectUnreadable", of_pools).await?;
-    make_unreadable(scene).await?;
-    let fired = fires("GrpoObjectUnreadable", of_pools).await;
-    restore_crd(scene).await?;
-    fired?;
+    let unreadable = json!({"max": "four"});
+    let fired = fires("GrpoObjectUnreadable", of_pools);
+    outside_schema::while_there::<SandboxPool>(scene, unreadable, fired).await?;
+
+    let of_engines: Labels<'_> = &[("kind", "InferencePool")];
+    quiet("GrpoOperatorFault", of_engines).await?;
+    let fired = fires("GrpoOperatorFault", of_engines);
+    outside_schema::while_there::<InferencePool>(scene, more_pods_than_32_bits(&image), fired).await?;
 
     quiet("GrpoPermissionMissing", &[]).await?;
     let allowed = forbid_patches(scene).await?;
@@ -178,12 +184,8 @@ async fn restarts(pool: &Pool, times: u32) -> Result<()> {
     let gateways = format!("grpo.dev/role=gateway,grpo.dev/sandbox-pool={POOL}");
     for _ in 0..times {
         let ready = |there: &wait::Objects<Pod>| {
-            let is_ready = |pod: &&Pod| {
-                let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref());
-                let ready = |one: &_| matches!(one, k8s_openapi::api::core::v1::PodCondition { type_, status, .. } if type_ == "Ready" && status == "True");
-                pod.metadata.deletion_timestamp.is_none() && conditions.unwrap_or_default().iter().any(ready)
-            };
-            there.values().find(is_ready).map(ResourceExt::name_any)
+            let ready = there.values().find(|pod| wait::is_ready(pod));
+            ready.map(ResourceExt::name_any)
         };
         let name = pool
             .scene
@@ -231,43 +233,12 @@ async fn lose_sandboxes(scene: &Scene) -> Box<dyn Error + Send + Sync> {
     }
 }
 
-/// A SandboxPool whose `max` is a text. The schema allows it for a moment only.
-async fn make_unreadable(scene: &Scene) -> Result<()> {
-    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
-    let mut versions = crd_of_chart()?["spec"]["versions"].clone();
-    versions[0]["schema"]["openAPIV3Schema"] = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let loose = Patch::Merge(json!({"spec": {"versions": versions}}));
-    crds.patch(CRD, &PatchParams::default(), &loose).await?;
-    let resource = kube::core::ApiResource::erase::<SandboxPool>(&());
-    let pools: Api<kube::api::DynamicObject> = Api::namespaced_with(scene.client.clone(), &scene.namespace, &resource);
-    let object = json!({
-        "apiVersion": "grpo.dev/v1alpha1", "kind": "SandboxPool", "metadata": {"name": "odd"}, "spec": {"max": "four"},
-    });
-    let object = serde_json::from_value(object)?;
-    // The API server takes a moment to serve the other schema.
-    let mut again = tokio::time::interval(Duration::from_millis(500));
-    for _ in 0..60 {
-        again.tick().await;
-        if pools.create(&Default::default(), &object).await.is_ok() {
-            return Ok(());
-        }
-    }
-    Err("the API server still refuses a pool whose max is a text".into())
-}
-
-fn crd_of_chart() -> Result<Value> {
-    let path = repository().join("charts/grpo-operator/crds/sandboxpools.yaml");
-    Ok(serde_yaml_ng::from_str(&std::fs::read_to_string(path)?)?)
-}
-
-async fn restore_crd(scene: &Scene) -> Result<()> {
-    let pools: Api<SandboxPool> = Api::namespaced(scene.client.clone(), &scene.namespace);
-    pools.delete("odd", &DeleteParams::default()).await?;
-    let crds: Api<CustomResourceDefinition> = Api::all(scene.client.clone());
-    let versions = &crd_of_chart()?["spec"]["versions"];
-    let strict = Patch::Merge(json!({"spec": {"versions": versions}}));
-    crds.patch(CRD, &PatchParams::default(), &strict).await?;
-    Ok(())
+/// A pool with 10,000,000,000 pods. The operator multiplies replicas and nodes in 32 bits, which the maxima of the
+/// schema keep far away, so its reconcile panics. A build without checks of overflow (a release profile) would not.
+fn more_pods_than_32_bits(image: &str) -> Value {
+    json!({
+        "model": {"image": {"reference": image}}, "engine": {"vllm": {"nodes": 100_000}}, "replicas": 100_000,
+    })
 }
 
 /// Takes the verb `patch` for Deployments away from the operator; returns its rules as they were.

@@ -6,6 +6,8 @@
 //! process in the cluster's network, with the configuration that its operator made of the chart's objects.
 
 mod causes;
+mod other_model;
+mod outside_schema;
 mod prometheus;
 
 use crate::support::{Result, Scene, small_run};

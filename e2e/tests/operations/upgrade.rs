@@ -1,9 +1,10 @@
-//! The chart is upgraded, rolled back, uninstalled and installed again while two runs work, one on pools of its own and
-//! one on shared pools. Nothing of a run restarts but its gateway, no episode is lost, and both runs succeed, with a
-//! driver of the new version between drivers of the old one.
+//! The chart is upgraded, rolled back, uninstalled and installed again while two runs work: one on pools of its own,
+//! with its store on a volume, one on shared pools, with its store in a bucket. Nothing of a run restarts but its
+//! gateway, no episode is lost, and both runs succeed, with a driver of the new version between drivers of the old one.
 //!
 //! The older version is that of e2e/upgrade/from; e2e/upgrade/before.sh compiles it.
 
+use crate::support::bucket::Bucket;
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, helm, small_run, verdicts, verified};
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_demo::follow;
@@ -97,15 +98,7 @@ async fn until_tagged(scene: &Scene, role: &str, tag: &str, count: usize) -> Res
             .into_iter()
             .flat_map(|spec| &spec.containers)
             .filter_map(|one| one.image.as_deref());
-        let conditions = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref())
-            .unwrap_or_default();
-        let is_ready = conditions
-            .iter()
-            .any(|one| one.type_ == "Ready" && one.status == "True");
-        pod.metadata.deletion_timestamp.is_none() && is_ready && images.into_iter().all(|image| image.ends_with(&end))
+        wait::is_ready(pod) && images.into_iter().all(|image| image.ends_with(&end))
     };
     let all = |pods: &wait::Objects<Pod>| {
         (pods.len() == count && pods.values().filter(tagged).count() == count).then_some(())
@@ -198,7 +191,7 @@ fn endless(name: &str) -> Result<RunManifest> {
 }
 
 /// The run of each name, and the pools that one of them shares.
-async fn begin(scene: &Scene) -> Result<BTreeMap<&'static str, RunManifest>> {
+async fn begin(scene: &Scene, bucket: &Bucket) -> Result<BTreeMap<&'static str, RunManifest>> {
     let own = endless(RUNS[0])?;
     let part = |pointer: &str| own.0["spec"].pointer(pointer).cloned().unwrap_or_default();
     let mut engines = part("/inference/pool");
@@ -211,7 +204,8 @@ async fn begin(scene: &Scene) -> Result<BTreeMap<&'static str, RunManifest>> {
         .make::<SandboxPool>(json!({"metadata": metadata, "spec": part("/sandboxes/pool")}))
         .await?;
     let shared = json!({"poolRef": {"name": POOLS}});
-    let sharing = endless(RUNS[1])?
+    let sharing = bucket
+        .holds(endless(RUNS[1])?)
         .with("/inference", shared.clone())
         .with("/sandboxes", shared);
     let runs = BTreeMap::from([(RUNS[0], own), (RUNS[1], sharing)]);
@@ -226,8 +220,9 @@ async fn begin(scene: &Scene) -> Result<BTreeMap<&'static str, RunManifest>> {
 async fn runs_work_on_through_an_upgrade_a_rollback_and_a_new_installation() -> Result<()> {
     let new_chart = repository().join("charts/grpo-operator");
     let scene = Scene::new("upgrade").await?;
+    let bucket = Bucket::new(&scene).await?;
     install(&old_chart(), OLD)?;
-    let runs = begin(&scene).await?;
+    let runs = begin(&scene, &bucket).await?;
     until_tagged(&scene, "gateway", OLD, RUNS.len()).await?;
     work_on(&scene, 2).await?;
 
@@ -249,7 +244,7 @@ async fn runs_work_on_through_an_upgrade_a_rollback_and_a_new_installation() -> 
         helm(&["rollback", OPERATOR, "--wait", "--timeout", "180s"])
     })
     .await?;
-    // The older version continues a store that the new one wrote.
+    // The older version continues a store that the new one wrote, on the volume and in the bucket.
     for name in RUNS {
         next_driver(&scene, name, OLD).await?;
     }
@@ -270,7 +265,10 @@ async fn runs_work_on_through_an_upgrade_a_rollback_and_a_new_installation() -> 
             )
             .await?;
         let ended = scene.follow(name).await?;
-        let folder = scene.store_of(&ended.run).await?;
+        let folder = match &ended.run.spec.store.object_store {
+            None => scene.store_of(&ended.run).await?,
+            Some(_) => bucket.store_of(&ended.run)?,
+        };
         verified(&folder)?;
         let voids: u64 = folder.state.voids.values().sum();
         scene.say(&format!(

@@ -41,17 +41,10 @@ async fn serve_an_index(pool: &Pool, image: &str) -> Result<()> {
     pool.scene.pods().create(&params, &serde_json::from_value(pod)?).await?;
     let services: Api<Service> = Api::namespaced(pool.scene.client.clone(), &pool.scene.namespace);
     services.create(&params, &serde_json::from_value(service)?).await?;
-    let is_ready = |pod: &Pod| {
-        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-        conditions
-            .into_iter()
-            .flatten()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
     let labels = format!("app={INDEX}");
     pool.scene
         .until_pods(&labels, SOON, "an index that serves", |pods| {
-            pods.values().any(is_ready).then_some(())
+            pods.values().any(wait::is_ready).then_some(())
         })
         .await
 }

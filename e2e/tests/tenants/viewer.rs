@@ -2,6 +2,7 @@
 
 use super::{NO_CONNECTION, ask_over_network};
 use crate::support::{Result, Scene};
+use grpo_testing::cluster::host_address;
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::ui::listen;
 use kubectl_grpo::ui::server::{Shown, router};
@@ -11,8 +12,6 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// The machine's address in the cluster's network (`HOST_IP` in e2e/cluster/lib.sh).
-const MACHINE: &str = "10.111.0.1";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const PATHS: [&str; 5] = ["/", "/app.js", "/api/runs", "/api/0/run", "/events"];
 
@@ -39,7 +38,7 @@ pub async fn attempts(theirs: &Scene, run: &str) -> Result<u32> {
         at,
     });
     // What the cluster's network reaches if a viewer listens on every address.
-    let open = TcpListener::bind((MACHINE, 0)).await?;
+    let open = TcpListener::bind((host_address(), 0)).await?;
     let at_open = open.local_addr()?;
     let mut servers = JoinSet::new();
     for listener in [listener, open] {
@@ -81,7 +80,7 @@ async fn tried(at: SocketAddr, open: SocketAddr) -> Result<u32> {
         }
     }
     assert_eq!(get("/?token=0123", &own, "").await?, 401);
-    let over_network = |port: u16| ask_over_network("GET", &format!("{MACHINE}:{port}"), "/api/runs", None);
+    let over_network = |port: u16| ask_over_network("GET", &format!("{}:{port}", host_address()), "/api/runs", None);
     assert_eq!(over_network(open.port())?, "403", "the network reaches this machine");
     assert_eq!(
         over_network(at.port())?,

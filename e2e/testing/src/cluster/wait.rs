@@ -1,6 +1,7 @@
 //! Waits for a state of some objects: by a watch, with a deadline, and with the last observation in the error.
 
 use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
@@ -101,3 +102,13 @@ pub fn named(name: &str) -> watcher::Config {
 pub fn labelled(selector: &str) -> watcher::Config {
     watcher::Config::default().labels(selector)
 }
+
+/// Whether the pod has condition Ready and stays: a pod that is being deleted keeps the condition for a moment.
+pub fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready && pod.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests;
