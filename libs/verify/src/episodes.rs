@@ -187,11 +187,12 @@ fn misplaced(episode: &EpisodeFolder) -> Option<String> {
 }
 
 /// An end that differs from the last turn's. The time limit may end an episode during an answer, which is then not a
-/// turn. A command-line agent ends by itself, or at a request without an answer: only an end that an answer causes is
+/// turn, and a server that speaks only text may refuse to answer. A command-line agent ends by itself, or at a request without an answer: only an end that an answer causes is
 /// in a turn.
 fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord], agent: &RunAgent) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
-    let in_an_answer = last.is_none() && recorded == EpisodeEnd::EpisodeTimeout;
+    let refused = [EpisodeEnd::ContextFull, EpisodeEnd::AnswerCut].contains(&recorded) && episode.meta.untrainable;
+    let in_an_answer = last.is_none() && (recorded == EpisodeEnd::EpisodeTimeout || refused);
     let in_no_answer = matches!(agent, RunAgent::Cli { .. })
         && last.is_none()
         && ![EpisodeEnd::MalformedCall, EpisodeEnd::AnswerCut, EpisodeEnd::Aborted].contains(&recorded);
