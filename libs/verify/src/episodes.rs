@@ -187,8 +187,8 @@ fn misplaced(episode: &EpisodeFolder) -> Option<String> {
 }
 
 /// An end that differs from the last turn's. The time limit may end an episode during an answer, which is then not a
-/// turn, and a server that speaks only text may refuse to answer. A command-line agent ends by itself, or at a request without an answer: only an end that an answer causes is
-/// in a turn.
+/// turn, and a server that speaks only text may refuse to answer. A command-line agent ends by itself, or at a request
+/// without an answer: only an end that an answer causes is in a turn.
 fn ended_otherwise(episode: &EpisodeFolder, turns: &[TurnRecord], agent: &RunAgent) -> Option<String> {
     let (last, recorded) = (turns.last()?.end, episode.meta.end);
     let refused = [EpisodeEnd::ContextFull, EpisodeEnd::AnswerCut].contains(&recorded) && episode.meta.untrainable;
