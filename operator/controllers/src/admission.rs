@@ -6,9 +6,9 @@
 //! GrpoRun controller: which pods make a run whole ──┘               └─► verdicts ─► the run's condition Admitted
 //! ```
 //!
-//! Driver, trainer and the engines of pools described in a run have gates. A run with `queueName` has Kueue's label
-//! instead and is ignored here. A lifted gate stays lifted: pods not bound by a deadline are deleted, and their
-//! controllers create them again, gated.
+//! Driver, trainer and the engines of pools described in a run have gates. Pods of a run with `queueName` have none:
+//! they are made when Kueue has admitted the run ([`crate::kueue`]). A lifted gate stays lifted: pods not bound by a
+//! deadline are deleted, and their controllers create them again, gated.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

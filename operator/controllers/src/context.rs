@@ -13,6 +13,7 @@ use crate::{
     agents::Agents,
     attempt_counts::AttemptCounts,
     cluster::Cluster,
+    kueue::Kueue,
     metrics::Metrics,
     pending_pods::PendingPods,
     quotas::Quotas,
@@ -35,6 +36,7 @@ pub struct Context {
     pub quotas: Quotas,
     pub attempts: AttemptCounts,
     pub run_volumes: RunVolumes,
+    pub kueue: Arc<Kueue>,
     pub agents: Agents,
     pub metrics: Metrics,
     pub admission: Arc<Admission>,
@@ -52,6 +54,7 @@ impl Context {
         ledgers: Arc<Ledgers>,
         metrics: Metrics,
         admission: Arc<Admission>,
+        kueue: Arc<Kueue>,
         watched: WatchedStores,
     ) -> Self {
         Self {
@@ -63,6 +66,7 @@ impl Context {
             quotas: Quotas::default(),
             attempts: AttemptCounts::default(),
             run_volumes: RunVolumes::default(),
+            kueue,
             agents: Agents::default(),
             metrics,
             admission,
@@ -77,6 +81,7 @@ impl Context {
         self.pending_pods.forget(uid);
         self.quotas.forget(uid);
         self.run_volumes.forget(uid);
+        self.kueue.forget(uid);
         self.attempts.forget(uid);
         self.admission.forget(uid);
         self.succeeded(uid);

@@ -19,6 +19,7 @@ mod error;
 mod gpu_claims;
 mod grpo_run;
 mod inference_pool;
+mod kueue;
 mod lease;
 mod metrics;
 mod owned_objects;
@@ -56,6 +57,7 @@ use crate::{
     cluster::{Cluster, Events},
     context::Context,
     controller::api,
+    kueue::{Kueue, follow_workloads},
     lease::{Elector, WriteWindow},
     metrics::Metrics,
     watched_store::{WatchedStore, WatchedStores},
@@ -249,6 +251,11 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
             triggers.clone(),
         )),
     );
+    let kueue = Arc::new(Kueue::default());
+    forever(
+        "the watch of Workloads",
+        Box::pin(follow_workloads(api(client, scope), kueue.clone(), triggers.clone())),
+    );
     macro_rules! children {
         ($($kind:ty),+ $(,)?) => {$(
             forever(
@@ -286,6 +293,7 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
         ledgers,
         metrics.clone(),
         admission,
+        kueue,
         watched,
     ));
     context.forget_what_is_gone();

@@ -18,6 +18,7 @@ pub mod estimate;
 pub mod events;
 pub mod grpo_run;
 pub mod inference_pool;
+pub mod kueue;
 mod model_download;
 pub mod names;
 pub mod ownership;

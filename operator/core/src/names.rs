@@ -26,9 +26,8 @@ pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub const GATE: &str = "grpo.dev/admission";
 /// Annotation of gated pods: uid of the run they are admitted with.
 pub const ADMITTED_WITH: &str = "grpo.dev/admitted-with";
-/// Annotations of a pool made for a run that Kueue admits: the LocalQueue, and the number of the run's pods.
-pub const QUEUE: &str = "grpo.dev/queue";
-pub const GROUP_SIZE: &str = "grpo.dev/group-size";
+/// Annotation of a pool made for a run that Kueue admitted: the number of its pods, and where they are placed.
+pub const QUOTA: &str = "grpo.dev/quota";
 
 /// Field manager for all writes except status.
 pub const FIELD_MANAGER: &str = "grpo-operator";

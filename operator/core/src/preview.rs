@@ -9,6 +9,7 @@ use grpo_crds::{
     grpo_run::{Attempts, GrpoRunStatus, Phase},
 };
 use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -18,9 +19,9 @@ use crate::{
     desired_object::{DesiredObject, Owner},
     grpo_run::{
         self,
-        decision::ADMITTED,
+        decision::{ADMITTED, WorkloadStep},
         gpu_claims::gpu_claims,
-        observation::{RunObservation, StoreVolume},
+        observation::{Asked, QueueState, RunObservation, StoreVolume},
     },
     inference_pool::{self, observation::InferencePoolObservation},
     names::RUN,
@@ -164,6 +165,9 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
         unbound_engines: Vec::new(),
         engines_on_nodes: false,
         gpu_claims: Vec::new(),
+        engines_left: false,
+        queue: QueueState::default(),
+        priority: None,
         missing: Vec::new(),
         now: around.now,
     })
@@ -174,10 +178,28 @@ fn first_of_run(run: GrpoRun, around: &Surroundings<'_>) -> Result<(GrpoRunStatu
         gpu_memory: None,
         ..observed(run, around)?
     };
-    let decision = grpo_run::decide::decide(&seen, around.settings);
+    let first = grpo_run::decide::decide(&seen, around.settings);
+    let (decision, workload) = match first.workload {
+        // Pods and engines of a run in Kueue's queue follow its admission.
+        WorkloadStep::Create(workload) => {
+            let asked = Asked::granted(&workload);
+            let admitted = RunObservation {
+                queue: asked
+                    .map(|asked| QueueState::Asked(Box::new(asked)))
+                    .unwrap_or_default(),
+                ..seen.clone()
+            };
+            (grpo_run::decide::decide(&admitted, around.settings), Some(*workload))
+        }
+        _ => (first, None),
+    };
     let pods = decision.create.into_iter().map(|(_, pod, _)| pod);
     // Created when the run is admitted, and shown before the pool that names them.
-    let claims = match decision.objects.is_empty() {
+    let has_claims = decision
+        .objects
+        .iter()
+        .any(|child| child.kind() == ResourceClaim::kind(&()));
+    let claims = match decision.objects.is_empty() || has_claims {
         true => Vec::new(),
         false => gpu_claims(&seen.run, &seen.owner),
     };
@@ -185,7 +207,10 @@ fn first_of_run(run: GrpoRun, around: &Surroundings<'_>) -> Result<(GrpoRunStatu
     let mut children = decision.objects;
     let at = children.iter().position(is_pool).unwrap_or(children.len());
     children.splice(at..at, claims);
-    Ok((decision.status, children.into_iter().chain(pods).collect()))
+    Ok((
+        decision.status,
+        children.into_iter().chain(workload).chain(pods).collect(),
+    ))
 }
 
 fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Result<Vec<DesiredObject>, PreviewError> {

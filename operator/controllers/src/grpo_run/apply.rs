@@ -4,10 +4,11 @@ use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_operator_core::{
     desired_object::{DesiredObject, Owner},
     grpo_run::{
-        decision::{AdmissionStep, ClaimStep, Decision},
+        decision::{AdmissionStep, ClaimStep, Decision, WorkloadStep},
         gpu_claims::shape,
-        observation::RunObservation,
+        observation::{QueueState, RunObservation},
     },
+    kueue::Workload,
     names::{CLAIM_FIELD_MANAGER, role},
     ownership::is_owned_by,
 };
@@ -59,6 +60,7 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
     if decision.delete_gpu_claims {
         cluster.delete_gpu_claims(owner).await?;
     }
+    step_workload(seen, &decision.workload, context).await?;
     if decision.delete_run {
         cluster
             .delete::<GrpoRun>(&owner.namespace, &owner.name, Some(&owner.uid))
@@ -100,6 +102,28 @@ async fn step_claim(seen: &RunObservation, step: ClaimStep, context: &Context) -
         .cluster
         .write_status(pool, CLAIM_FIELD_MANAGER, status, pool.resource_version().as_deref())
         .await
+}
+
+/// Asks Kueue for quota, or returns it.
+async fn step_workload(seen: &RunObservation, step: &WorkloadStep, context: &Context) -> Result<(), Error> {
+    let (cluster, namespace) = (&context.cluster, &seen.owner.namespace);
+    let known = match &seen.queue {
+        QueueState::Asked(asked) => Some(&asked.workload),
+        _ => None,
+    };
+    match (step, known) {
+        (WorkloadStep::Create(desired), _) => {
+            // No watch says that one which was applied before is gone: that was read just now.
+            cluster.distrust(namespace, desired);
+            cluster.apply(namespace, desired).await
+        }
+        (WorkloadStep::Delete, Some(known)) => {
+            let uid = known.metadata.uid.as_deref();
+            cluster.delete::<Workload>(namespace, &known.name_any(), uid).await
+        }
+        (WorkloadStep::Status(patch), Some(known)) => cluster.patch_workload(namespace, known, patch).await,
+        _ => Ok(()),
+    }
 }
 
 /// Deletes the pools that were made for the run; owner references delete their objects.

@@ -1,15 +1,17 @@
 //! Observes a run: pods, attempts and pools from memory, the volume and missing references from the API server.
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     GrpoRun,
     grpo_run::{AccessMode, Phase},
 };
 use grpo_operator_core::{
-    admission::{facts::VolumeTerms, whole},
+    admission::{Verdict, facts::VolumeTerms, whole},
     desired_object::Owner,
     grpo_run::{
         gpu_claims::{self, GpuClaimStep},
-        observation::{RunObservation, StoreVolume},
+        observation::{QueueState, RunObservation, StoreVolume},
+        queue::{self, QueueVerdict},
         references::{Reference, ReferenceKind, references},
     },
     names::{self, role},
@@ -69,11 +71,25 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         unbound_engines: Vec::new(),
         engines_on_nodes: false,
         gpu_claims: Vec::new(),
+        engines_left: false,
+        queue: QueueState::default(),
+        priority: None,
         missing: Vec::new(),
         now: Timestamp::now(),
         run: run.clone(),
         owner,
     };
+    if run.spec.queue_name.is_some() || context.kueue.has_asked(&read.owner.uid) {
+        let all_namespaces = context.admission.sees_nodes();
+        (read.queue, read.priority) = context.kueue.ask(&read, &context.cluster, all_namespaces).await?;
+    }
+    if let QueueVerdict::Admitted(message) = queue::verdict(&read) {
+        read.verdict = Some(Verdict {
+            admitted: true,
+            reason: Reason::Admitted,
+            message,
+        });
+    }
     (read.store, read.volumes) = volumes(&read, context).await?;
     if !read.has_begun() {
         read.missing = missing(&read, context).await?;
@@ -92,7 +108,10 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
             .read(read.sandboxes_namespace(), read.sandboxes_name(), &parent)
             .await;
     }
-    read.quota = context.quotas.ask(&maker(run), lacks_pods(&read));
+    read.engines_left = run.spec.queue_name.is_some() && engines_left(&read, context);
+    // A run that Kueue has not admitted makes no pods, and takes no other run's turn.
+    let makes_pods = matches!(queue::verdict(&read), QueueVerdict::NoQueue | QueueVerdict::Admitted(_));
+    read.quota = context.quotas.ask(&maker(run), makes_pods && lacks_pods(&read));
     if read.quota.as_ref().is_some_and(|wait| wait.refused) {
         read.unbound_engines = unbound_engines(&read, context);
     }
@@ -154,6 +173,22 @@ fn engines_on_nodes(read: &RunObservation, context: &Context) -> bool {
     engines
         .iter()
         .any(|pod| pod.facts.node_name.is_some() && !pod.facts.is_finished())
+}
+
+/// Whether a pod of the run's own engines has not ended, also one of an earlier pool. Engines of another owner's pool
+/// with the run's name are not the run's.
+fn engines_left(read: &RunObservation, context: &Context) -> bool {
+    let own = read.own_inference().and_then(|pool| pool.uid());
+    let foreign = read
+        .inference
+        .as_ref()
+        .and_then(|pool| pool.uid())
+        .filter(|_| own.is_none());
+    let engines = context.pods.pods(&Parent::inference_pool(&read.owner), role::ENGINE);
+    read.run.spec.inference.pool.is_some()
+        && engines
+            .iter()
+            .any(|pod| !pod.facts.is_finished() && (pod.owner.is_none() || pod.owner != foreign))
 }
 
 /// Key of a group's pods in the pending pods.

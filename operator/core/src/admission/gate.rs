@@ -1,17 +1,12 @@
-//! Keeps pods from being scheduled before their run is admitted: by our scheduling gate, or by Kueue's labels.
-//!
-//! Kueue's webhook adds its own gate to pods with its queue label, and lifts it when the quota allows all pods of the
-//! group.
+//! Keeps pods from being scheduled before their run is admitted: by our scheduling gate. Pods of a run that Kueue
+//! admits ([`crate::kueue`]) are created afterwards, and get the placement that Kueue chose.
 
 use grpo_crds::{GrpoRun, InferencePool};
 use kube::{Resource, ResourceExt};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{desired_object::DesiredObject, names};
-
-const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
-const KUEUE_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
-const KUEUE_SIZE: &str = "kueue.x-k8s.io/pod-group-total-count";
+use crate::{desired_object::DesiredObject, kueue::Placement, names};
 
 /// Which system admits the pods of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,18 +16,41 @@ pub enum Gate {
         /// The run's uid.
         run: String,
     },
-    /// Kueue, which admits all pods of the group at once.
-    Kueue { queue: String, group: String, size: u32 },
+    /// Kueue, which has admitted the run before the pod is created.
+    Kueue(Placement),
+}
+
+/// What a pool made for a run may use of the quota that Kueue gave the run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EngineQuota {
+    pub pods: u32,
+    #[serde(default)]
+    pub placement: Placement,
+}
+
+impl EngineQuota {
+    /// `None` for a pool without a run, and for a pool of a run without a queue.
+    pub fn of_pool(pool: &InferencePool) -> Option<Self> {
+        serde_json::from_str(pool.annotations().get(names::QUOTA)?).ok()
+    }
+
+    /// Marks a pool so that [`EngineQuota::of_pool`] finds it again.
+    pub fn mark(&self, pool: DesiredObject) -> DesiredObject {
+        pool.annotated(names::QUOTA, &json!(self).to_string())
+    }
+
+    /// The number of replicas of so many pods that the quota is enough for.
+    pub fn replicas(&self, nodes: u32) -> u32 {
+        self.pods / nodes.max(1)
+    }
 }
 
 impl Gate {
-    pub fn of_run(run: &GrpoRun) -> Self {
-        match &run.spec.queue_name {
-            Some(queue) => Self::Kueue {
-                queue: queue.clone(),
-                group: run.name_any(),
-                size: whole(run).iter().map(|(_, pods)| pods).sum(),
-            },
+    /// `placement`: that of the pod's role, if the run has a queue.
+    pub fn of_run(run: &GrpoRun, placement: impl FnOnce() -> Placement) -> Self {
+        match run.spec.queue_name {
+            Some(_) => Self::Kueue(placement()),
             None => Self::Ours {
                 run: run.uid().unwrap_or_default(),
             },
@@ -45,38 +63,20 @@ impl Gate {
             .owner_references()
             .iter()
             .find(|owner| owner.controller == Some(true) && owner.kind == GrpoRun::kind(&()))?;
-        let of_queue = || {
-            Some(Self::Kueue {
-                queue: pool.annotations().get(names::QUEUE)?.clone(),
-                group: run.name.clone(),
-                size: pool.annotations().get(names::GROUP_SIZE)?.parse().ok()?,
-            })
-        };
-        Some(of_queue().unwrap_or_else(|| Self::Ours { run: run.uid.clone() }))
+        Some(match EngineQuota::of_pool(pool) {
+            Some(quota) => Self::Kueue(quota.placement),
+            None => Self::Ours { run: run.uid.clone() },
+        })
     }
 
-    /// Marks a pool so that [`Gate::of_pool`] finds this gate again.
-    pub fn mark_pool(&self, pool: DesiredObject) -> DesiredObject {
-        match self {
-            Self::Ours { .. } => pool,
-            Self::Kueue { queue, size, .. } => pool
-                .annotated(names::QUEUE, queue)
-                .annotated(names::GROUP_SIZE, &size.to_string()),
-        }
-    }
-
-    /// Gates a pod before its creation.
+    /// Gates or places a pod before its creation.
     pub fn put_on(&self, pod: &mut Value) {
         match self {
             Self::Ours { run } => {
                 pod["spec"]["schedulingGates"] = json!([{"name": names::GATE}]);
                 pod["metadata"]["annotations"][names::ADMITTED_WITH] = json!(run);
             }
-            Self::Kueue { queue, group, size } => {
-                pod["metadata"]["labels"][KUEUE_QUEUE] = json!(queue);
-                pod["metadata"]["labels"][KUEUE_GROUP] = json!(group);
-                pod["metadata"]["annotations"][KUEUE_SIZE] = json!(size.to_string());
-            }
+            Self::Kueue(placement) => placement.lay_onto(pod),
         }
     }
 }

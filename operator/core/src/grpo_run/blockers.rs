@@ -12,9 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::{
     objects::pool_in_words,
     observation::{RunObservation, StoreVolume},
+    queue::{self, QueueVerdict},
 };
 use crate::{
-    admission::{Gate, Verdict},
+    admission::Verdict,
     estimate, names,
     pod_group::{GroupState, GroupUpdate},
 };
@@ -74,22 +75,18 @@ pub fn before_running(seen: &RunObservation, driver: &GroupUpdate, trainer: Opti
 
 /// Admission's verdict on the run.
 pub fn admission(seen: &RunObservation) -> Verdict {
-    let gated = |pods: &[crate::pods::PodFacts]| pods.iter().any(|pod| !pod.deleting && pod.is_gated());
-    match Gate::of_run(&seen.run) {
-        Gate::Kueue { queue, .. } if gated(&seen.driver_pods) || gated(&seen.trainer_pods) => Verdict {
+    match queue::verdict(seen) {
+        QueueVerdict::Waits(message) | QueueVerdict::Evicted(message) => Verdict {
             admitted: false,
             reason: Reason::WaitsForQuota,
-            message: format!(
-                "waits for quota in LocalQueue {queue} of namespace {0}: Kueue admits all of its pods at once. `kubectl describe workloads.kueue.x-k8s.io -n {0}` tells what is missing",
-                seen.owner.namespace
-            ),
+            message,
         },
-        Gate::Kueue { queue, .. } => Verdict {
+        QueueVerdict::Admitted(message) => Verdict {
             admitted: true,
             reason: Reason::Admitted,
-            message: format!("Kueue admits its pods by LocalQueue {queue}"),
+            message,
         },
-        Gate::Ours { .. } => seen.verdict.clone().unwrap_or(Verdict {
+        QueueVerdict::NoQueue => seen.verdict.clone().unwrap_or(Verdict {
             admitted: false,
             reason: Reason::NotEvaluated,
             message: "admission has not looked at it yet".to_owned(),

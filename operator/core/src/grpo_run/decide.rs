@@ -18,10 +18,12 @@ use super::{
     gpu_claims::{self, GpuClaimStep},
     hold::{held_back, hold},
     objects::objects,
-    observation::RunObservation,
+    observation::{QueueState, RunObservation},
     process_pods,
+    queue::{self, QueueVerdict},
     status::{claim_release, claims, conditions, phase_before, status},
-    terminal::{End, end, over, recorded_end, resettled, suspended, terminating},
+    terminal::{End, end, evicted, over, recorded_end, resettled, suspended, terminating},
+    workload,
 };
 use crate::{
     admission::{Candidate, Gate, Verdict, messages, whole},
@@ -56,7 +58,18 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     if gpu_claims::are_stale(seen) {
         return resettled(seen, &accepted);
     }
+    // A driver that has ended tells the run's end, for which no quota is needed.
+    if !driver_has_ended(seen) {
+        if let QueueVerdict::Evicted(why) = queue::verdict(seen) {
+            return evicted(seen, &accepted, &why, queue::returned(seen));
+        }
+        if workload::asks_for_other_quota(seen, settings) {
+            let why = "it asks for other quota than Kueue gave it";
+            return evicted(seen, &accepted, why, queue::released(seen));
+        }
+    }
     let mut blockers = blockers::before_admission(seen);
+    let may_ask = blockers.is_empty();
     let hold = hold(seen, &blockers);
     let next = |group: &PodGroups, known: &AttemptStatus, pods: &[PodFacts]| {
         held_back(advance(group, known, pods, seen.now), hold.as_ref(), pods)
@@ -79,11 +92,23 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     let events = attempt_events(&driver, trainer.as_ref());
     match end(seen, &driver, trainer.as_ref()) {
         Some(end) => over(seen, &accepted, attempts, &end, events),
-        None => Decision {
-            create: pods_to_make(seen, settings, &driver, trainer.as_ref(), &attempts),
-            ..going_on(seen, &accepted, &driver, trainer.as_ref(), attempts, blockers, events)
-        },
+        None => {
+            let create = pods_to_make(seen, settings, &driver, trainer.as_ref(), &attempts);
+            let decision = going_on(seen, &accepted, &driver, trainer.as_ref(), attempts, blockers, events);
+            let works = decision.status.phase == Some(Phase::Running);
+            Decision {
+                create,
+                workload: workload::step(seen, settings, may_ask, works),
+                ..decision
+            }
+        }
     }
+}
+
+fn driver_has_ended(seen: &RunObservation) -> bool {
+    let current = seen.attempts.driver.current;
+    let mut pods = seen.driver_pods.iter();
+    pods.any(|pod| pod.attempt == current && pod.is_finished())
 }
 
 fn driver_group(seen: &RunObservation) -> PodGroups {
@@ -138,9 +163,11 @@ fn going_on(
     mut events: Vec<Event>,
 ) -> Decision {
     let admission = blockers::admission(seen);
+    let queue = queue::verdict(seen);
     let may_ask = blockers.is_empty();
     let bound_to_places = seen.volumes.values().any(|terms| !terms.is_empty());
-    let waits_with_volumes = !admission.admitted && seen.run.spec.queue_name.is_none() && bound_to_places;
+    let waits_with_volumes = !admission.admitted && queue == QueueVerdict::NoQueue && bound_to_places;
+    let lacks_kueue = matches!(seen.queue, QueueState::NotServed | QueueState::LacksClass(_)) && !admission.admitted;
     let gives_back = blockers.iter().any(|(reason, _)| *reason == Reason::QuotaExceeded);
     let admitted = may_ask && admission.admitted;
     let (phase, admitted_reason, admitted_message) = if let Some((reason, message)) = blockers.first() {
@@ -200,7 +227,7 @@ fn going_on(
         delete_services: delete_services.into_iter().collect(),
         delete_gpu_claims: gpu_claims::step(seen) == GpuClaimStep::Delete,
         claim: claim(seen, !may_ask),
-        admission: if may_ask {
+        admission: if may_ask && queue == QueueVerdict::NoQueue {
             AdmissionStep::Expect(candidate(seen))
         } else {
             AdmissionStep::Forget
@@ -210,7 +237,7 @@ fn going_on(
             .into_iter()
             .flatten()
             .filter_map(|update| update.retry_in)
-            .chain((!may_ask || waits_with_volumes).then_some(RECHECK))
+            .chain((!may_ask || waits_with_volumes || lacks_kueue).then_some(RECHECK))
             .chain(seen.quota.as_ref().map(|wait| until(wait.until, seen.now)))
             .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
@@ -222,7 +249,7 @@ fn until(then: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default() + Duration::from_millis(100)
 }
 
-/// Pods to create for both groups, each behind the run's gate.
+/// Pods to create for both groups, each behind the run's gate, or where Kueue places it.
 fn pods_to_make(
     seen: &RunObservation,
     settings: &Settings,
@@ -230,7 +257,6 @@ fn pods_to_make(
     trainer: Option<&GroupUpdate>,
     attempts: &Attempts,
 ) -> Vec<(&'static str, DesiredObject, PodFacts)> {
-    let gate = Gate::of_run(&seen.run);
     let mut pods = Vec::new();
     for _ in &driver.create {
         let attempt = attempts.driver.current;
@@ -246,7 +272,7 @@ fn pods_to_make(
     }
     pods.into_iter()
         .map(|(role, mut pod, attempt, rank)| {
-            gate.put_on(&mut pod.object);
+            Gate::of_run(&seen.run, || queue::placement(seen, role)).put_on(&mut pod.object);
             let facts = PodFacts::just_made(pod.name.clone(), attempt, rank);
             (role, pod, facts)
         })
@@ -276,7 +302,7 @@ fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
         return ClaimStep::Leave;
     };
     let shared = seen.run.spec.inference.pool_ref.is_some();
-    let ours = matches!(Gate::of_run(&seen.run), Gate::Ours { .. });
+    let ours = seen.run.spec.queue_name.is_none();
     let waits = |verdict: &Verdict| !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
     let waits = blocked || ours && seen.verdict.as_ref().is_none_or(waits);
     let cannot_begin = shared && waits && !seen.has_begun();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use grpo_crds::grpo_run::GrpoRunStatus;
 use kube::runtime::events::Event;
+use serde_json::Value;
 
 use crate::{admission::Candidate, desired_object::DesiredObject, pods::PodFacts};
 
@@ -31,6 +32,7 @@ pub struct Decision {
     pub delete_run: bool,
     pub claim: ClaimStep,
     pub admission: AdmissionStep,
+    pub workload: WorkloadStep,
     /// The operator's part of the status, without `progress`.
     pub status: GrpoRunStatus,
     pub events: Vec<Event>,
@@ -50,6 +52,7 @@ impl Decision {
             delete_run: false,
             claim: ClaimStep::Leave,
             admission: AdmissionStep::Forget,
+            workload: WorkloadStep::Leave,
             status,
             events: Vec::new(),
             retry_in: None,
@@ -72,4 +75,14 @@ pub enum AdmissionStep {
     Expect(Candidate),
     /// Keep its gates, or it has none.
     Forget,
+}
+
+/// The change of the run's Workload, by which it asks Kueue for quota.
+#[derive(Clone, Debug)]
+pub enum WorkloadStep {
+    Leave,
+    Create(Box<DesiredObject>),
+    Delete,
+    /// A merge patch of its status.
+    Status(Value),
 }

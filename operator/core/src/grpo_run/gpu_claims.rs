@@ -17,9 +17,12 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::{colocation::SharedGpus, observation::RunObservation};
+use super::{
+    colocation::SharedGpus,
+    observation::RunObservation,
+    queue::{self, QueueVerdict},
+};
 use crate::{
-    admission::Gate,
     desired_object::{DesiredObject, Owner},
     device_claims::{ClaimedGpus, GPU_CLASS},
     digest::number,
@@ -79,13 +82,12 @@ pub fn step(seen: &RunObservation) -> GpuClaimStep {
             false => GpuClaimStep::Leave,
         };
     }
-    match (Gate::of_run(&seen.run), &seen.verdict) {
+    match (queue::verdict(seen), &seen.verdict) {
         _ if in_use => GpuClaimStep::Create,
-        // Only a pod on a node shows that Kueue has admitted the run. The driver's pod needs no claim.
-        (Gate::Kueue { .. }, _) if seen.has_begun() => GpuClaimStep::Create,
-        (Gate::Kueue { .. }, _) | (Gate::Ours { .. }, None) => GpuClaimStep::Leave,
-        (Gate::Ours { .. }, Some(verdict)) if verdict.admitted => GpuClaimStep::Create,
-        (Gate::Ours { .. }, Some(_)) => GpuClaimStep::Delete,
+        (QueueVerdict::Admitted(_), _) => GpuClaimStep::Create,
+        (QueueVerdict::NoQueue, None) => GpuClaimStep::Leave,
+        (QueueVerdict::NoQueue, Some(verdict)) if verdict.admitted => GpuClaimStep::Create,
+        _ => GpuClaimStep::Delete,
     }
 }
 

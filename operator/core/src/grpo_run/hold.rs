@@ -1,9 +1,13 @@
-//! Decides when a run's missing pods are not created: a ResourceQuota is short, or Kueue would admit them while a
-//! precondition is unmet. Behind our own gate pods wait without harm; Kueue knows no preconditions.
+//! Decides when a run's missing pods are not created: a ResourceQuota is short, or Kueue has not admitted the run.
+//! Behind our own gate pods wait without harm. Kueue is asked when the run lacks nothing, and the pods follow.
 
 use crate::{
-    admission::Gate,
-    grpo_run::{blockers::Blocker, observation::RunObservation, status::claims},
+    grpo_run::{
+        blockers::Blocker,
+        observation::RunObservation,
+        queue::{self, QueueVerdict},
+        status::claims,
+    },
     pod_group::{GroupState, GroupUpdate},
     pods::PodFacts,
 };
@@ -24,24 +28,30 @@ pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
             give_back: wait.refused,
         });
     }
-    if !matches!(Gate::of_run(&seen.run), Gate::Kueue { .. }) {
+    let verdict = queue::verdict(seen);
+    if verdict == QueueVerdict::NoQueue {
         return None;
     }
-    let spec = &seen.run.spec;
-    let unclaimed = spec.mode.needs_engines() && spec.inference.pool_ref.is_some() && !claims(seen);
-    let message = match blockers.first() {
-        Some((_, message)) => message.clone(),
-        None if unclaimed => format!(
+    let message = match (blockers.first(), verdict) {
+        (Some((_, message)), _) => message.clone(),
+        (None, _) if lacks_claim(seen) => format!(
             "its pods are made when it has the claim on InferencePool {} ({})",
             seen.inference_name(),
             grpo_crds::GROUP
         ),
-        None => return None,
+        (None, QueueVerdict::Waits(message) | QueueVerdict::Evicted(message)) => message,
+        (None, _) => return None,
     };
     Some(Hold {
         message,
         give_back: false,
     })
+}
+
+/// Whether the run samples from a shared pool that it has not claimed yet.
+pub fn lacks_claim(seen: &RunObservation) -> bool {
+    let spec = &seen.run.spec;
+    spec.mode.needs_engines() && spec.inference.pool_ref.is_some() && !claims(seen)
 }
 
 /// Holds back a group's pods, and returns whether any were held: the attempt stays as if it had not been created.

@@ -10,10 +10,12 @@ mod hold;
 mod objects;
 pub mod observation;
 mod process_pods;
+pub mod queue;
 pub mod references;
 pub mod status;
 mod summary;
 mod terminal;
+pub mod workload;
 
 #[cfg(test)]
 pub mod tests;

@@ -18,9 +18,9 @@ use super::{
     colocation::colocated,
     gpu_claims::{self, GpuClaimStep},
     observation::RunObservation,
+    queue::{self, QueueVerdict},
 };
 use crate::{
-    admission::Gate,
     desired_object::{DesiredObject, Owner},
     names::{self, Labels, account, labels, role},
     pod_parts::from_metrics,
@@ -45,7 +45,12 @@ pub fn objects(seen: &RunObservation, driver_attempt: u32, trainer_attempt: u32)
     if gpu_claims::step(seen) == GpuClaimStep::Create {
         objects.extend(gpu_claims::gpu_claims(run, owner));
     }
-    objects.extend(pools(run, owner));
+    // Engines of a run in Kueue's queue are created when it is admitted, and the pool with them. While Kueue's answer
+    // is unknown, the pool stays as it is.
+    if queue::verdict(seen) == QueueVerdict::NoQueue || queue::engine_quota(seen).is_some() {
+        objects.extend(own_engines(seen));
+    }
+    objects.extend(own_sandboxes(run, owner));
     objects
 }
 
@@ -218,43 +223,42 @@ fn trainer_services(owner: &Owner, attempt: u32) -> [DesiredObject; 2] {
     [hosts, first]
 }
 
-/// The pools described in the run.
-fn pools(run: &GrpoRun, owner: &Owner) -> Vec<DesiredObject> {
+/// The pool of engines described in the run, with what it may use of the run's quota.
+fn own_engines(seen: &RunObservation) -> Option<DesiredObject> {
+    let pool = described_engines(&seen.run, &seen.owner)?;
+    Some(match queue::engine_quota(seen) {
+        Some(quota) => quota.mark(pool),
+        None => pool,
+    })
+}
+
+/// The pool of engines as the run describes it.
+pub fn described_engines(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
+    let pool = run.spec.inference.pool.as_ref();
+    let pool = pool.filter(|_| run.spec.mode.needs_engines())?;
+    let spec = pool.serving(&run.spec.model.source());
+    let mut spec = match &run.spec.model.lora {
+        Some(lora) => spec.with_room_for(lora.rank),
+        None => spec,
+    };
+    // Not checked here whether the model is a mixture of experts: the engine of a dense model would not start.
+    if run.spec.algorithm.router_replay == Some(true) {
+        spec = spec.reporting_experts();
+    }
+    spec.colocated = colocated(&run.spec, &owner.name);
+    spec.pod_template = of_run(&run.spec, spec.pod_template.take());
     let labels = labels([(names::RUN, owner.name.as_str())]);
-    let inference = run
-        .spec
-        .inference
-        .pool
-        .as_ref()
-        .filter(|_| run.spec.mode.needs_engines());
-    let inference = inference.map(|pool| {
-        let spec = pool.serving(&run.spec.model.source());
-        let mut spec = match &run.spec.model.lora {
-            Some(lora) => spec.with_room_for(lora.rank),
-            None => spec,
-        };
-        // Not checked here whether the model is a mixture of experts: the engine of a dense model would not start.
-        if run.spec.algorithm.router_replay == Some(true) {
-            spec = spec.reporting_experts();
-        }
-        spec.colocated = colocated(&run.spec, &owner.name);
-        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
-        let pool = owner.object::<InferencePool>(&owner.name, &labels, json!({"spec": spec}));
-        Gate::of_run(run).mark_pool(pool)
-    });
-    let sandboxes = run
-        .spec
-        .sandboxes
-        .pool
-        .as_ref()
-        .filter(|_| run.spec.mode.needs_sandboxes());
-    let sandboxes = sandboxes.map(|pool| {
-        let mut spec = pool.clone();
-        spec.pod_template = of_run(&run.spec, spec.pod_template.take());
-        spec.agent_image = run.spec.agent.cli.as_ref().map(|cli| cli.image.clone());
-        owner.object::<SandboxPool>(&owner.name, &labels, json!({"spec": spec}))
-    });
-    inference.into_iter().chain(sandboxes).collect()
+    Some(owner.object::<InferencePool>(&owner.name, &labels, json!({"spec": spec})))
+}
+
+/// The pool of sandboxes described in the run.
+fn own_sandboxes(run: &GrpoRun, owner: &Owner) -> Option<DesiredObject> {
+    let pool = run.spec.sandboxes.pool.as_ref();
+    let mut spec = pool.filter(|_| run.spec.mode.needs_sandboxes())?.clone();
+    spec.pod_template = of_run(&run.spec, spec.pod_template.take());
+    spec.agent_image = run.spec.agent.cli.as_ref().map(|cli| cli.image.clone());
+    let labels = labels([(names::RUN, owner.name.as_str())]);
+    Some(owner.object::<SandboxPool>(&owner.name, &labels, json!({"spec": spec})))
 }
 
 /// The overlay for the pods of a pool of the run's own: the pool's overlay plus the run's priority and pull secrets.

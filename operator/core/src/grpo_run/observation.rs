@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use super::references::Reference;
 use crate::{
     admission::{Verdict, facts::VolumeTerms},
-    desired_object::Owner,
+    desired_object::{DesiredObject, Owner},
+    kueue::{Placements, Workload},
     names,
     ownership::is_owned_by,
     pods::PodFacts,
@@ -49,9 +50,55 @@ pub struct RunObservation {
     pub engines_on_nodes: bool,
     /// The run's claims on shared GPUs, if they may be of an earlier spec.
     pub gpu_claims: Vec<ResourceClaim>,
+    /// A pod of the run's own engines has not ended, also one of an earlier pool. Only looked at if the run has a
+    /// queue: it uses its quota.
+    pub engines_left: bool,
+    /// What Kueue says about the run. Only asked if the run has a queue.
+    pub queue: QueueState,
+    /// The value of the class that decides the run's place in Kueue's queue. Only read before its Workload is made.
+    pub priority: Option<i32>,
     /// Missing objects that the spec refers to. Only checked before a pod is on a node.
     pub missing: Vec<Reference>,
     pub now: Timestamp,
+}
+
+/// The run's Workload of Kueue, as it was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum QueueState {
+    /// The run has no Workload, or no queue.
+    #[default]
+    Unasked,
+    /// The cluster does not serve Kueue's API.
+    NotServed,
+    /// The operator watches one namespace, and may not read ResourceFlavors.
+    NotAllowed,
+    /// There is no class of this kind and name, which decides the run's place in the queue.
+    LacksClass(String),
+    Asked(Box<Asked>),
+}
+
+/// A Workload of the run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Asked {
+    pub workload: Workload,
+    /// Where its pods are placed, if it is admitted.
+    pub placements: Placements,
+    /// The ResourceFlavor of its admission that is missing: its pods cannot be placed.
+    pub lacks_flavor: Option<String>,
+}
+
+impl Asked {
+    /// A Workload as if Kueue admitted it at once, without a flavor.
+    pub fn granted(workload: &DesiredObject) -> Option<Self> {
+        let mut object = workload.object.clone();
+        object["status"] = json!({"conditions": [{
+            "type": "Admitted", "status": "True", "reason": "Admitted", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }]});
+        Some(Self {
+            workload: serde_json::from_value(object).ok()?,
+            ..Self::default()
+        })
+    }
 }
 
 /// The volume of the run's store.
@@ -106,6 +153,12 @@ impl RunObservation {
         let process = spec.reward.process.as_ref();
         let process = process.filter(|_| spec.mode == Mode::Train)?;
         Some(&process.pool_ref.name)
+    }
+
+    /// Whether a pod of driver or trainer has not ended, on a node or not.
+    pub fn has_pods(&self) -> bool {
+        let mut pods = self.driver_pods.iter().chain(&self.trainer_pods);
+        pods.any(|pod| !pod.is_finished() || pod.outlived)
     }
 
     /// Whether a pod of the run is on a node.

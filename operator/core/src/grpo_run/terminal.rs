@@ -1,4 +1,4 @@
-//! Decisions for a run that is suspended, over, or being deleted.
+//! Decisions for a run that is suspended, evicted, over, or being deleted.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use kube::runtime::events::Event;
 
 use super::{
     acceptance::Acceptance,
-    decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
+    decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED, WorkloadStep},
     objects::volume,
-    observation::RunObservation,
+    observation::{QueueState, RunObservation},
+    queue,
     status::{claim_release, conditions, phase_before, status},
 };
 use crate::{
@@ -158,8 +159,13 @@ pub fn over(
         delete_run: left.is_some_and(|left| left.is_zero()),
         claim: claim_release(seen),
         admission: AdmissionStep::Forget,
+        workload: queue::released(seen),
         events,
-        retry_in: left.filter(|left| !left.is_zero()),
+        retry_in: left
+            .filter(|left| !left.is_zero())
+            .into_iter()
+            .chain(until_released(seen))
+            .min(),
         ..Decision::nothing(status(seen, phase, message, attempts, conditions))
     }
 }
@@ -194,14 +200,50 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     Decision {
         events,
         objects: kept_store(seen).into_iter().collect(),
+        workload: queue::released(seen),
+        retry_in: until_released(seen),
         ..given_back(
             seen,
             accepted,
             Phase::Suspended,
+            Reason::Suspended,
             message,
             "the run is suspended; it resumes when spec.suspend is false",
         )
     }
+}
+
+/// The run has no quota any more: it gives all back as if it were suspended, and continues from its store when Kueue
+/// admits it again. `at_last`: the step that returns the quota with its last pod.
+pub fn evicted(seen: &RunObservation, accepted: &Acceptance, why: &str, at_last: WorkloadStep) -> Decision {
+    let still = held(seen).count();
+    let message = match still {
+        0 => format!("{why}. It holds nothing, and continues from its store when Kueue admits it again"),
+        _ => format!("{why}. {still} of its pods are ending; it continues from its store when Kueue admits it again"),
+    };
+    let events = match phase_before(seen) {
+        Some(Phase::Queued) => Vec::new(),
+        _ => vec![warning(Reason::WaitsForQuota, message.clone())],
+    };
+    Decision {
+        events,
+        objects: kept_store(seen).into_iter().collect(),
+        workload: at_last,
+        retry_in: Some(RESETTLED),
+        ..given_back(
+            seen,
+            accepted,
+            Phase::Queued,
+            Reason::WaitsForQuota,
+            message,
+            "the run has not ended",
+        )
+    }
+}
+
+/// The end of an engine's pod is no event of the run, and its Workload is deleted after the last one.
+fn until_released(seen: &RunObservation) -> Option<Duration> {
+    matches!(seen.queue, QueueState::Asked(_)).then_some(RESETTLED)
 }
 
 /// The run was suspended, changed and resumed before the operator saw it: its claims on GPUs, and so its pods, are of
@@ -213,7 +255,14 @@ pub fn resettled(seen: &RunObservation, accepted: &Acceptance) -> Decision {
     Decision {
         events: vec![normal(Reason::Suspended, message.clone())],
         retry_in: Some(RESETTLED),
-        ..given_back(seen, accepted, Phase::Pending, message, "the run has not ended")
+        ..given_back(
+            seen,
+            accepted,
+            Phase::Pending,
+            Reason::Suspended,
+            message,
+            "the run has not ended",
+        )
     }
 }
 
@@ -222,12 +271,13 @@ fn given_back(
     seen: &RunObservation,
     accepted: &Acceptance,
     phase: Phase,
+    reason: Reason,
     message: String,
     not_finished: &str,
 ) -> Decision {
     let conditions = conditions(seen, accepted)
-        .set(ADMITTED, ConditionStatus::False, Reason::Suspended, &message)
-        .set(PROVISIONED, ConditionStatus::False, Reason::Suspended, &message)
+        .set(ADMITTED, ConditionStatus::False, reason, &message)
+        .set(PROVISIONED, ConditionStatus::False, reason, &message)
         .not_finished([SUCCEEDED, FAILED], not_finished)
         .done();
     let attempts = Attempts {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{
     decide::decide,
     decision::{ClaimStep, Decision},
-    observation::{RunObservation, StoreVolume},
+    observation::{QueueState, RunObservation, StoreVolume},
 };
 use crate::{
     admission::{Verdict, facts::VolumeTerms},
@@ -45,6 +45,9 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         unbound_engines: Vec::new(),
         engines_on_nodes: false,
         gpu_claims: Vec::new(),
+        engines_left: false,
+        queue: QueueState::default(),
+        priority: None,
         missing: Vec::new(),
         now: "2026-01-01T00:00:00Z".parse().unwrap(),
     }

@@ -21,6 +21,7 @@ use super::{
     template::{template, with_template},
 };
 use crate::{
+    admission::gate::EngineQuota,
     conditions::{ConditionStatus, Conditions, is_true, shortened},
     desired_object::DesiredObject,
     events::{normal, warning},
@@ -96,15 +97,16 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
 }
 
 /// The replicas as pod groups: each serves without end, and is created again after every failure. GPUs that belong to a
-/// trainer too are enough for no surge: a replica ends before its successor has them.
+/// trainer too, and Kueue's quota, are enough for no surge: a replica ends before its successor has them.
 fn replicas(seen: &InferencePoolObservation, template: &str) -> PodGroups {
     let spec = &seen.pool.spec;
-    let (max_surge, max_unavailable) = match shared_gpus::are_shared(spec) {
+    let no_surge = shared_gpus::are_shared(spec) || EngineQuota::of_pool(&seen.pool).is_some();
+    let (max_surge, max_unavailable) = match no_surge {
         true => (0, spec.update.max_unavailable.max(1)),
         false => (spec.update.max_surge, spec.update.max_unavailable),
     };
     PodGroups {
-        groups: shared_gpus::replicas(spec),
+        groups: shared_gpus::replicas(&seen.pool),
         size: spec.engine.nodes(),
         update: UpdatePolicy::Rolling {
             template: template.to_owned(),
@@ -143,7 +145,7 @@ fn is_in_motion(seen: &InferencePoolObservation, status: &InferencePoolStatus) -
         .status
         .as_ref()
         .is_some_and(|status| status.claimed_by.is_some());
-    let wanted = shared_gpus::replicas(spec);
+    let wanted = shared_gpus::replicas(&seen.pool);
     let unsettled = status.ready_replicas > 0 && status.updated_replicas < wanted;
     let runs = !seen.pods.is_empty() && wanted > 0;
     runs && (claimed || unsettled || spec.engine.external.is_some())
@@ -172,7 +174,7 @@ fn status(
 ) -> (InferencePoolStatus, Vec<Event>) {
     let spec = &seen.pool.spec;
     let previous = seen.pool.status.clone().unwrap_or_default();
-    let wanted = shared_gpus::replicas(spec);
+    let wanted = shared_gpus::replicas(&seen.pool);
     let (exist, ready) = counts(&seen.pods, spec.engine.nodes());
     let (weights, updated) = weights(seen);
     let ready_now = readiness(seen, update, refusal, ready);
@@ -253,7 +255,7 @@ fn readiness(
     refusal: Option<&str>,
     ready: u32,
 ) -> (ConditionStatus, Reason, String) {
-    let wanted = shared_gpus::replicas(&seen.pool.spec);
+    let wanted = shared_gpus::replicas(&seen.pool);
     if let Some(refusal) = refusal {
         return (ConditionStatus::False, Reason::NotAccepted, refusal.to_owned());
     }
@@ -262,7 +264,7 @@ fn readiness(
             0 => String::new(),
             n => format!("; {n} of an earlier spec are being replaced"),
         };
-        let shortage = shared_gpus::shortage(&seen.pool.spec).map_or_else(String::new, |why| format!("; {why}"));
+        let shortage = shared_gpus::shortage(&seen.pool).map_or_else(String::new, |why| format!("; {why}"));
         let serve = format!("{ready} of {wanted} replicas serve{outdated}{shortage}");
         return (ConditionStatus::True, Reason::AllReplicasServe, serve);
     }
@@ -353,7 +355,7 @@ fn updates_in_words(seen: &InferencePoolObservation, updated: u32) -> String {
     };
     format!(
         "{updated} of {} replicas serve the ordered weights{why}",
-        shared_gpus::replicas(&seen.pool.spec)
+        shared_gpus::replicas(&seen.pool)
     )
 }
 

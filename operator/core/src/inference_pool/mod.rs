@@ -6,6 +6,7 @@
 mod clients;
 pub mod decide;
 mod disk;
+mod first_pod;
 mod flags;
 mod labels;
 mod launch;
@@ -16,6 +17,8 @@ mod sglang;
 mod shared_gpus;
 mod template;
 mod vllm;
+
+pub use first_pod::first_pod;
 
 #[cfg(test)]
 pub mod tests;

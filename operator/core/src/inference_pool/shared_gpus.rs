@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::observation::InferencePoolObservation;
 use crate::{
+    admission::gate::EngineQuota,
     device_claims::give_gpus,
     names,
     pod_group::{GroupUpdate, devices_in_use, may_use_devices, until_lost},
@@ -34,24 +35,32 @@ pub fn are_shared(spec: &InferencePoolSpec) -> bool {
         .is_some_and(|colocated| !colocated.claims.is_empty())
 }
 
-/// Replicas to create: those that are wanted, as far as the claims have GPUs for them.
-pub fn replicas(spec: &InferencePoolSpec) -> u32 {
-    match &spec.colocated {
+/// Replicas to create: those that are wanted, as far as the claims have GPUs for them, and as Kueue gave quota.
+pub fn replicas(pool: &InferencePool) -> u32 {
+    let spec = &pool.spec;
+    let possible = match &spec.colocated {
         Some(colocated) if !colocated.claims.is_empty() => {
             let claims = u32::try_from(colocated.claims.len()).unwrap_or(u32::MAX);
             spec.replicas.min(claims.saturating_mul(colocated.replicas_per_claim))
         }
         _ => spec.replicas,
+    };
+    match EngineQuota::of_pool(pool) {
+        Some(quota) => possible.min(quota.replicas(spec.engine.nodes())),
+        None => possible,
     }
 }
 
 /// Why fewer replicas are created than the spec asks for.
-pub fn shortage(spec: &InferencePoolSpec) -> Option<String> {
-    let possible = replicas(spec);
-    (possible < spec.replicas).then(|| {
+pub fn shortage(pool: &InferencePool) -> Option<String> {
+    let (possible, wanted) = (replicas(pool), pool.spec.replicas);
+    let why = match EngineQuota::of_pool(pool) {
+        Some(quota) if quota.replicas(pool.spec.engine.nodes()) == possible => "Kueue admitted the run with quota for",
+        _ => "the GPUs that they share with the trainer are enough for",
+    };
+    (possible < wanted).then(|| {
         format!(
-            "{} replicas are asked for, and the GPUs that they share with the trainer are enough for {possible}: no more are made; change trainer and inference.pool of the run while it is suspended",
-            spec.replicas
+            "{wanted} replicas are asked for, and {why} {possible}: no more are made; change trainer and inference.pool of the run while it is suspended"
         )
     })
 }

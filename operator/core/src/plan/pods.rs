@@ -60,8 +60,6 @@ struct PodPlan {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scheduling_gates: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     priority_class: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime_class: Option<String>,
@@ -177,7 +175,7 @@ fn add(
             name: name.clone(),
             gpus,
             shared_gpus: shared.of_pod(spec),
-            plan: PodPlan::of(&name, spec, label("kueue.x-k8s.io/queue-name")),
+            plan: PodPlan::of(&name, spec),
         });
     }
     group.sort_by_key(|pod| in_order(&pod.name));
@@ -197,7 +195,7 @@ fn in_order(name: &str) -> (String, Vec<u64>) {
 }
 
 impl PodPlan {
-    fn of(name: &str, spec: &PodSpec, queue: Option<String>) -> Self {
+    fn of(name: &str, spec: &PodSpec) -> Self {
         let volumes = spec.volumes.clone().unwrap_or_default();
         let container = |container, sidecar| ContainerPlan::of(container, &volumes, sidecar);
         let early = spec.init_containers.iter().flatten();
@@ -220,7 +218,6 @@ impl PodPlan {
                 .flatten()
                 .map(|gate| gate.name.clone())
                 .collect(),
-            queue,
             priority_class: spec.priority_class_name.clone(),
             runtime_class: spec.runtime_class_name.clone(),
             node_selector: spec.node_selector.clone().unwrap_or_default(),

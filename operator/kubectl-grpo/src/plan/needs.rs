@@ -87,7 +87,7 @@ pub fn is_unseen(reason: &str) -> bool {
 pub fn is_free(run: &GrpoRun, reason: &str) -> bool {
     match Reason::named(reason) {
         Some(Reason::NotEvaluated) => true,
-        Some(Reason::Admitted) => run.spec.queue_name.is_some(),
+        Some(Reason::WaitsForQuota) => run.spec.queue_name.is_some(),
         _ => false,
     }
 }

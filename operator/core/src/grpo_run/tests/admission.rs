@@ -7,19 +7,14 @@ use grpo_crds::grpo_run::Phase;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{after, condition, created, decided, inference_pool, new_demo, running_demo, with_spec};
+use super::{after, condition, decided, inference_pool, new_demo, running_demo, with_spec};
 use crate::grpo_run::{
-    decision::{AdmissionStep, ClaimStep},
+    decision::{AdmissionStep, ClaimStep, WorkloadStep},
     observation::RunObservation,
 };
-use crate::{
-    admission::Verdict,
-    fixtures::{find, pod},
-    pods::PodState,
-    quota::QuotaWait,
-};
+use crate::{admission::Verdict, fixtures::pod, pods::PodState, quota::QuotaWait};
 
 fn waiting(name: &str) -> crate::pods::PodFacts {
     let gated = PodState::Waiting {
@@ -122,33 +117,6 @@ fn a_run_that_waits_for_another_runs_pool_does_not_ask_for_room() {
     assert_eq!(condition(&decision, "Admitted").1, "InferencePoolClaimed");
 }
 
-#[test]
-fn with_a_queue_kueue_lets_the_pods_in() {
-    let queued = with_spec(new_demo(), |run| run.spec.queue_name = Some("gpus".into()));
-    let decision = decided(&queued);
-    let driver = created(&decision, "demo-driver-1-0");
-    assert_eq!(driver["spec"]["schedulingGates"], Value::Null);
-    assert_eq!(driver["metadata"]["labels"]["kueue.x-k8s.io/queue-name"], "gpus");
-    assert_eq!(driver["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"], "demo");
-    assert_eq!(
-        driver["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-total-count"],
-        "4"
-    );
-    let pool = find(&decision.objects, "InferencePool", "demo");
-    assert_eq!(pool["metadata"]["annotations"]["grpo.dev/queue"], "gpus");
-
-    let gated = with_spec(running_demo(), |run| run.spec.queue_name = Some("gpus".into()));
-    let decision = decided(&RunObservation {
-        driver_pods: vec![waiting("demo-driver-1-0")],
-        verdict: None,
-        ..gated
-    });
-    let (_, reason, message) = condition(&decision, "Admitted");
-    assert_eq!(reason, "WaitsForQuota");
-    assert!(message.contains("LocalQueue gpus"), "{message}");
-    assert_eq!(decision.status.phase, Some(Phase::Queued));
-}
-
 /// A queued run with an unmet precondition, and the reason.
 fn queued_and_blocked() -> [(RunObservation, &'static str); 4] {
     let queued = || with_spec(new_demo(), |run| run.spec.queue_name = Some("gpus".into()));
@@ -222,15 +190,16 @@ fn with_a_queue_no_pod_is_made_while_a_precondition_is_unmet_because_kueue_would
 }
 
 #[test]
-fn with_a_queue_pods_are_made_once_the_run_has_its_claim_on_a_shared_pool() {
+fn with_a_queue_quota_is_asked_for_once_the_run_has_its_claim_on_a_shared_pool() {
     let (mut run, _) = queued_and_blocked().into_iter().next_back().unwrap();
     run.sandboxes = running_demo().sandboxes;
     run.inference = Some(inference_pool(None, "True", ""));
     let decision = decided(&run);
     assert_eq!(decision.claim, ClaimStep::Take);
-    assert!(decision.create.is_empty());
+    assert!(matches!(decision.workload, WorkloadStep::Leave));
     run.inference = Some(inference_pool(Some("uid-1"), "True", ""));
-    assert_eq!(decided(&run).create.len(), 3);
+    let decision = decided(&run);
+    assert!(decision.create.is_empty() && matches!(decision.workload, WorkloadStep::Create(_)));
 }
 
 #[test]
@@ -378,7 +347,11 @@ fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
         (ClaimStep::Take, 0),
         "first the claim, then the pods"
     );
-    assert_eq!(queued(false, Some("uid-1")), (ClaimStep::Leave, 3));
+    assert_eq!(
+        queued(false, Some("uid-1")),
+        (ClaimStep::Leave, 0),
+        "then the quota, and then the pods"
+    );
 }
 
 #[test]

@@ -9,9 +9,9 @@ use crate::{
     desired_object::Keep,
     fixtures::{DEMO, assert_understood, ended, find, names, object, pod, running},
     grpo_run::{
-        decision::Decision,
+        decision::{Decision, WorkloadStep},
         gpu_claims::shape,
-        observation::RunObservation,
+        observation::{Asked, QueueState, RunObservation},
         references::{ReferenceKind, references},
     },
     pods::{PodFacts, PodState},
@@ -349,17 +349,17 @@ fn claims_are_made_when_the_run_is_admitted_and_returned_while_it_waits() {
 }
 
 #[test]
-fn kueue_has_admitted_a_run_when_one_of_its_pods_is_on_a_node() {
+fn the_gpus_of_a_run_in_kueues_queue_are_claimed_when_it_is_admitted() {
     let mut run = RunObservation {
         verdict: None,
         ..on_gpus()
     };
     run.run.spec.queue_name = Some("team".into());
     assert_eq!(claimed(&decided(&run)), [""; 0]);
-    run.driver_pods = vec![PodFacts {
-        node_name: Some("cpu-1".into()),
-        ..pod("demo-driver-1-0", 1, 0, running())
-    }];
+    let WorkloadStep::Create(workload) = decided(&run).workload else {
+        panic!("it asks for quota")
+    };
+    run.queue = QueueState::Asked(Box::new(Asked::granted(&workload).unwrap()));
     assert_eq!(claimed(&decided(&run)), ["demo-gpus-0", "demo-gpus-1"]);
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{admitted, running_demo, seen};
 use crate::grpo_run::{
     decide::decide,
-    observation::{RunObservation, StoreVolume},
+    observation::{Asked, QueueState, RunObservation, StoreVolume},
 };
 use crate::{
     admission,
@@ -92,9 +92,16 @@ fn screens_of_a_run_that_waits_for_quota() {
     let queue = json!({"queueName": "gpus"});
     let mut run: GrpoRun = object(PDB);
     run.spec.queue_name = Some("gpus".into());
-    let gated = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]});
+    let status = json!({"conditions": [{
+        "type": "QuotaReserved", "status": "False", "reason": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "message": "couldn't assign flavors to pod set trainer: insufficient unused quota for nvidia.com/gpu in flavor h200, 4 more needed",
+    }]});
+    let workload = json!({"metadata": {"name": "grporun-swe-pdb-8b"}, "status": status});
     let run = RunObservation {
-        driver_pods: vec![waiting_pod("swe-pdb-8b-driver-1-0", gated)],
+        queue: QueueState::Asked(Box::new(Asked {
+            workload: serde_json::from_value(workload).unwrap(),
+            ..Asked::default()
+        })),
         run,
         ..pdb()
     };

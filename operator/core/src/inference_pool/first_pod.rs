@@ -1,0 +1,33 @@
+//! The first pod of a pool that does not exist yet: what a run will ask quota for.
+
+use grpo_crds::InferencePool;
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{observation::InferencePoolObservation, replica_pods::pod};
+use crate::{
+    desired_object::{DesiredObject, Owner},
+    names::{PodKey, RUN},
+    settings::Settings,
+};
+
+/// Pod 0 of replica 0.
+pub fn first_pod(pool: InferencePool, owner: Owner, settings: &Settings, now: Timestamp) -> DesiredObject {
+    let seen = InferencePoolObservation {
+        owner,
+        run: pool.labels().get(RUN).cloned(),
+        pool,
+        pods: Vec::new(),
+        earlier_pods: Vec::new(),
+        agents: Default::default(),
+        claim_is_void: false,
+        quota: None,
+        now,
+    };
+    let key = PodKey {
+        group: 0,
+        attempt: 1,
+        rank: 0,
+    };
+    pod(&seen, settings, key)
+}
