@@ -11,7 +11,7 @@ use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use bytes::Bytes;
 use grpo_engine_protocol::{
-    AgentState, AgentStatus, BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionResponse, FinishReason, Usage,
+    AgentStatus, BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionResponse, FinishReason, Usage,
 };
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -157,16 +157,10 @@ async fn answered(State(tap): State<Arc<Tap>>, request: Request) -> Response {
 
 async fn status(State(serves): State<watch::Receiver<bool>>) -> Json<AgentStatus> {
     let serves = *serves.borrow();
+    let status = AgentStatus::serving(BASE_VERSION);
     Json(AgentStatus {
-        instance: "played".into(),
-        serving: serves.then(|| BASE_VERSION.to_owned()),
-        wanted: None,
-        state: AgentState::Idle,
-        message: None,
-        loaded_sha256: None,
-        pulled: None,
-        changed: None,
-        relays: false,
+        serving: status.serving.filter(|_| serves),
+        ..status
     })
 }
 

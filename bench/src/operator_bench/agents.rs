@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::{Json, Router, routing::get};
 use grpo_contracts::RunConfig;
-use grpo_engine_protocol::{AgentState, AgentStatus, BASE_VERSION};
+use grpo_engine_protocol::{AgentStatus, BASE_VERSION};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -22,7 +22,10 @@ impl Agents {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| RigError::Agents { address, source })?;
-        let router = Router::new().route("/agent/v1/status", get(async || Json(idle())));
+        let router = Router::new().route(
+            "/agent/v1/status",
+            get(async || Json(AgentStatus::serving(BASE_VERSION))),
+        );
         Ok(Self(tokio::spawn(async move {
             // Ends only when dropped.
             let _ = axum::serve(listener, router).await;
@@ -33,20 +36,6 @@ impl Agents {
 impl Drop for Agents {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-fn idle() -> AgentStatus {
-    AgentStatus {
-        instance: "instance".into(),
-        serving: Some(BASE_VERSION.into()),
-        wanted: None,
-        state: AgentState::Idle,
-        message: None,
-        loaded_sha256: None,
-        pulled: None,
-        changed: None,
-        relays: false,
     }
 }
 

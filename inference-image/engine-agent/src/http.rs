@@ -106,7 +106,14 @@ fn router(state: Arc<HttpState>) -> Router {
 
 fn refusal(error: ErrorBody) -> Response {
     let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    (status, Json(error)).into_response()
+    let wait = error.retry_after_seconds;
+    let mut answer = (status, Json(error)).into_response();
+    if let Some(seconds) = wait {
+        answer
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
 }
 
 /// The parts of an answer that are read.

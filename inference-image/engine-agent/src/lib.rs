@@ -209,6 +209,7 @@ fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
         url: options.engine.clone(),
         completion_deadline: options.request_deadline,
         answer_bytes: options.limits.answer_bytes,
+        dialect: Arc::default(),
     };
     Ok(match options.kind.clone() {
         Kind::Embedded => EngineBackend::Embedded(Embedded(server)),

@@ -87,6 +87,23 @@ pub struct AgentStatus {
     pub relays: bool,
 }
 
+impl AgentStatus {
+    /// The status of an agent whose engine serves this version and that has no order.
+    pub fn serving(version: &str) -> Self {
+        Self {
+            instance: "instance".to_owned(),
+            serving: Some(version.to_owned()),
+            wanted: None,
+            state: AgentState::Idle,
+            message: None,
+            loaded_sha256: None,
+            pulled: None,
+            changed: None,
+            relays: false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentState {
     /// The engine does not answer yet, or has stopped answering.

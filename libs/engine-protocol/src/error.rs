@@ -24,6 +24,8 @@ pub enum ErrorCode {
     ContextTooLong,
     /// Experts were asked for, and the engine reports none.
     ExpertsNotReported,
+    /// The server behind the agent refuses a sampling setting, which [`ErrorBody::setting`] names.
+    SettingRefused,
     /// Token ids were asked for, and the server behind the agent speaks only text ([`crate::text`]).
     TextOnly,
     /// The body is larger than the limit.
@@ -51,7 +53,8 @@ pub enum ErrorCode {
     Unknown,
 }
 
-/// `{code, message, fault}`, and for [`ErrorCode::WrongWeights`] the two versions.
+/// `{code, message, fault}`, and for some codes more: the two versions of [`ErrorCode::WrongWeights`], the setting of
+/// [`ErrorCode::SettingRefused`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 #[error("{code:?}: {message}")]
@@ -65,6 +68,12 @@ pub struct ErrorBody {
     /// The version that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
+    /// The sampling setting that the server refuses, by its name in requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub setting: Option<String>,
+    /// How long the server behind the agent asks its clients to wait; also in the header `Retry-After`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_seconds: Option<u64>,
 }
 
 impl ErrorBody {
@@ -75,6 +84,8 @@ impl ErrorBody {
             fault: code.origin(),
             serving: None,
             wanted: None,
+            setting: None,
+            retry_after_seconds: None,
         }
     }
 
@@ -100,6 +111,7 @@ impl ErrorBody {
             | ErrorCode::TextPromptUnsupported
             | ErrorCode::ContextTooLong
             | ErrorCode::ExpertsNotReported
+            | ErrorCode::SettingRefused
             | ErrorCode::TextOnly => 400,
             ErrorCode::Forbidden => 403,
             ErrorCode::NotFound => 404,
@@ -121,6 +133,7 @@ impl ErrorCode {
             | Self::TextPromptUnsupported
             | Self::ContextTooLong
             | Self::ExpertsNotReported
+            | Self::SettingRefused
             | Self::TextOnly
             | Self::BodyTooLarge
             | Self::Forbidden

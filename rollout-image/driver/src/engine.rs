@@ -17,7 +17,8 @@ use crate::epoch::{self, OrderError};
 use crate::experts::Mixture;
 use crate::fault::TerminalFault;
 use crate::replicas::{Endpoints, Home, Replicas};
-use crate::retry::{Budget, Pauses, Retry};
+use crate::retry::{Budget, Pauses, Retry, asked_pause};
+use crate::sampling;
 pub use answer::{Experts, Sample};
 use answer::{Wrong, checked};
 use bytes::Bytes;
@@ -250,7 +251,7 @@ impl Engines {
                     }
                 }
             } else {
-                format!("no replica serves {version} ({} known)", self.replicas.count())
+                self.replicas.none_ready(&version)
             };
             // A replica that proved itself and was lost in the middle of a long answer made progress.
             if proved.swap(false, Ordering::Relaxed) {
@@ -414,6 +415,18 @@ impl Engines {
                     error.message
                 ),
             )),
+            // Each request of the run has the setting, so the policy is not at fault.
+            (_, ErrorCode::SettingRefused) => {
+                let setting = error.setting.as_deref().unwrap_or_default();
+                Refused::Terminal(TerminalFault::new(
+                    Reason::EngineRefuses,
+                    format!(
+                        "the server of engine {replica} refuses {setting}: {}; leave out spec.rollout.sampling.{}, or set a value that the server takes",
+                        error.message,
+                        sampling::field_of(setting)
+                    ),
+                ))
+            }
             (ErrorOrigin::Client, _) => Refused::Terminal(TerminalFault::new(
                 Reason::EngineRefuses,
                 format!(
@@ -425,7 +438,16 @@ impl Engines {
             (ErrorOrigin::Infrastructure, ErrorCode::WrongWeights) if error.serving.is_some() => {
                 Refused::Again(error.message)
             }
-            (ErrorOrigin::Infrastructure, _) => self.rest(replica, error.message),
+            (ErrorOrigin::Infrastructure, code) => {
+                let asked = error.retry_after_seconds.map(asked_pause);
+                // An agent of ours has a place again sooner than a server has another minute.
+                let is_rate = code == ErrorCode::QueueFull && self.replicas.is_text_only(replica);
+                if asked.is_none() && !is_rate {
+                    return self.rest(replica, error.message);
+                }
+                self.replicas.limited(replica, &error.message, asked);
+                Refused::Again(error.message)
+            }
         }
     }
 

@@ -11,13 +11,13 @@ use self::prompt::{Asked, JudgePrompt, ran};
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
 use crate::replicas::{Endpoints, Replicas};
-use crate::retry::{Budget, Pauses, Retry};
+use crate::retry::{Budget, Pauses, Retry, asked_pause};
 use crate::sampling::penalties;
 use crate::tasks::Task;
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::ProcessReward;
-use grpo_engine_protocol::{ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody};
+use grpo_engine_protocol::{ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody, ErrorCode};
 use grpo_records::judged::{score_of, vote_of};
 use grpo_records::{
     Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
@@ -68,7 +68,8 @@ pub struct Case {
 
 /// Why there is no answer.
 enum Unanswered {
-    Again(String),
+    /// With the pause that the server asks for.
+    Again(String, Duration),
     /// A retry would be refused again. Not a lost vote: the policy decides how long a question is.
     Refused(String),
 }
@@ -179,9 +180,9 @@ impl Judge {
                         ..Vote::default()
                     });
                 }
-                Err(Unanswered::Again(why)) => {
+                Err(Unanswered::Again(why, pause)) => {
                     tracing::debug!(seed, why, "the judge did not answer");
-                    if self.silent_for() > self.settings.budget.total || retry.pause().await.is_err() {
+                    if self.silent_for() > self.settings.budget.total || retry.pause_after(pause).await.is_err() {
                         tracing::warn!(seed, why, "a vote of the judge is lost");
                         return done(Vote {
                             lost: Some(why),
@@ -198,24 +199,31 @@ impl Judge {
         let all = self.replicas.all().await;
         let first = seed as usize % all.len().max(1);
         let Some(replica) = all.get((first + tries) % all.len().max(1)) else {
-            return Err(Unanswered::Again(format!("{} has no address", self.replicas.host())));
+            let why = format!("{} has no address", self.replicas.host());
+            return Err(Unanswered::Again(why, Duration::ZERO));
         };
         let request = self.http.post(format!("http://{replica}/v1/chat/completions"));
         let request = TokenFile::authorize(self.token.as_ref(), request);
         let request = request
             .timeout(self.settings.budget.request)
             .json(&self.request(asked, seed));
-        let again = |error: reqwest::Error| Unanswered::Again(format!("{replica}: {error:#}"));
+        let again = |error: reqwest::Error| Unanswered::Again(format!("{replica}: {error:#}"), Duration::ZERO);
         let answer = request.send().await.map_err(again)?;
         let status = answer.status();
         let body = answer.bytes().await.map_err(again)?;
         if !status.is_success() {
-            let said = serde_json::from_slice::<ErrorBody>(&body).map(|error| error.to_string());
-            let said = said.unwrap_or_else(|_| String::from_utf8_lossy(&body).chars().take(300).collect());
+            let error = serde_json::from_slice::<ErrorBody>(&body).ok();
+            let asked = error.as_ref().and_then(|error| error.retry_after_seconds);
+            // The settings are the run's, and no fault of the question.
+            let of_settings = error
+                .as_ref()
+                .is_some_and(|error| error.code == ErrorCode::SettingRefused);
+            let said = error.map(|error| error.to_string());
+            let said = said.unwrap_or_else(|| String::from_utf8_lossy(&body).chars().take(300).collect());
             let why = format!("{replica}: {status}: {said}");
             return Err(match status.as_u16() {
-                400 | 413 | 422 => Unanswered::Refused(why),
-                _ => Unanswered::Again(why),
+                400 | 413 | 422 if !of_settings => Unanswered::Refused(why),
+                _ => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
             });
         }
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();

@@ -5,7 +5,8 @@
 //! takes the one that answered it before, which has its prefix in its cache, unless that one has many more requests or
 //! episodes than another: a replica that joins gets a share of the episodes that run. Else it takes the least busy one.
 //! A replica with unknown weights, or one that boots and serves nothing, is not eligible: it has the fewest requests
-//! and would get all of them. Failures in a row lengthen its cool-down.
+//! and would get all of them. Failures in a row lengthen its cool-down. A replica whose server limits the rate of
+//! requests rests for as long as the server asks.
 
 mod gate;
 pub mod switch;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Cool-down of a failed replica; doubles with each failure in a row.
 const COOL_DOWN: Duration = Duration::from_secs(1);
 const LONGEST_COOL_DOWN: Duration = Duration::from_secs(8);
+/// Of a replica whose server limits the rate of requests, and does not say for how long.
+const LONGEST_LIMIT: Duration = Duration::from_secs(64);
 /// An episode's own replica may have this many requests, or episodes, more than one and a half times those of the least
 /// busy one.
 const MORE_AT_HOME: usize = 4;
@@ -45,6 +48,8 @@ struct Replica {
     /// The version that it said it serves; `None` while it serves nothing, does not answer, or has not been asked.
     serving: Option<String>,
     rest_until: Option<Instant>,
+    /// Its server asked for no request until then.
+    asked_until: Option<Instant>,
     /// In a row.
     failures: u32,
     /// Why the last request failed.
@@ -55,7 +60,13 @@ struct Replica {
 
 impl Replica {
     fn is_eligible(&self, version: &str, now: Instant) -> bool {
-        self.serving.as_deref() == Some(version) && self.rest_until.is_none_or(|until| until <= now)
+        let rests_until = self.rest_until.max(self.asked_until);
+        self.serving.as_deref() == Some(version) && rests_until.is_none_or(|until| until <= now)
+    }
+
+    /// The next cool-down: it doubles with each failure in a row.
+    fn cool_down(&self, longest: Duration) -> Duration {
+        (COOL_DOWN * (1 << self.failures.min(8))).min(longest)
     }
 }
 
@@ -98,11 +109,6 @@ impl Replicas {
         self.known().keys().copied().collect()
     }
 
-    /// How many replicas are known.
-    pub fn count(&self) -> usize {
-        self.known().len()
-    }
-
     /// Remembers the version that a replica serves; `None` if it does not answer.
     pub fn serves(&self, replica: SocketAddr, version: Option<&str>) {
         self.with(replica, |r| r.serving = version.map(str::to_owned));
@@ -119,10 +125,34 @@ impl Replicas {
 
     /// Starts the cool-down of a failed replica.
     pub fn rest(&self, replica: SocketAddr, why: &str) {
-        self.with(replica, |r| {
-            let pause = COOL_DOWN * (1 << r.failures.min(8));
-            r.rest_until = Some(Instant::now() + pause.min(LONGEST_COOL_DOWN));
+        self.failed(replica, why, |r| {
+            let until = Instant::now() + r.cool_down(LONGEST_COOL_DOWN);
+            r.rest_until = r.rest_until.max(Some(until));
             r.failures = r.failures.saturating_add(1);
+        });
+    }
+
+    /// Starts the cool-down of a replica whose server limits the rate of requests. `asked`: the pause that the server
+    /// asks for. An answer to an earlier request does not end it.
+    pub fn limited(&self, replica: SocketAddr, why: &str, asked: Option<Duration>) {
+        let now = Instant::now();
+        self.failed(replica, why, |r| match asked {
+            Some(asked) => {
+                r.asked_until = r.asked_until.max(Some(now + asked.max(COOL_DOWN)));
+                r.failures = r.failures.saturating_add(1);
+            }
+            // Requests that were under way together meet one limit.
+            None if r.rest_until.is_some_and(|until| until > now) => {}
+            None => {
+                r.rest_until = Some(now + r.cool_down(LONGEST_LIMIT));
+                r.failures = r.failures.saturating_add(1);
+            }
+        });
+    }
+
+    fn failed(&self, replica: SocketAddr, why: &str, rest: impl FnOnce(&mut Replica)) {
+        self.with(replica, |r| {
+            rest(r);
             why.clone_into(&mut r.why);
         });
     }
@@ -143,6 +173,20 @@ impl Replicas {
             "engine {replica} has failed {} requests in a row; last: {}",
             state.failures, state.why
         ))
+    }
+
+    /// That no replica takes a request for this version, and why a request to one of them failed.
+    pub fn none_ready(&self, version: &str) -> String {
+        let known = self.known();
+        let now = Instant::now();
+        let fails = |r: &Replica| r.failures > 0 || r.asked_until.is_some_and(|until| until > now);
+        let failed = known.iter().find(|(_, r)| fails(r));
+        let why = failed.map(|(replica, r)| format!("; {replica}: {}", r.why));
+        let count = known.len();
+        format!(
+            "no replica is ready for {version} ({count} known){}",
+            why.unwrap_or_default()
+        )
     }
 
     async fn look_up(&self) -> std::io::Result<Vec<SocketAddr>> {

@@ -1,10 +1,19 @@
 //! Retries: the time limit of one request, the limit of all requests together, and the pauses between them.
 //!
 //! Every client of the driver (gateway, engines, trainer, graders) and the retries of void episodes take their pauses
-//! from here. Progress restarts the time: patience measures how long nothing happened, not how long work takes.
+//! from here. Progress restarts the time: patience measures how long nothing happened, not how long work takes. A
+//! server may ask for a longer pause (`Retry-After`).
 
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// The longest pause that a server may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(300);
+
+/// The pause that a server asks for, within bounds.
+pub fn asked_pause(seconds: u64) -> Duration {
+    Duration::from_secs(seconds).min(LONGEST_ASKED)
+}
 
 /// Two separate limits: a request that hangs must not use up the time of other requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +104,13 @@ impl Retry {
 
     /// Sleeps until the next try; returns an error at once if that would be after the end.
     pub async fn pause(&mut self) -> Result<(), Exhausted> {
-        let pause = self.step();
+        self.pause_after(Duration::ZERO).await
+    }
+
+    /// Sleeps for as long as a server asks, and then for the usual pause, whose jitter spreads the requests that were
+    /// told the same.
+    pub async fn pause_after(&mut self, asked: Duration) -> Result<(), Exhausted> {
+        let pause = asked + self.step();
         if self.elapsed() + pause > self.total {
             return Err(Exhausted { within: self.total });
         }

@@ -1,4 +1,4 @@
-//! Sampling settings: converts those of the spec to those of records and engines.
+//! Sampling settings: converts those of the spec to those of records and engines, and names of engines to the spec's.
 
 use grpo_crds::grpo_run;
 use grpo_engine_protocol::Penalties;
@@ -24,3 +24,19 @@ pub fn penalties(spec: &grpo_run::Sampling) -> Penalties {
         repetition_penalty: spec.repetition_penalty,
     }
 }
+
+/// The field of `rollout.sampling` for a setting that a request to an engine names.
+pub fn field_of(setting: &str) -> &str {
+    match setting {
+        "top_p" => "topP",
+        "top_k" => "topK",
+        "min_p" => "minP",
+        "presence_penalty" => "presencePenalty",
+        "frequency_penalty" => "frequencyPenalty",
+        "repetition_penalty" => "repetitionPenalty",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

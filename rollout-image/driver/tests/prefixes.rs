@@ -13,8 +13,8 @@ use grpo_driver::replicas::switch::{self, Target, View};
 use grpo_driver::replicas::{Endpoints, Home};
 use grpo_driver::retry::Budget;
 use grpo_engine_protocol::{
-    AgentState, AgentStatus, BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse,
-    FinishReason, Prompt, TokenIds, Usage,
+    AgentStatus, BASE_VERSION, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, FinishReason,
+    Prompt, TokenIds, Usage,
 };
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -122,17 +122,7 @@ async fn complete(
 }
 
 async fn status() -> Json<AgentStatus> {
-    Json(AgentStatus {
-        instance: "cached".into(),
-        serving: Some(BASE_VERSION.into()),
-        wanted: None,
-        state: AgentState::Idle,
-        message: None,
-        loaded_sha256: None,
-        pulled: None,
-        changed: None,
-        relays: false,
-    })
+    Json(AgentStatus::serving(BASE_VERSION))
 }
 
 /// One episode: turns whose prompt is all that was before.

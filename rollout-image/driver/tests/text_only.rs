@@ -12,8 +12,8 @@ use grpo_crds::grpo_run::Mode;
 use grpo_driver::config::Settings;
 use grpo_driver::replicas::Endpoints;
 use grpo_engine_protocol::{
-    AgentState, AgentStatus, BASE_VERSION, ErrorBody, ErrorCode, TEXT_PATH, TextCall, TextChoice, TextMessage,
-    TextRequest, TextResponse,
+    AgentStatus, BASE_VERSION, ErrorBody, ErrorCode, TEXT_PATH, TextCall, TextChoice, TextMessage, TextRequest,
+    TextResponse,
 };
 use grpo_records::dataset::message_rows;
 use grpo_records::folder::RunFolder;
@@ -21,23 +21,25 @@ use grpo_records::{EndedEpisode, EpisodeEnd, EpisodeMeta, Outcome, VoidReason};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// With tools and calls, in the form of Qwen3's.
 const TEMPLATE: &str = include_str!("harnesses/chat_template.jinja");
 
 /// The answer to the n-th request, from 0.
-type Answers = Box<dyn Fn(&TextRequest, usize) -> Result<TextMessage, ErrorCode> + Send + Sync>;
+type Answers = Box<dyn Fn(&TextRequest, usize) -> Result<TextMessage, ErrorBody> + Send + Sync>;
 
 /// An engine agent whose server speaks only text.
 struct TextAgent {
     asked: Mutex<Vec<TextRequest>>,
-    tried: Mutex<usize>,
+    /// When each request came.
+    tried: Mutex<Vec<Instant>>,
     answers: Answers,
 }
 
 impl TextAgent {
     async fn start(
-        answers: impl Fn(&TextRequest, usize) -> Result<TextMessage, ErrorCode> + Send + Sync + 'static,
+        answers: impl Fn(&TextRequest, usize) -> Result<TextMessage, ErrorBody> + Send + Sync + 'static,
     ) -> (Arc<Self>, Endpoints) {
         let agent = Arc::new(Self {
             asked: Mutex::default(),
@@ -54,37 +56,30 @@ impl TextAgent {
     }
 }
 
-fn refused(code: ErrorCode) -> Response {
-    let error = ErrorBody::new(code, format!("said {code:?}"));
+fn refused(code: ErrorCode) -> ErrorBody {
+    ErrorBody::new(code, format!("said {code:?}"))
+}
+
+fn refusal(error: ErrorBody) -> Response {
     (StatusCode::from_u16(error.status()).unwrap(), Json(error)).into_response()
 }
 
 async fn complete() -> Response {
-    refused(ErrorCode::TextOnly)
+    refusal(refused(ErrorCode::TextOnly))
 }
 
 async fn status() -> Json<AgentStatus> {
-    Json(AgentStatus {
-        instance: "text".into(),
-        serving: Some(BASE_VERSION.into()),
-        wanted: None,
-        state: AgentState::Idle,
-        message: None,
-        loaded_sha256: None,
-        pulled: None,
-        changed: None,
-        relays: false,
-    })
+    Json(AgentStatus::serving(BASE_VERSION))
 }
 
 async fn text(State(agent): State<Arc<TextAgent>>, Json(request): Json<TextRequest>) -> Response {
     let number = {
         let mut tried = agent.tried.lock().unwrap();
-        *tried += 1;
-        *tried - 1
+        tried.push(Instant::now());
+        tried.len() - 1
     };
     match (agent.answers)(&request, number) {
-        Err(code) => refused(code),
+        Err(error) => refusal(error),
         Ok(message) => {
             agent.asked.lock().unwrap().push(request);
             let calls = message.tool_calls.is_some();
@@ -256,7 +251,7 @@ async fn faults_of_the_server_are_waited_for_and_never_a_reward() {
         ErrorCode::EngineMisbehaved,
     ];
     let (agent, engines) = TextAgent::start(move |request, number| match faults.get(number) {
-        Some(fault) => Err(*fault),
+        Some(fault) => Err(refused(*fault)),
         None => Ok(in_bash(request)),
     })
     .await;
@@ -264,6 +259,50 @@ async fn faults_of_the_server_are_waited_for_and_never_a_reward() {
     let (meta, ended) = only(&world).await;
     is_a_teachers(&agent, &meta, &ended);
     assert!(meta.waited_millis > 0);
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_a_pause_gets_no_request_before_its_end() {
+    let asked = Duration::from_secs(2);
+    let world = World::new(1).await;
+    let (agent, engines) = TextAgent::start(move |request, number| match number {
+        1 => Err(ErrorBody {
+            retry_after_seconds: Some(asked.as_secs()),
+            ..refused(ErrorCode::QueueFull)
+        }),
+        _ => Ok(in_bash(request)),
+    })
+    .await;
+    world.go(evaluating(world.settings(), engines), 1).await.unwrap();
+    let (meta, ended) = only(&world).await;
+    is_a_teachers(&agent, &meta, &ended);
+    let tried = agent.tried.lock().unwrap();
+    // Three turns, and one request again.
+    assert_eq!(tried.len(), 4);
+    let waited = tried[2] - tried[1];
+    assert!(waited >= asked, "{waited:?}");
+    assert!(u128::from(meta.waited_millis) >= asked.as_millis(), "{meta:?}");
+}
+
+#[tokio::test]
+async fn a_setting_that_the_server_refuses_ends_the_run_and_is_named_also_in_a_later_turn() {
+    for turn in [0, 2] {
+        let world = World::new(1).await;
+        let (_, engines) = TextAgent::start(move |request, _| match answers_in(request) == turn {
+            true => Err(ErrorBody {
+                setting: Some("top_p".to_owned()),
+                ..refused(ErrorCode::SettingRefused)
+            }),
+            false => Ok(in_bash(request)),
+        })
+        .await;
+        let fault = world.go(evaluating(world.settings(), engines), 1).await.unwrap_err();
+        let words = fault.to_string();
+        for part in ["said SettingRefused", "spec.rollout.sampling.topP"] {
+            assert!(words.contains(part), "{turn}: {words}");
+        }
+        assert!(world.metas().await.is_empty(), "it has no verdict");
+    }
 }
 
 #[tokio::test]
@@ -276,7 +315,7 @@ async fn a_conversation_that_the_server_takes_no_further_ends_with_a_verdict_and
         let world = World::new(1).await;
         // The third turn; the second has mended the file.
         let (_, engines) = TextAgent::start(move |request, _| match answers_in(request) {
-            2 => Err(code),
+            2 => Err(refused(code)),
             _ => Ok(in_bash(request)),
         })
         .await;
@@ -291,11 +330,11 @@ async fn a_conversation_that_the_server_takes_no_further_ends_with_a_verdict_and
 async fn a_first_prompt_that_the_server_refuses_after_it_answered_others_makes_its_attempt_void() {
     let world = World::new(2).await;
     // The first prompt of the task that comes later, once.
-    let refused = AtomicBool::new(false);
+    let is_refused = AtomicBool::new(false);
     let (agent, engines) = TextAgent::start(move |request, number| {
         let is_first = answers_in(request) == 0;
-        match is_first && number > 0 && !refused.swap(true, Ordering::Relaxed) {
-            true => Err(ErrorCode::InvalidRequest),
+        match is_first && number > 0 && !is_refused.swap(true, Ordering::Relaxed) {
+            true => Err(refused(ErrorCode::InvalidRequest)),
             false => Ok(in_bash(request)),
         }
     })
@@ -314,7 +353,7 @@ async fn a_first_prompt_that_the_server_refuses_after_it_answered_others_makes_i
 #[tokio::test]
 async fn a_run_whose_settings_the_server_refuses_ends_with_its_words() {
     let world = World::new(1).await;
-    let (_, engines) = TextAgent::start(|_, _| Err(ErrorCode::InvalidRequest)).await;
+    let (_, engines) = TextAgent::start(|_, _| Err(refused(ErrorCode::InvalidRequest))).await;
     let fault = world.go(evaluating(world.settings(), engines), 1).await.unwrap_err();
     let words = fault.to_string();
     for part in ["said InvalidRequest", "rollout.sampling"] {

@@ -1,15 +1,20 @@
 //! Conversations in text: one route for our own engines and all with OpenAI's API, and for the driver's conversations
 //! with a server that speaks only text.
 //!
-//! The answer is parsed only to check that it is valid, and is forwarded unchanged.
+//! The answer is parsed only to check that it is valid, and is forwarded unchanged. A request whose form the server
+//! does not take is sent again in another one ([`super::dialect`]).
 
 use axum::http::StatusCode;
 use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody, ErrorCode, Penalties, TextRequest, TextResponse};
 use serde_json::{Value, json};
 
-use super::wire::{Answered, Server, engine_seed, misbehaved, not_sampled, said};
+use super::dialect::MOST_CHANGES;
+use super::refusal::ServerRefusal;
+use super::wire::{Answered, Server, engine_seed, is_bad_request, misbehaved, not_sampled, said};
 
 const PATH: &str = "/v1/chat/completions";
+/// The answer of a model that reasoned until the limit, where a server refuses the request instead.
+const CUT_ANSWER: &str = r#"{"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":""},"finish_reason":"length"}]}"#;
 
 /// Asks an engine that speaks our protocol; its refusals have our format.
 pub async fn pass_on(server: &Server, request: &ChatRequest) -> Result<Answered, ErrorBody> {
@@ -29,7 +34,7 @@ pub async fn ask(
     model: &str,
     lora_path: Option<&str>,
 ) -> Result<Answered, ErrorBody> {
-    let answer = put(server, model, &in_its_words(request, model, lora_path)).await?;
+    let answer = put(server, model, in_its_words(request, model, lora_path)).await?;
     checked(server, answer)
 }
 
@@ -48,16 +53,26 @@ pub async fn ask_text(server: &Server, request: &TextRequest, model: &str) -> Re
     }
     let top_k = (request.top_k > 0).then_some(request.top_k);
     add_settings(&mut asked, top_k, request.penalties, Some(request.seed));
-    let answer = put(server, model, &asked).await?;
+    let answer = put(server, model, asked).await?;
     let read: TextResponse = server.read(PATH, &answer)?;
     has_choices(server, !read.choices.is_empty()).map(|()| answer)
 }
 
 /// The successful answer to a request in the server's words.
-async fn put(server: &Server, model: &str, asked: &Value) -> Result<Answered, ErrorBody> {
-    let answer = server.put_question(PATH, asked).await?;
+async fn put(server: &Server, model: &str, mut asked: Value) -> Result<Answered, ErrorBody> {
+    server.dialect.apply(&mut asked);
+    let mut answer = server.put_question(PATH, &asked).await?;
+    for _ in 0..MOST_CHANGES {
+        if !is_bad_request(answer.status) || !server.dialect.adapt(&mut asked, &ServerRefusal::of(&answer.body)) {
+            break;
+        }
+        answer = server.put_question(PATH, &asked).await?;
+    }
     match answer.status {
         status if status.is_success() => Ok(answer),
+        status if is_bad_request(status) && ServerRefusal::of(&answer.body).is_cut_answer() => {
+            Ok(Answered::json(CUT_ANSWER.into()))
+        }
         StatusCode::NOT_FOUND => Err(misbehaved(format!(
             "the engine at {} does not have this route, or not the model {model}: {}",
             server.at(PATH),

@@ -1,6 +1,7 @@
 //! HTTP to engines: the one place that reads answers, bounds them and words their errors.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -9,10 +10,11 @@ use futures::StreamExt;
 use grpo_auth::TokenFile;
 use grpo_engine_protocol::{CompletionRequest, ErrorBody, ErrorCode, Prompt, WEIGHTS_HEADER};
 use reqwest::{Client, RequestBuilder, Url};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::dialect::Dialect;
+use super::refusal::{ServerRefusal, wait_asked};
 use super::{EngineFault, Page};
 
 /// Deadline for a state: a slower answer counts as none.
@@ -26,6 +28,8 @@ pub const CHECK_DEADLINE: Duration = Duration::from_secs(300);
 pub struct Answered {
     pub status: StatusCode,
     pub content_type: Option<HeaderValue>,
+    /// The wait that the engine asks for, with an error.
+    pub retry_after: Option<HeaderValue>,
     pub body: Bytes,
 }
 
@@ -34,6 +38,7 @@ impl Answered {
         Self {
             status: StatusCode::OK,
             content_type: Some(HeaderValue::from_static("application/json")),
+            retry_after: None,
             body: body.into(),
         }
     }
@@ -45,6 +50,9 @@ impl IntoResponse for Answered {
         *response.status_mut() = self.status;
         if let Some(content_type) = self.content_type {
             response.headers_mut().insert(header::CONTENT_TYPE, content_type);
+        }
+        if let Some(retry_after) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, retry_after);
         }
         response
     }
@@ -61,6 +69,8 @@ pub struct Server {
     pub completion_deadline: Duration,
     /// Largest accepted answer.
     pub answer_bytes: usize,
+    /// The form of requests in OpenAI's format that it takes.
+    pub dialect: Arc<Dialect>,
 }
 
 impl Server {
@@ -98,6 +108,7 @@ impl Server {
         let answer = self.authorized(call).send().await.map_err(unreachable)?;
         let status = answer.status();
         let content_type = answer.headers().get(header::CONTENT_TYPE).cloned();
+        let retry_after = answer.headers().get(header::RETRY_AFTER).cloned();
         let mut body = Vec::new();
         let mut stream = answer.bytes_stream();
         while let Some(piece) = stream.next().await {
@@ -112,6 +123,7 @@ impl Server {
         Ok(Answered {
             status,
             content_type,
+            retry_after,
             body: body.into(),
         })
     }
@@ -172,14 +184,18 @@ impl Server {
 /// Translates an engine's refusal to sample into our protocol.
 pub fn not_sampled(answer: &Answered) -> ErrorBody {
     let said = said(answer);
-    match answer.status {
-        // vLLM words the error differently if max_tokens alone is too large.
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY
-            if said.contains("context length") || said.contains("greater than max_model_len") =>
-        {
-            ErrorBody::new(ErrorCode::ContextTooLong, said)
+    let error = match answer.status {
+        status if is_bad_request(status) => {
+            let refusal = ServerRefusal::of(&answer.body);
+            match refusal.setting() {
+                _ if refusal.is_too_long() => ErrorBody::new(ErrorCode::ContextTooLong, said),
+                Some(setting) => ErrorBody {
+                    setting: Some(setting.to_owned()),
+                    ..ErrorBody::new(ErrorCode::SettingRefused, said)
+                },
+                None => ErrorBody::new(ErrorCode::InvalidRequest, said),
+            }
         }
-        StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => ErrorBody::new(ErrorCode::InvalidRequest, said),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorBody::new(
             ErrorCode::EngineUnavailable,
             format!("the engine does not let this agent in: {said}; look at the pool's apiKeySecretRef"),
@@ -189,12 +205,28 @@ pub fn not_sampled(answer: &Answered) -> ErrorBody {
             ErrorBody::new(ErrorCode::EngineUnavailable, said)
         }
         _ => misbehaved(said),
+    };
+    let header = answer.retry_after.as_ref().and_then(|value| value.to_str().ok());
+    ErrorBody {
+        retry_after_seconds: header.and_then(|header| wait_asked(header, SystemTime::now())),
+        ..error
     }
+}
+
+/// Whether the request itself is refused.
+pub fn is_bad_request(status: StatusCode) -> bool {
+    matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY)
 }
 
 /// The text of an engine's refusal.
 pub fn said(answer: &Answered) -> String {
-    words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status))
+    words(answer.status, &answer.body)
+}
+
+fn words(status: StatusCode, body: &[u8]) -> String {
+    ServerRefusal::of(body)
+        .message
+        .unwrap_or_else(|| format!("HTTP {status}"))
 }
 
 pub fn misbehaved(message: impl Into<String>) -> ErrorBody {
@@ -248,7 +280,7 @@ pub fn successful(answer: Answered, url: &Url) -> Result<Answered, EngineFault> 
     }
     Err(EngineFault::Refused {
         url: url.to_string(),
-        message: words(&answer.body).unwrap_or_else(|| format!("HTTP {}", answer.status)),
+        message: said(&answer),
     })
 }
 
@@ -263,34 +295,12 @@ pub async fn ask<T: DeserializeOwned>(call: RequestBuilder, url: &Url) -> Result
     if !status.is_success() {
         return Err(EngineFault::Refused {
             url: url.to_string(),
-            message: words(&body).unwrap_or_else(|| format!("HTTP {status}")),
+            message: words(status, &body),
         });
     }
     serde_json::from_slice(&body).map_err(|error| EngineFault::Misunderstood {
         url: url.to_string(),
         cause: error.to_string(),
-    })
-}
-
-/// The text of a refusal, in any of the shapes that engines use.
-fn words(body: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Said {
-        Wrapped { error: Inner },
-        Error { error: String },
-        Message { message: String },
-        Detail { detail: Value },
-    }
-    #[derive(Deserialize)]
-    struct Inner {
-        message: String,
-    }
-    Some(match serde_json::from_slice(body).ok()? {
-        Said::Wrapped { error } => error.message,
-        Said::Error { error } => error,
-        Said::Message { message } => message,
-        Said::Detail { detail } => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
     })
 }
 

@@ -129,7 +129,9 @@ pub(super) async fn authorize(State(state): State<Arc<HttpState>>, mut request: 
             let mut answer = next.run(request).await;
             if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
                 let headers = answer.headers_mut();
-                headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+                // The server behind the agent may ask for another wait.
+                let after = headers.entry(header::RETRY_AFTER);
+                after.or_insert(HeaderValue::from(RETRY_AFTER));
             }
             answer
         }

@@ -4,6 +4,7 @@ use super::{before, body_of, openai, openai_of, request, vllm};
 use crate::support::fake::Fake;
 use crate::support::{Agent, bearing, driver, notebook};
 use axum::extract::State;
+use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -11,11 +12,12 @@ use axum::{Json, Router};
 use grpo_contracts::access::Service;
 use grpo_engine_agent::Kind;
 use grpo_engine_protocol::{
-    ErrorBody, ErrorCode, ErrorOrigin, Penalties, TEXT_PATH, TextCall, TextMessage, TextRequest, TextResponse,
-    WEIGHTS_HEADER,
+    ChatRequest, ErrorBody, ErrorCode, ErrorOrigin, Penalties, TEXT_PATH, TextCall, TextMessage, TextRequest,
+    TextResponse, WEIGHTS_HEADER,
 };
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 
 /// A service with OpenAI's chat completions and nothing of vLLM's. It refuses fields that OpenAI's does not have.
@@ -23,8 +25,14 @@ use tokio::net::TcpListener;
 struct ChatService {
     asked: Mutex<Vec<Value>>,
     keys: Mutex<Vec<String>>,
+    /// All requests, also the refused ones.
+    tried: Mutex<Vec<Value>>,
     /// The status of its next answers; `None`: it answers.
     fault: Mutex<Option<(StatusCode, &'static str)>>,
+    /// The pause that it asks for with a fault.
+    retry_after: Mutex<Option<String>>,
+    /// Fields that its model refuses, as OpenAI's reasoning models do.
+    refuses: Mutex<Vec<&'static str>>,
 }
 
 async fn service() -> (Arc<ChatService>, String) {
@@ -43,11 +51,20 @@ async fn service() -> (Arc<ChatService>, String) {
 async fn answer(State(service): State<Arc<ChatService>>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
     let key = headers.get("authorization").map(|key| key.to_str().unwrap().to_owned());
     service.keys.lock().unwrap().push(key.unwrap_or_default());
+    service.tried.lock().unwrap().push(body.clone());
+    let refuses = service.refuses.lock().unwrap().clone();
+    if let Some(name) = refuses.into_iter().find(|name| body.get(*name).is_some()) {
+        let said = format!("Unsupported parameter: '{name}' is not supported with this model.");
+        let error =
+            json!({"message": said, "type": "invalid_request_error", "param": name, "code": "unsupported_parameter"});
+        return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response();
+    }
     let known = [
         "model",
         "messages",
         "tools",
         "max_tokens",
+        "max_completion_tokens",
         "temperature",
         "top_p",
         "seed",
@@ -65,11 +82,12 @@ async fn answer(State(service): State<Arc<ChatService>>, headers: HeaderMap, Jso
         )
     });
     if let Some((status, said)) = fault.or(unknown) {
-        return (
-            status,
-            Json(json!({"error": {"message": said, "type": "x", "code": null}})),
-        )
-            .into_response();
+        let error = json!({"error": {"message": said, "type": "x", "code": null}});
+        let mut answer = (status, Json(error)).into_response();
+        if let Some(after) = &*service.retry_after.lock().unwrap() {
+            answer.headers_mut().insert(RETRY_AFTER, after.parse().unwrap());
+        }
+        return answer;
     }
     service.asked.lock().unwrap().push(body);
     let call =
@@ -285,5 +303,128 @@ async fn settings_that_openai_does_not_have_are_sent_only_if_they_are_set() {
         let asked = body_of(&calls, "/v1/chat/completions");
         let sent = (asked.get("top_k").is_some(), asked.get("min_p").is_some());
         assert_eq!(sent, (request.top_k > 0, request.top_k > 0));
+    }
+}
+
+/// The conversation with settings that leave out what reasoning models refuse.
+fn plain_conversation() -> TextRequest {
+    TextRequest {
+        temperature: 1.0,
+        penalties: Penalties::default(),
+        ..conversation()
+    }
+}
+
+#[tokio::test]
+async fn a_reasoning_model_refuses_the_old_limit_once_and_later_requests_cost_one_call() {
+    let (service, url) = service().await;
+    *service.refuses.lock().unwrap() = vec!["max_tokens", "seed", "temperature", "top_p"];
+    let agent = Agent::guarding(chat(), &url, None, 16).await;
+    agent.wait_until_serving("base").await;
+    ask(&agent, &plain_conversation()).await.unwrap();
+    let is_ours = |tried: &&Value| tried["messages"][0]["content"] == "Mend it.";
+    let tried = service.tried.lock().unwrap().clone();
+    let ours: Vec<&Value> = tried.iter().filter(is_ours).collect();
+    assert_eq!(ours.len(), 1, "{ours:?}");
+    assert_eq!(ours[0]["max_completion_tokens"], 64);
+    for field in ["max_tokens", "seed", "temperature", "top_p"] {
+        assert_eq!(ours[0].get(field), None, "{field}");
+    }
+    // The probe has met the refusal, once for all.
+    assert_eq!(
+        tried.iter().filter(|tried| tried.get("max_tokens").is_some()).count(),
+        1
+    );
+    // A judge's questions are in the same form.
+    let judged = ChatRequest {
+        max_tokens: Some(65),
+        ..judge_request()
+    };
+    agent.chat(&judged).await.unwrap();
+    let asked = service.asked.lock().unwrap();
+    assert!(asked.iter().any(|asked| asked["max_completion_tokens"] == 65));
+}
+
+fn judge_request() -> ChatRequest {
+    serde_json::from_value(json!({"messages": [{"role": "user", "content": "good?"}], "seed": 1})).unwrap()
+}
+
+#[tokio::test]
+async fn an_older_server_behind_the_same_url_gets_the_old_limit_again() {
+    let (service, url) = service().await;
+    *service.refuses.lock().unwrap() = vec!["max_tokens"];
+    let agent = Agent::guarding(chat(), &url, None, 16).await;
+    agent.wait_until_serving("base").await;
+    *service.refuses.lock().unwrap() = vec!["max_completion_tokens"];
+    ask(&agent, &conversation()).await.unwrap();
+    let asked = service.asked.lock().unwrap();
+    assert!(asked.iter().any(|asked| asked["max_tokens"] == 64));
+}
+
+#[tokio::test]
+async fn a_setting_of_the_run_that_the_model_refuses_is_named_and_never_left_out() {
+    let (service, url) = service().await;
+    *service.refuses.lock().unwrap() = vec!["temperature", "presence_penalty"];
+    let agent = Agent::guarding(chat(), &url, None, 16).await;
+    agent.wait_until_serving("base").await;
+    let hot = TextRequest {
+        penalties: Penalties::default(),
+        ..conversation()
+    };
+    let penalized = TextRequest {
+        temperature: 1.0,
+        ..conversation()
+    };
+    for (request, setting) in [(hot, "temperature"), (penalized, "presence_penalty")] {
+        let error = ask(&agent, &request).await.unwrap_err();
+        assert_eq!(
+            (error.code, error.fault),
+            (ErrorCode::SettingRefused, ErrorOrigin::Client)
+        );
+        assert_eq!(error.setting.as_deref(), Some(setting));
+        assert!(error.message.contains("Unsupported parameter"), "{error}");
+    }
+    ask(&agent, &plain_conversation()).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_reasoning_used_up_is_a_cut_answer_and_no_refusal() {
+    let (service, url) = service().await;
+    let said = "Could not finish the message because max_tokens or model output limit was reached. Please try again with \
+                higher max_tokens.";
+    *service.fault.lock().unwrap() = Some((StatusCode::BAD_REQUEST, said));
+    let agent = Agent::guarding(chat(), &url, None, 16).await;
+    agent.wait_until_serving("base").await;
+    let answer = ask(&agent, &conversation()).await.unwrap();
+    let choice = &answer.choices[0];
+    assert_eq!(
+        (choice.message.content.as_deref(), choice.finish_reason.as_deref()),
+        (Some(""), Some("length"))
+    );
+}
+
+#[tokio::test]
+async fn a_pause_that_the_server_asks_for_reaches_the_driver_through_two_agents_too() {
+    let (service, url) = service().await;
+    let near = Agent::guarding(chat(), &url, None, 16).await;
+    near.wait_until_serving("base").await;
+    let token = near.issuer.token(&driver(), Service::EngineAgent).unwrap();
+    let far = Agent::guarding(Kind::Agent, &near.url, Some(&token), 16).await;
+    far.wait_until_serving("base").await;
+    let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
+    for (status, header, most) in [(429, "7", 7), (503, date.as_str(), 100)] {
+        *service.retry_after.lock().unwrap() = Some(header.to_owned());
+        *service.fault.lock().unwrap() = Some((StatusCode::from_u16(status).unwrap(), "slow down"));
+        for agent in [&near, &far] {
+            let call = agent.client.post(format!("{}{TEXT_PATH}", agent.url));
+            let answer = call.json(&conversation()).send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), status);
+            let header = answer.headers()[RETRY_AFTER].to_str().unwrap().to_owned();
+            let error: ErrorBody = answer.json().await.unwrap();
+            let seconds = error.retry_after_seconds.unwrap();
+            assert_eq!(header, seconds.to_string());
+            // A date is a moment, which comes nearer.
+            assert!(seconds <= most && seconds * 2 > most, "{header}: {seconds}");
+        }
     }
 }

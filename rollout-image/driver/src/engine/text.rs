@@ -77,7 +77,8 @@ impl Engines {
 
     /// A server that has answered takes the run's settings, so it refuses this conversation. `is_begun`: an answer of
     /// the policy is in it. Then it has become too long, or its content is refused, and that ends the episode with its
-    /// work so far: otherwise a policy that cannot solve a task could make its attempt void.
+    /// work so far: otherwise a policy that cannot solve a task could make its attempt void. A refusal that names a
+    /// setting of the run ends the run at any time.
     fn text_refusal(&self, replica: SocketAddr, error: ErrorBody, is_begun: bool) -> Refused {
         use ErrorCode::{BodyTooLarge, ContextTooLong, InvalidRequest};
         let conversed = self.conversed.load(Ordering::Relaxed);
@@ -137,7 +138,8 @@ fn sample_of(mut answer: TextResponse, conversation: Conversation<'_>) -> Result
         return Err(Unusable::Again("not exactly one choice".to_owned()));
     };
     let finish = match choice.finish_reason.as_deref() {
-        Some("stop" | "tool_calls" | "function_call") => FinishReason::Stop,
+        // `eos`: Together's word for an end token.
+        Some("stop" | "eos" | "tool_calls" | "function_call") => FinishReason::Stop,
         // A filter cuts an answer for what the policy wrote: the attempt keeps its verdict.
         Some("length" | "content_filter") => FinishReason::Length,
         other => {

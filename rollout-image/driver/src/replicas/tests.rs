@@ -59,6 +59,47 @@ async fn a_replica_that_fails_rests_longer_each_time_until_it_answers() {
 }
 
 #[tokio::test]
+async fn a_limit_of_the_rate_rests_longer_than_a_fault() {
+    let replicas = of(&[1]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    let rest = || {
+        // Two requests that were under way together meet the same limit.
+        replicas.limited(replica(1), "slow down", None);
+        replicas.limited(replica(1), "slow down", None);
+        let until = replicas.known()[&replica(1)].rest_until.unwrap();
+        until.duration_since(Instant::now()).as_secs_f64().round() as u64
+    };
+    let over = || replicas.with(replica(1), |r| r.rest_until = None);
+    let pauses = || -> Vec<u64> { (0..8).map(|_| (rest(), over()).0).collect() };
+    assert_eq!(pauses(), [1, 2, 4, 8, 16, 32, 64, 64]);
+    // A fault of an earlier request does not shorten it.
+    replicas.limited(replica(1), "slow down", None);
+    let before = replicas.known()[&replica(1)].rest_until;
+    replicas.rest(replica(1), "slow down");
+    assert_eq!(replicas.known()[&replica(1)].rest_until, before);
+    assert_eq!(
+        replicas.none_ready("a-v1"),
+        "no replica is ready for a-v1 (1 known); 127.0.0.1:1: slow down"
+    );
+    replicas.answered(replica(1));
+    assert_eq!(taken(&replicas, "a-v1"), Some(replica(1)));
+}
+
+#[tokio::test]
+async fn a_pause_that_a_server_asks_for_outlasts_answers_and_shorter_ones_to_earlier_requests() {
+    let replicas = of(&[1, 2]).await;
+    replicas.serves(replica(1), Some("a-v1"));
+    replicas.limited(replica(1), "slow down", Some(Duration::from_secs(60)));
+    replicas.limited(replica(1), "slow down", Some(Duration::ZERO));
+    replicas.answered(replica(1));
+    assert_eq!(taken(&replicas, "a-v1"), None);
+    let until = replicas.known()[&replica(1)].asked_until.unwrap();
+    assert!(until.duration_since(Instant::now()) > Duration::from_secs(50));
+    replicas.serves(replica(2), Some("a-v1"));
+    assert_eq!(taken(&replicas, "a-v1"), Some(replica(2)));
+}
+
+#[tokio::test]
 async fn a_replica_that_joins_gets_a_share_of_the_episodes_that_run() {
     let replicas = of(&[1, 2]).await;
     replicas.serves(replica(1), Some("a-v1"));

@@ -32,6 +32,22 @@ async fn the_total_ends_it_before_a_pause_that_would_pass_it() {
     assert_eq!(retry.pause().await, Ok(()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_a_server_asks_for_comes_before_the_usual_one_and_within_the_total() {
+    let mut retry = Retry::new(Duration::from_secs(8), PAUSES);
+    assert_eq!(retry.pause_after(Duration::from_secs(7)).await, Ok(()));
+    assert_eq!(retry.elapsed(), Duration::from_millis(7001));
+    assert!(retry.pause_after(Duration::from_secs(1)).await.is_err());
+    assert_eq!(retry.elapsed(), Duration::from_millis(7001));
+}
+
+#[test]
+fn a_server_may_ask_for_five_minutes_and_no_more() {
+    for (asked, seconds) in [(0, 0), (7, 7), (300, 300), (301, 300), (u64::MAX, 300)] {
+        assert_eq!(asked_pause(asked), Duration::from_secs(seconds), "{asked}");
+    }
+}
+
 #[test]
 fn jitter_comes_from_the_seed_and_only_lengthens() {
     let pauses = Pauses::doubling(Duration::from_secs(1), Duration::from_secs(1));

@@ -51,16 +51,12 @@ async fn status(State(engine): State<Arc<Engine>>) -> Json<engine::AgentStatus> 
     Json(engine::AgentStatus {
         instance: engine.instance.lock().unwrap().clone(),
         serving: engine.serving_now(),
-        wanted: None,
         state: match *engine.asleep.lock().unwrap() {
             true => engine::AgentState::Asleep,
             false => engine::AgentState::Idle,
         },
-        message: None,
-        loaded_sha256: None,
         pulled: engine.pulled.lock().unwrap().clone(),
-        changed: None,
-        relays: false,
+        ..engine::AgentStatus::serving(engine::BASE_VERSION)
     })
 }
 

@@ -1,20 +1,6 @@
 use super::*;
 
 #[test]
-fn a_refusal_is_read_in_every_shape_engines_have_for_it() {
-    for body in [
-        r#"{"error": {"message": "no", "type": "BadRequestError", "code": 400}}"#,
-        r#"{"error": "no"}"#,
-        r#"{"code": "LoadFailed", "message": "no", "fault": "Infrastructure"}"#,
-        r#"{"success": false, "message": "no"}"#,
-        r#"{"detail": "no"}"#,
-    ] {
-        assert_eq!(words(body.as_bytes()).as_deref(), Some("no"), "{body}");
-    }
-    assert_eq!(words(b"Bad Gateway"), None);
-}
-
-#[test]
 fn what_does_not_fit_into_the_context_is_told_from_other_bad_requests() {
     for (said, code) in [
         (
@@ -33,6 +19,26 @@ fn what_does_not_fit_into_the_context_is_told_from_other_bad_requests() {
         };
         assert_eq!(not_sampled(&answer).code, code, "{said}");
     }
+}
+
+#[test]
+fn a_refused_setting_is_named_and_a_wait_is_passed_on() {
+    let error = serde_json::json!({"message": "no", "param": "top_p", "code": "unsupported_parameter"});
+    let answer = |status| Answered {
+        status,
+        retry_after: Some(HeaderValue::from_static("7")),
+        ..Answered::json(serde_json::to_vec(&serde_json::json!({ "error": error })).unwrap())
+    };
+    let refused = not_sampled(&answer(StatusCode::BAD_REQUEST));
+    assert_eq!(
+        (refused.code, refused.setting.as_deref()),
+        (ErrorCode::SettingRefused, Some("top_p"))
+    );
+    let busy = not_sampled(&answer(StatusCode::TOO_MANY_REQUESTS));
+    assert_eq!(
+        (busy.code, busy.retry_after_seconds, busy.setting),
+        (ErrorCode::QueueFull, Some(7), None)
+    );
 }
 
 #[test]

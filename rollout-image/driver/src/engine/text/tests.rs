@@ -49,6 +49,8 @@ fn an_answer_ends_with_an_end_token_unless_it_was_cut_off() {
     assert!(template().stop_ids().contains(&stop));
     assert_eq!((whole.finish, text.as_str()), (FinishReason::Stop, "a <|im_end|> b"));
     assert!(whole.text_only && whole.logprobs == vec![0.0; whole.ids.len()]);
+    let (same, _) = usable(answer(words(), "eos"));
+    assert_eq!(same, whole);
     let (cut, text) = usable(answer(words(), "length"));
     assert_eq!((cut.finish, text.as_str()), (FinishReason::Length, "a <|im_end|> b"));
     assert_eq!(cut.ids, whole.ids[..whole.ids.len() - 1]);
