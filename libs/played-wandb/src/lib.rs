@@ -46,10 +46,22 @@ struct Backend {
     refusing: (u16, u32),
     /// Kinds of requests whose next answer is lost after the work is done, unless they are in the set.
     losing: Option<BTreeSet<String>>,
-    /// How many rows are missing in the count that clients get.
-    behind: usize,
+    counting: Counting,
     unknown: Vec<String>,
     refused: Vec<String>,
+}
+
+/// How the count that clients get differs from the rows that are there.
+#[derive(Clone, Copy, Default)]
+struct Counting {
+    behind: usize,
+    ahead: usize,
+}
+
+impl Counting {
+    fn of(self, rows: usize) -> usize {
+        rows.saturating_sub(self.behind) + self.ahead
+    }
 }
 
 impl Drop for PlayedWandb {
@@ -93,7 +105,12 @@ impl PlayedWandb {
 
     /// Tells clients that it has fewer rows than it has, as a service that counts later.
     pub fn count_behind(&self, rows: usize) {
-        lock(&self.shared).behind = rows;
+        lock(&self.shared).counting = Counting { behind: rows, ahead: 0 };
+    }
+
+    /// Tells clients that it has more rows than it has, as a service that counts rows of somebody else.
+    pub fn count_ahead(&self, rows: usize) {
+        lock(&self.shared).counting = Counting { behind: 0, ahead: rows };
     }
 
     /// A run as it is there now.
@@ -267,7 +284,7 @@ impl Backend {
         if variables["id"].as_str().is_some_and(|sent| sent != id) {
             return Err(format!("{} is the id of another run", variables["id"]));
         }
-        let behind = self.behind;
+        let counting = self.counting;
         let is_new = !self.runs.contains_key(&name);
         let run = self.runs.entry(name.clone()).or_default();
         run.upsert(variables)?;
@@ -276,7 +293,7 @@ impl Backend {
             "bucket": {
                 "id": id, "name": uid, "displayName": run.display_name, "description": null,
                 "config": run.config.to_string(), "sweepName": null,
-                "historyLineCount": run.lines().len().saturating_sub(behind),
+                "historyLineCount": counting.of(run.lines().len()),
                 "project": {"id": project, "name": project, "entity": {"id": entity, "name": entity}},
             },
             "inserted": is_new,
@@ -291,7 +308,7 @@ impl Backend {
                 "id": Self::id(&name), "name": name.2, "displayName": run.display_name, "tags": [],
                 "summaryMetrics": run.summary.to_string(), "config": run.config.to_string(),
                 "wandbConfig": run.wandb_config().to_string(),
-                "historyLineCount": run.lines().len().saturating_sub(self.behind),
+                "historyLineCount": self.counting.of(run.lines().len()),
                 "historyTail": json!(tail).to_string(), "eventsLineCount": run.events, "eventsTail": "[]", "logLineCount": run.output,
             })
         });

@@ -8,6 +8,9 @@
 //! all rows again would be as correct, but it would cost a long run thousands of rows for each outage, of a server
 //! that limits requests.
 //!
+//! Rows that the server did not accept stay in memory, up to a limit, and are sent again. The journal is read from its
+//! start only by the next driver, after more rows than that, and if the server has lost the run.
+//!
 //! The file in the store has the same rows under the same id: if the server is away until the driver ends, the next
 //! driver or `wandb sync` adds what is missing.
 
@@ -26,6 +29,8 @@ use tokio::time::Instant;
 
 /// Rows in one request. They are some kilobytes each, the server's limit is 10 MiB.
 const ROWS: usize = 100;
+/// Rows that are kept after a failure, some megabytes. Of more, the journal has all.
+const KEPT: usize = 1000;
 /// Between two requests to `file_stream`: the server limits how many there are.
 const EVERY: Duration = Duration::from_secs(3);
 /// A request this often, also without rows: the server takes a silent run for one that crashed.
@@ -62,10 +67,15 @@ pub struct Live {
     /// The address of the run's `file_stream`, once the server named entity and project.
     stream: Option<Url>,
     rows: Rows,
+    /// The points of entries up to this one are in `rows`.
+    taken: u64,
     /// The server has the rows before this one.
     has: i64,
+    /// The server has counted rows that are not of this journal, so its count does not say which ones it accepted.
+    has_others: bool,
     /// Rows from `has` on, in JSON.
     waiting: Vec<String>,
+    kept: usize,
     /// The newest values of all curves.
     summary: Map<String, Value>,
     summary_changed: bool,
@@ -89,8 +99,11 @@ impl Live {
             id: None,
             stream: None,
             rows: Rows::since(0),
+            taken: 0,
             has: 0,
+            has_others: false,
             waiting: Vec::new(),
+            kept: KEPT,
             summary: Map::new(),
             summary_changed: false,
             config_changed: false,
@@ -167,16 +180,41 @@ impl Live {
         let answer = self.graphql("finding the run", RESUME, variables).await?;
         let there = &answer["model"]["bucket"];
         self.id = there["id"].as_str().map(str::to_owned);
-        self.has = there["historyLineCount"].as_i64().unwrap_or(0);
+        let counted = there["historyLineCount"].as_i64().unwrap_or(0);
+        if there.is_null() {
+            // It was deleted, or was never made: the server has no row.
+            (self.has, self.has_others) = (0, false);
+            self.read_again(began);
+        } else if self.taken == 0 || self.waiting.len() > self.kept {
+            self.read_again(began);
+        }
         let name = self.name.clone();
         // Its config follows with the curves, which the journal has yet to name: a shorter config would hide axes.
         self.upsert("making the run", Some(&name), None).await?;
+        self.ended = false;
+        self.has_up_to(counted);
+        Ok(self.taken)
+    }
+
+    /// Makes all rows from the journal's start: their numbers and the summary come from all points.
+    fn read_again(&mut self, began: i64) {
         self.rows = Rows::since(began);
+        self.taken = 0;
         self.waiting.clear();
         self.summary.clear();
-        (self.summary_changed, self.config_changed, self.ended) = (false, true, false);
-        // All points again: the numbers of rows and the summary come from them.
-        Ok(0)
+        (self.summary_changed, self.config_changed) = (false, true);
+    }
+
+    /// The server counts so many rows: those that it accepted before an answer was lost need not be sent again. It may
+    /// count later than it accepts, so a smaller count says nothing.
+    fn has_up_to(&mut self, counted: i64) {
+        // Rows that another client sent to this run are not ours.
+        self.has_others |= self.taken > 0 && counted > self.rows.count();
+        if counted > self.has && !self.has_others {
+            let accepted = usize::try_from(counted - self.has).unwrap_or(usize::MAX);
+            self.waiting.drain(..accepted.min(self.waiting.len()));
+            self.has = counted;
+        }
     }
 
     /// The config as the SDK writes it: a value of each parameter, and in `_wandb` the axis of each curve, by numbers
@@ -236,6 +274,7 @@ impl Live {
             self.post(None).await?;
         }
         // The whole journal was read. Rows that it does not have come from elsewhere; the next ones replace them.
+        self.has_others |= self.has > self.rows.count();
         self.has = self.has.min(self.rows.count());
         // Before the end, after which the run should not change.
         if self.config_changed {
@@ -274,7 +313,7 @@ impl Tracker for Live {
         Box::pin(self.find(began))
     }
 
-    fn add<'a>(&'a mut self, _upto: u64, points: &'a [Point]) -> BoxFuture<'a, Result<(), TrackerError>> {
+    fn add<'a>(&'a mut self, upto: u64, points: &'a [Point]) -> BoxFuture<'a, Result<(), TrackerError>> {
         Box::pin(async move {
             let added = self.rows.add(points);
             self.config_changed |= !added.curves.is_empty();
@@ -285,6 +324,8 @@ impl Tracker for Live {
                 self.waiting.push(Value::Object(row).to_string());
                 self.summary_changed = true;
             }
+            // Also if the next requests fail.
+            self.taken = upto;
             while self.waiting.len() > ROWS {
                 self.post(None).await?;
             }

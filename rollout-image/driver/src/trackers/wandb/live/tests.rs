@@ -36,6 +36,18 @@ impl Scene {
         advance(tracker, &mut Reader::new(self.run.store.clone())).await
     }
 
+    /// A step with metrics.
+    async fn measured(&mut self, step: u32) {
+        let metrics = StepMetrics {
+            step,
+            loss: -f64::from(step),
+            ..StepMetrics::default()
+        };
+        let path = paths::trainer_metrics(step);
+        self.run.store.create(&path, &metrics).await.unwrap();
+        self.run.stepped(step, &format!("a-v{step}")).await;
+    }
+
     fn there(&self) -> PlayedRun {
         self.server.run(ENTITY, "swe", "uid").unwrap()
     }
@@ -165,6 +177,88 @@ async fn rows_that_the_server_has_not_counted_yet_come_again_with_the_same_conte
     scene.check();
     assert_eq!(scene.there().repeated, 3);
     assert_eq!(scene.values(RATE), [(0, 0.0), (0, 0.25), (0, 0.5), (0, 0.75), (0, 1.0)]);
+}
+
+#[tokio::test]
+async fn a_server_that_counts_more_rows_than_the_journal_has_gets_the_next_ones_in_their_places() {
+    let mut scene = Scene::new().await;
+    for resolved in 0..2 {
+        scene.run.evaluated("a-v0", resolved).await;
+    }
+    scene.send(&mut scene.tracker()).await.unwrap();
+    scene.server.count_ahead(3);
+    let mut tracker = scene.tracker();
+    scene.send(&mut tracker).await.unwrap();
+    for resolved in 2..4 {
+        scene.run.evaluated("a-v0", resolved).await;
+        // As after a failure: the server is asked for its count once more.
+        scene.send(&mut tracker).await.unwrap();
+    }
+    scene.check();
+    assert_eq!(scene.there().repeated, 0);
+    assert_eq!(scene.values(RATE), [(0, 0.0), (0, 0.25), (0, 0.5), (0, 0.75)]);
+}
+
+#[tokio::test]
+async fn rows_that_were_not_accepted_are_kept_and_only_they_are_sent_again() {
+    let mut scene = Scene::new().await;
+    let mut tracker = scene.tracker();
+    let mut reader = Reader::new(scene.run.store.clone());
+    scene.measured(1).await;
+    advance(&mut tracker, &mut reader).await.unwrap();
+    scene.measured(2).await;
+    scene.server.refuse(503, 1);
+    let error = advance(&mut tracker, &mut reader).await.unwrap_err().to_string();
+    assert!(error.starts_with("adding rows at "), "{error}");
+    // Without these files the journal gives no row.
+    for step in [1, 2] {
+        std::fs::remove_file(scene.run.folder.path().join(paths::trainer_metrics(step))).unwrap();
+    }
+    // The server counts later than it accepts.
+    scene.server.count_behind(1);
+    scene.send(&mut tracker).await.unwrap();
+    scene.check();
+    assert_eq!(scene.values("trainer/loss"), [(1, -1.0), (2, -2.0)]);
+    let there = scene.there();
+    let rows: Vec<usize> = there.posts.iter().copied().filter(|rows| *rows > 0).collect();
+    assert_eq!((rows, there.repeated), (vec![1, 1], 0));
+    assert_eq!(there.summary["trainer/loss"], json!(-2.0));
+}
+
+#[tokio::test]
+async fn more_rows_than_are_kept_are_dropped_and_read_again_from_the_journal() {
+    for (kept, journal_from) in [(1, 0), (2, 3)] {
+        let mut scene = Scene::new().await;
+        let mut tracker = scene.tracker();
+        tracker.kept = kept;
+        let mut reader = Reader::new(scene.run.store.clone());
+        scene.measured(1).await;
+        advance(&mut tracker, &mut reader).await.unwrap();
+        scene.measured(2).await;
+        scene.measured(3).await;
+        scene.server.refuse(503, 1);
+        advance(&mut tracker, &mut reader).await.unwrap_err();
+        assert_eq!(tracker.begin(0).await.unwrap(), journal_from, "{kept} are kept");
+        assert_eq!(tracker.waiting.is_empty(), journal_from == 0);
+        scene.send(&mut tracker).await.unwrap();
+        scene.check();
+        assert_eq!(scene.values("trainer/loss"), [(1, -1.0), (2, -2.0), (3, -3.0)]);
+        assert_eq!(scene.there().repeated, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_lost_the_run_gets_all_rows_again() {
+    let mut scene = Scene::new().await;
+    let mut tracker = scene.tracker();
+    scene.run.evaluated("a-v0", 1).await;
+    scene.send(&mut tracker).await.unwrap();
+    scene.server = PlayedWandb::start("127.0.0.1").await.unwrap();
+    tracker.server.url.clone_from(&scene.server.url);
+    scene.run.evaluated("a-v0", 2).await;
+    scene.send(&mut tracker).await.unwrap();
+    scene.check();
+    assert_eq!(scene.values(RATE), [(0, 0.25), (0, 0.5)]);
 }
 
 #[tokio::test]
