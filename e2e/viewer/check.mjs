@@ -58,7 +58,7 @@ console.log(`first page: median ${times[2].toFixed(0)} ms, longest ${times[4].to
 /** Opens a view by its address, and checks that it is accessible in both themes and that nothing in it failed. */
 async function view(name, hash, heading) {
   await page.goto(`${base}#${hash}`);
-  await page.getByRole("heading", { name: heading, level: 1 }).waitFor();
+  await page.getByRole("heading", { name: heading, level: 1, exact: typeof heading === "string" }).waitFor();
   await page.waitForFunction(() => !document.body.innerText.includes("Loading…"));
   for (const theme of ["light", "dark"]) {
     await page.evaluate((theme) => (document.documentElement.dataset.theme = theme), theme);
@@ -85,6 +85,9 @@ check((await page.locator("td mark, td .mark").count()) > 0, "the first differin
 await view("episode", `/0/episode/${EPISODE}`, /project__module-0006/);
 check((await page.locator("article.turn").count()) === 3, "the episode has its turns");
 check(await page.getByText("window.hostile = 1").first().isVisible(), "markup in a record is text");
+const turn = await page.locator("article.turn").first().boundingBox();
+const outcomes = await page.getByRole("region", { name: "Patch and verdict" }).boundingBox();
+check(outcomes.x >= turn.x + turn.width && outcomes.y < 950, "patch and verdict stand beside the turns");
 check((await page.locator(".flags").count()) === 1, "a patch of tests is flagged");
 check((await page.locator("a[download]").count()) === (isBundle ? 0 : 2), "an episode can be saved, but not from a bundle");
 await view("task", "/0/task/project__module-0006", "project__module-0006");
@@ -116,7 +119,8 @@ await page.keyboard.press("t");
 await page.keyboard.press("u");
 await page.getByRole("heading", { name: /Group 0/, level: 1 }).waitFor();
 await page.keyboard.press("u");
-await page.getByRole("heading", { name: "iteration 1", level: 1 }).waitFor();
+// Exactly: the heading of the group has these words too.
+await page.getByRole("heading", { name: "iteration 1", level: 1, exact: true }).waitFor();
 await page.keyboard.press("j");
 check(await page.evaluate(() => document.activeElement?.classList.contains("row")), "j goes to a row");
 await page.keyboard.press("Enter");

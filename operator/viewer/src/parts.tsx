@@ -203,6 +203,7 @@ export function episodeColumns(run: number): Column<EpisodeLine>[] {
           {line.samePatch > 0 && <span class="mark" title={`${line.samePatch} other samples have the same patch`}>same patch</span>}
           {line.reusedFrom && <a class="mark" href={to.episode(run, line.reusedFrom)}>reused verdict</a>}
           {line.truncated && <span class="mark">cut</span>}
+          {line.untrainable && <span class="mark" title="Answered by a server that speaks only text: no batch takes it">not for training</span>}
           {line.formatErrors > 0 && <span class="mark">{line.formatErrors} format errors</span>}
         </>
       ),

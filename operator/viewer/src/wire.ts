@@ -138,7 +138,11 @@ outcome: string, voidReason: string | null, message: string | null, reward: numb
 /**
  * As used in the step.
  */
-advantage: number | null, end: string, turns: number, tokens: number, sampledTokens: number, formatErrors: number, truncated: boolean, weights: Array<string>, patchBytes: number, 
+advantage: number | null, end: string, turns: number, tokens: number, sampledTokens: number, formatErrors: number, truncated: boolean, weights: Array<string>, 
+/**
+ * Answered by a server that speaks only text: no batch takes it.
+ */
+untrainable: boolean, patchBytes: number, 
 /**
  * Empty without a patch.
  */

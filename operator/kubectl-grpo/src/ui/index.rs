@@ -5,15 +5,18 @@
 
 mod metrics;
 
+pub use self::metrics::{LOOK_AGAIN, MetricsFile, MetricsWanted};
+
 use self::metrics::Metrics;
 use super::shown::visible;
 use super::trained::StepOf;
 use super::wire::{
     Count, EvaluationLine, Found, IterationLine, RunEnd, RunView, TaskScope, TaskView, VersionLine, VoidLine,
 };
-use grpo_records::look::entries::{EntryPage, MetricsOf, MetricsPage};
+use grpo_records::look::entries::{EntryPage, MetricsPage};
 use grpo_records::{DropReason, EpisodeKey, EpisodeScope, Event, JournalEntry, Outcome, RunAgent, paths};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// The folded journal and the metrics of one run.
 #[derive(Debug, Default)]
@@ -63,26 +66,32 @@ impl Index {
     pub fn take(&mut self, page: EntryPage) -> bool {
         let changed = !page.entries.is_empty() || self.run.reading != page.more;
         for entry in page.entries {
+            // Batches and steps have metrics; a run has thousands of verdicts in between.
+            if !matches!(entry.event, Event::Verdict { .. } | Event::EpisodeVoided { .. }) {
+                self.metrics.expect_more();
+            }
             self.fold(entry);
         }
+        let has_ended = self.has_ended();
+        self.metrics.set_ended(has_ended);
         self.run.sequence = page.after;
         self.run.reading = page.more;
         changed
     }
 
-    /// The metrics to read next.
-    pub fn metrics_wanted(&self) -> MetricsOf {
-        self.metrics.wanted()
+    /// The metrics to read at this time. They stay wanted until they were added, also after an error.
+    pub fn metrics_wanted(&self, now: Instant) -> Option<MetricsWanted> {
+        self.metrics.wanted(now)
     }
 
     /// Adds a page of metrics. True if something is new.
-    pub fn measure(&mut self, page: MetricsPage) -> bool {
-        self.metrics.add(page)
+    pub fn measure(&mut self, page: MetricsPage, now: Instant) -> bool {
+        self.metrics.add(page, now)
     }
 
-    /// Whether a file of metrics could not be read.
-    pub fn is_damaged(&self) -> bool {
-        !self.metrics.damaged().is_empty()
+    /// Adds a damaged file of metrics that was read again; `None`: it was deleted. True if something is new.
+    pub fn measure_again(&mut self, file: MetricsFile, bytes: Option<&[u8]>, now: Instant) -> bool {
+        self.metrics.add_again(file, bytes, now)
     }
 
     fn fold(&mut self, entry: JournalEntry) {
@@ -313,7 +322,7 @@ impl Index {
                 })
                 .collect(),
             curves: self.metrics.curves(self.evaluations.values()),
-            damaged: self.metrics.damaged().clone(),
+            damaged: self.metrics.damaged(),
             ..self.run.clone()
         }
     }

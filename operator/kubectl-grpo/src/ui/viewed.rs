@@ -3,7 +3,7 @@
 //! [`Viewed::follow`] reads the journal and the metrics while the run works; [`Viewed::answer`] makes a view when the
 //! page asks for it. Both read through the same [`Source`] as the other commands.
 
-use super::index::{Index, instance_of};
+use super::index::{Index, MetricsWanted, instance_of};
 use super::tokens::Vocabulary;
 use super::trained::{self, Heads};
 use super::views;
@@ -15,19 +15,16 @@ use crate::error::Error;
 use crate::records::{self, Opened, Source};
 use grpo_records::look::entries::EntriesOf;
 use grpo_records::look::{EPISODES_A_PAGE, Episode, EpisodesOf};
-use grpo_records::{EpisodeScope, Event, JournalEntry, TurnRecord, paths};
+use grpo_records::{EpisodeScope, TurnRecord, paths};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OnceCell, watch};
 
 /// How often new entries are looked for: the page shows them within a second.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often a damaged file of metrics is read again.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Pauses after errors, such as a driver that restarts: the first one, and the longest. Each is twice the one before.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -88,8 +85,6 @@ pub struct Viewed {
     changes: watch::Sender<u64>,
     /// Why the records cannot be read now.
     problem: RwLock<Option<String>>,
-    /// Metrics may be in the store that are not in the index.
-    metrics_due: AtomicBool,
 }
 
 /// One view of a run, by its path.
@@ -151,7 +146,6 @@ impl Viewed {
             heads: Heads::default(),
             changes: watch::channel(0).0,
             problem: RwLock::default(),
-            metrics_due: AtomicBool::new(true),
         })
     }
 
@@ -195,16 +189,15 @@ impl Viewed {
 
     /// Reads new entries and metrics until none are left.
     pub async fn catch_up(&self) -> Result<(), Error> {
+        self.catch_up_at(Instant::now()).await
+    }
+
+    /// The same at this time: a damaged file of metrics is read again now and then.
+    pub(super) async fn catch_up_at(&self, now: Instant) -> Result<(), Error> {
         loop {
             let after = read(&self.index).sequence();
             let page = self.source().await?.entries(&EntriesOf { after }).await?;
             let more = page.more;
-            // Batches and steps have metrics; a run has thousands of verdicts in between.
-            let is_step =
-                |entry: &JournalEntry| !matches!(entry.event, Event::Verdict { .. } | Event::EpisodeVoided { .. });
-            if page.entries.iter().any(is_step) {
-                self.metrics_due.store(true, Ordering::Relaxed);
-            }
             if write(&self.index).take(page) {
                 self.changed();
             }
@@ -212,29 +205,30 @@ impl Viewed {
                 break;
             }
         }
-        // They stay due until they were read, also after an error.
-        while self.metrics_due.load(Ordering::Relaxed) {
-            let wanted = read(&self.index).metrics_wanted();
-            let page = self.source().await?.metrics(&wanted).await?;
-            let more = page.more;
-            if write(&self.index).measure(page) {
+        loop {
+            let wanted = read(&self.index).metrics_wanted(now);
+            let is_new = match wanted {
+                Some(MetricsWanted::Page(of)) => {
+                    let page = self.source().await?.metrics(&of).await?;
+                    write(&self.index).measure(page, now)
+                }
+                Some(MetricsWanted::File(file)) => {
+                    let bytes = self.source().await?.whole_file(&file.path()).await?;
+                    write(&self.index).measure_again(file, bytes.as_deref(), now)
+                }
+                None => return Ok(()),
+            };
+            if is_new {
                 self.changed();
             }
-            self.metrics_due.store(more, Ordering::Relaxed);
         }
-        Ok(())
     }
 
     /// Follows the run until it is dropped.
     pub async fn follow(&self) {
         let mut after_an_error = AFTER_AN_ERROR;
-        let mut damage_read = Instant::now();
         loop {
             let began = Instant::now();
-            if damage_read.elapsed() >= LOOK_AGAIN && read(&self.index).is_damaged() {
-                self.metrics_due.store(true, Ordering::Relaxed);
-                damage_read = began;
-            }
             let pause = match self.catch_up().await {
                 Ok(()) => {
                     after_an_error = AFTER_AN_ERROR;

@@ -123,6 +123,7 @@ fn line_of(path: &str, name: String, meta: &EpisodeMeta) -> EpisodeLine {
         format_errors: meta.format_errors,
         truncated: meta.truncated,
         weights: meta.weights.clone(),
+        untrainable: meta.untrainable,
         patch_bytes: meta.patch_bytes as u64,
         patch_sha256: meta.patch_sha256.clone().unwrap_or_default(),
         same_patch: 0,

@@ -225,6 +225,8 @@ pub struct EpisodeLine {
     pub format_errors: u32,
     pub truncated: bool,
     pub weights: Vec<String>,
+    /// Answered by a server that speaks only text: no batch takes it.
+    pub untrainable: bool,
     pub patch_bytes: u64,
     /// Empty without a patch.
     pub patch_sha256: String,

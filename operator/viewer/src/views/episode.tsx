@@ -1,4 +1,5 @@
-// One episode: every turn with its tokens, what came back, the patch, the verdict, and what a person should look at.
+// One episode: every turn with its tokens and what came back; beside the turns the verdict and the patch; and what a person
+// should look at.
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
@@ -39,6 +40,7 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
         <a href={to.group(run, detail.scope, line.group)}>group {line.group}</a>, task{" "}
         <a href={to.task(run, line.instance)}>{line.instance}</a>
         {line.attempt > 1 && <>, attempt {line.attempt}</>}
+        {line.untrainable && <>; answered by a server that speaks only text, so no batch takes it</>}
       </p>
       {line.message && <p class={line.outcome === "Void" ? "problem" : "quiet"}>{line.message}</p>}
       <Facts
@@ -75,32 +77,38 @@ function Detail(props: { detail: EpisodeDetail; run: number; turn: number | null
           </ul>
         </details>
       )}
-      <h2 id="turns">Turns</h2>
-      {detail.turns.length === 0 && <p class="quiet">No turn is recorded.</p>}
-      {props.tokens && tokens.error && <p class="problem" role="alert">{tokens.error}</p>}
-      {props.tokens && tokens.value && <Colours of={tokens.value} colour={colour} set={setColour} />}
-      {detail.turns.length > 0 && <LaneLegend names={LANES} />}
-      {detail.turns.map((turn) => (
-        <Turn
-          key={turn.turn}
-          turn={turn}
-          longest={longest}
-          tokens={props.tokens ? tokens.value?.find((one) => one.turn === turn.turn) : undefined}
-          advantage={line.advantage}
-          colour={colour}
-        />
-      ))}
-      <h2 id="patch">Patch</h2>
-      {detail.patch && detail.patch.text !== "" ? <Patch text={detail.patch.text} omitted={detail.patch.omitted} /> : <p class="quiet">There is none.</p>}
-      <h2 id="verdict">Verdict</h2>
-      <Verdict detail={detail} run={run} />
-      {detail.process && (
-        <>
-          <h2 id="process">The agent's process</h2>
-          <p>{detail.process.end}; {plural(detail.process.replays, "answer was sent again", "answers were sent again")}.</p>
-          <Block text={detail.process.log} label="The agent's output" />
-        </>
-      )}
+      <div class="split">
+        <section>
+          <h2 id="turns">Turns</h2>
+          {detail.turns.length === 0 && <p class="quiet">No turn is recorded.</p>}
+          {props.tokens && tokens.error && <p class="problem" role="alert">{tokens.error}</p>}
+          {props.tokens && tokens.value && <Colours of={tokens.value} colour={colour} set={setColour} />}
+          {detail.turns.length > 0 && <LaneLegend names={LANES} />}
+          {detail.turns.map((turn) => (
+            <Turn
+              key={turn.turn}
+              turn={turn}
+              longest={longest}
+              tokens={props.tokens ? tokens.value?.find((one) => one.turn === turn.turn) : undefined}
+              advantage={line.advantage}
+              colour={colour}
+            />
+          ))}
+        </section>
+        <div class="outcomes" tabIndex={0} role="region" aria-label="Patch and verdict">
+          <h2 id="verdict">Verdict</h2>
+          <Verdict detail={detail} run={run} />
+          <h2 id="patch">Patch</h2>
+          {detail.patch && detail.patch.text !== "" ? <Patch text={detail.patch.text} omitted={detail.patch.omitted} /> : <p class="quiet">There is none.</p>}
+          {detail.process && (
+            <>
+              <h2 id="process">The agent's process</h2>
+              <p>{detail.process.end}; {plural(detail.process.replays, "answer was sent again", "answers were sent again")}.</p>
+              <Block text={detail.process.log} label="The agent's output" />
+            </>
+          )}
+        </div>
+      </div>
     </>
   );
 }

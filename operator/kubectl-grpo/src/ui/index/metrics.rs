@@ -1,13 +1,64 @@
 //! The metrics of a run: the numbers of its iterations and steps, and the curves that they make.
 //!
-//! They are numbered files, read in pages: the pages from [`Metrics::wanted`] on until one says that none follows. The
-//! next such read begins after the last number; or before a file that could not be read, so a file that was repaired
-//! has its numbers, and its message goes.
+//! They are numbered files, read in pages: each read continues after the last number, so a file is read once. Only a
+//! damaged file is read again, alone: it may have been repaired, and then it has its numbers and its message goes. A
+//! long run has thousands of files behind a damaged one.
 
 use super::super::wire::{Curve, EvaluationLine};
 use grpo_records::look::entries::{MetricsOf, MetricsPage};
+use grpo_records::store::StoreError;
 use grpo_records::{IterationRecord, StepMetrics, paths};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How often a damaged file is read again.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// What to read next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsWanted {
+    Page(MetricsOf),
+    /// A file that was damaged.
+    File(MetricsFile),
+}
+
+/// The file of one iteration or step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsFile {
+    Iteration(u32),
+    Step(u32),
+}
+
+impl MetricsFile {
+    pub fn path(self) -> String {
+        match self {
+            Self::Iteration(iteration) => paths::driver_metrics(iteration),
+            Self::Step(step) => paths::trainer_metrics(step),
+        }
+    }
+
+    /// The file that a message is about: the message of [`StoreError::Unreadable`] begins with its path.
+    fn of_message(message: &str) -> Option<Self> {
+        let (path, _) = message.split_once(' ')?;
+        let number = |folder: &str| -> Option<u32> {
+            let name = path.strip_prefix(folder)?.strip_prefix('/')?;
+            name.strip_suffix(".json")?.parse().ok()
+        };
+        let of_step = || number(paths::TRAINER_METRICS).map(Self::Step);
+        number(paths::DRIVER_METRICS).map(Self::Iteration).or_else(of_step)
+    }
+}
+
+/// A file that cannot be read.
+#[derive(Debug)]
+struct Damaged {
+    /// `None`: the driver is of a version with other messages. The file is named, and not read again.
+    file: Option<MetricsFile>,
+    message: String,
+    /// When it was read last, and whether the run had ended by then.
+    tried: Instant,
+    was_ended: bool,
+}
 
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -15,62 +66,103 @@ pub struct Metrics {
     steps: BTreeMap<u32, StepMetrics>,
     /// Where the next page begins.
     next: MetricsOf,
-    /// Where the next read begins: no file before it is damaged.
-    sound: MetricsOf,
-    /// Damaged files of the pages of this read so far.
-    found: BTreeSet<String>,
-    /// Those of the last whole read.
-    damaged: BTreeSet<String>,
+    /// All pages were read since the last time that metrics may have been added.
+    is_read: bool,
+    damaged: Vec<Damaged>,
+    /// The journal has the run's end, with which each damaged file is read once more.
+    has_ended: bool,
 }
 
 impl Metrics {
-    /// The page to read next.
-    pub fn wanted(&self) -> MetricsOf {
-        self.next
+    /// What to read at this time.
+    pub fn wanted(&self, now: Instant) -> Option<MetricsWanted> {
+        if !self.is_read {
+            return Some(MetricsWanted::Page(self.next));
+        }
+        let is_due = |one: &&Damaged| {
+            let is_last = self.has_ended && !one.was_ended;
+            is_last || now.saturating_duration_since(one.tried) >= LOOK_AGAIN
+        };
+        let due = self.damaged.iter().filter(is_due).find_map(|one| one.file);
+        due.map(MetricsWanted::File)
+    }
+
+    /// There may be files that were not read yet.
+    pub fn expect_more(&mut self) {
+        self.is_read = false;
+    }
+
+    pub fn set_ended(&mut self, has_ended: bool) {
+        self.has_ended = has_ended;
     }
 
     /// Files that cannot be read, with the cause.
-    pub fn damaged(&self) -> &BTreeSet<String> {
-        &self.damaged
+    pub fn damaged(&self) -> BTreeSet<String> {
+        self.damaged.iter().map(|one| one.message.clone()).collect()
     }
 
     /// Adds a page. True if something is new.
-    pub fn add(&mut self, page: MetricsPage) -> bool {
-        let iterations: Vec<u32> = page.iterations.iter().map(|record| record.iteration).collect();
-        let steps: Vec<u32> = page.steps.iter().map(|record| record.step).collect();
+    pub fn add(&mut self, page: MetricsPage, now: Instant) -> bool {
         let mut is_new = false;
         for record in page.iterations {
-            is_new |= self.iterations.get(&record.iteration) != Some(&record);
-            self.iterations.insert(record.iteration, record);
+            self.pass(MetricsFile::Iteration(record.iteration));
+            is_new |= put(&mut self.iterations, record.iteration, record);
         }
         for record in page.steps {
-            is_new |= self.steps.get(&record.step) != Some(&record);
-            self.steps.insert(record.step, record);
+            self.pass(MetricsFile::Step(record.step));
+            is_new |= put(&mut self.steps, record.step, record);
         }
-        let before = self.next;
-        let last = |numbers: &[u32], before: u32| numbers.iter().copied().fold(before, u32::max);
-        self.next = MetricsOf {
-            iterations_after: last(&iterations, before.iterations_after),
-            steps_after: last(&steps, before.steps_after),
+        for message in page.damaged {
+            let file = MetricsFile::of_message(&message);
+            if let Some(file) = file {
+                self.pass(file);
+            }
+            if self.damaged.iter().all(|one| one.message != message) {
+                self.damaged.push(Damaged {
+                    file,
+                    message,
+                    tried: now,
+                    was_ended: self.has_ended,
+                });
+                is_new = true;
+            }
+        }
+        self.is_read = !page.more;
+        is_new
+    }
+
+    /// Adds a damaged file that was read again; `None` for one that was deleted. True if something is new.
+    pub fn add_again(&mut self, file: MetricsFile, bytes: Option<&[u8]>, now: Instant) -> bool {
+        let read = match (bytes, file) {
+            (None, _) => Ok(false),
+            (Some(bytes), MetricsFile::Iteration(_)) => serde_json::from_slice(bytes)
+                .map(|record: IterationRecord| put(&mut self.iterations, record.iteration, record)),
+            (Some(bytes), MetricsFile::Step(_)) => {
+                serde_json::from_slice(bytes).map(|record: StepMetrics| put(&mut self.steps, record.step, record))
+            }
         };
-        let was_sound = self.found.is_empty();
-        self.found.extend(page.damaged);
-        if self.found.is_empty() {
-            self.sound = self.next;
-        } else if was_sound {
-            // The first page with a damaged file: its number is missing.
-            self.sound = MetricsOf {
-                iterations_after: before_gap(before.iterations_after, &iterations),
-                steps_after: before_gap(before.steps_after, &steps),
-            };
-        }
-        if !page.more {
-            let found = std::mem::take(&mut self.found);
-            is_new |= found != self.damaged;
-            self.damaged = found;
-            self.next = self.sound;
+        let Err(source) = read else {
+            self.damaged.retain(|one| one.file != Some(file));
+            return true;
+        };
+        let path = file.path();
+        let message = StoreError::Unreadable { path, source }.to_string();
+        let mut is_new = false;
+        for one in self.damaged.iter_mut().filter(|one| one.file == Some(file)) {
+            is_new |= one.message != message;
+            one.message.clone_from(&message);
+            (one.tried, one.was_ended) = (now, self.has_ended);
         }
         is_new
+    }
+
+    /// The next page begins after this file.
+    fn pass(&mut self, file: MetricsFile) {
+        let (last, number) = match file {
+            MetricsFile::Iteration(iteration) => (&mut self.next.iterations_after, iteration),
+            MetricsFile::Step(step) => (&mut self.next.steps_after, step),
+        };
+        *last = number.max(*last);
     }
 
     /// The largest staleness of a step's batch.
@@ -113,16 +205,11 @@ impl Metrics {
     }
 }
 
-/// The last number before the first one that is missing.
-fn before_gap(after: u32, numbers: &[u32]) -> u32 {
-    let follows = |last: u32, number: u32| last.checked_add(1) == Some(number);
-    numbers
-        .iter()
-        .try_fold(after, |last, number| match follows(last, *number) {
-            true => Ok(*number),
-            false => Err(last),
-        })
-        .unwrap_or_else(|last| last)
+/// True if the record is new, or not as it was.
+fn put<T: PartialEq>(records: &mut BTreeMap<u32, T>, number: u32, record: T) -> bool {
+    let is_new = records.get(&number) != Some(&record);
+    records.insert(number, record);
+    is_new
 }
 
 /// The curve of each evaluation set.

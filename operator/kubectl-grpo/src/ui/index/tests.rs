@@ -2,6 +2,9 @@ use super::*;
 use grpo_records::fixture;
 use grpo_records::look::Records;
 use grpo_records::look::entries::{EntriesOf, MetricsOf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// The index of the fixture's run, read `page` entries at a time.
 fn index(page: usize) -> Index {
@@ -18,7 +21,7 @@ fn index(page: usize) -> Index {
             more: false,
         });
     }
-    index.measure(records.metrics(&MetricsOf::default()).unwrap());
+    index.measure(records.metrics(&MetricsOf::default()).unwrap(), Instant::now());
     index
 }
 
@@ -210,4 +213,136 @@ fn the_curve_of_a_set_has_the_complete_evaluation_of_the_latest_lineage() {
     evaluated("l11", Outcome::Unresolved, false);
     let curves = index.run().curves;
     assert_eq!((curves[0].x.clone(), curves[0].y.clone()), (vec![5], vec![1.0]));
+}
+
+/// A store whose reads of metrics are counted, and what a viewer knows of it.
+struct Counted {
+    dir: tempfile::TempDir,
+    records: Records,
+    index: Index,
+    began: Instant,
+    steps: BTreeSet<u32>,
+    /// How often the file of each step was read.
+    reads: BTreeMap<u32, u32>,
+}
+
+impl Counted {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fixture::write_store(dir.path());
+        fixture::write_journal(dir.path());
+        Self {
+            records: Records::open(dir.path()).unwrap(),
+            dir,
+            index: Index::default(),
+            began: Instant::now(),
+            steps: BTreeSet::from([1]),
+            reads: BTreeMap::new(),
+        }
+    }
+
+    fn file(&self, step: u32) -> PathBuf {
+        self.dir.path().join(paths::trainer_metrics(step))
+    }
+
+    fn write(&mut self, step: u32) {
+        std::fs::write(self.file(step), format!(r#"{{"step": {step}, "loss": 0.5}}"#)).unwrap();
+        self.steps.insert(step);
+    }
+
+    fn damage(&mut self, step: u32) {
+        std::fs::write(self.file(step), "{\"step\": ").unwrap();
+        self.steps.insert(step);
+    }
+
+    /// An entry that leads to a look for metrics.
+    fn note(&mut self) {
+        entry(&mut self.index, Event::DriverStarted { epoch: 2 });
+    }
+
+    /// Reads what is wanted so many seconds after the start.
+    fn look(&mut self, seconds: u64) {
+        let now = self.began + Duration::from_secs(seconds);
+        while let Some(wanted) = self.index.metrics_wanted(now) {
+            match wanted {
+                MetricsWanted::Page(of) => {
+                    for step in self.steps.iter().filter(|step| **step > of.steps_after) {
+                        *self.reads.entry(*step).or_default() += 1;
+                    }
+                    self.index.measure(self.records.metrics(&of).unwrap(), now);
+                }
+                MetricsWanted::File(file) => {
+                    let path = file.path();
+                    let of_file = self.steps.iter().find(|step| paths::trainer_metrics(**step) == path);
+                    *self.reads.entry(*of_file.unwrap()).or_default() += 1;
+                    let bytes = std::fs::read(self.dir.path().join(path)).unwrap();
+                    self.index.measure_again(file, Some(&bytes), now);
+                }
+            }
+        }
+    }
+
+    /// The steps of the loss curve.
+    fn shown(&self) -> Vec<u32> {
+        let curves = self.index.run().curves;
+        let loss = curves
+            .into_iter()
+            .find(|curve| curve.of == "step" && curve.name == "loss");
+        loss.unwrap().x
+    }
+}
+
+#[test]
+fn a_damaged_file_is_read_again_after_30_seconds_and_each_file_behind_it_once() {
+    let mut store = Counted::new();
+    store.damage(2);
+    store.look(0);
+    for step in 3..30 {
+        store.write(step);
+        store.note();
+        store.look(u64::from(step));
+    }
+    let once: BTreeMap<u32, u32> = (1..30).map(|step| (step, 1)).collect();
+    assert_eq!(store.reads, once);
+    let damaged = store.index.run().damaged;
+    assert!(damaged.first().unwrap().contains("000002.json"), "{damaged:?}");
+    // No entry is needed for it.
+    for (seconds, reads) in [(30, 2), (31, 2), (59, 2), (60, 3)] {
+        store.look(seconds);
+        assert_eq!(store.reads[&2], reads, "after {seconds} seconds");
+    }
+    store.write(2);
+    store.note();
+    store.look(89);
+    assert_eq!(store.index.run().damaged, damaged);
+    store.look(90);
+    assert!(store.index.run().damaged.is_empty());
+    assert_eq!(store.shown(), (1..30).collect::<Vec<u32>>());
+    store.look(1000);
+    assert_eq!(store.reads.remove(&2), Some(4));
+    assert!(store.reads.values().all(|reads| *reads == 1), "{:?}", store.reads);
+}
+
+#[test]
+fn the_end_of_a_run_reads_a_damaged_file_once_more() {
+    let mut store = Counted::new();
+    store.damage(2);
+    store.look(0);
+    let finished = Event::RunFinished {
+        succeeded: true,
+        reason: None,
+        message: None,
+    };
+    entry(&mut store.index, finished);
+    for (seconds, reads) in [(1, 2), (2, 2), (30, 2), (31, 3)] {
+        store.look(seconds);
+        assert_eq!(store.reads[&2], reads, "after {seconds} seconds");
+    }
+    // Damage that is found after the end was read with the end.
+    store.damage(3);
+    store.note();
+    for (seconds, reads) in [(40, 1), (41, 1), (70, 2)] {
+        store.look(seconds);
+        assert_eq!(store.reads[&3], reads, "after {seconds} seconds");
+    }
 }

@@ -1,3 +1,4 @@
+use super::super::index::LOOK_AGAIN;
 use super::super::viewed::Place;
 use super::*;
 use futures::StreamExt;
@@ -5,7 +6,7 @@ use grpo_records::{Event, JournalEntry, SCHEMA, Writer, fixture, paths};
 use reqwest::header::{HOST, SET_COOKIE};
 use serde_json::Value;
 use std::net::Ipv4Addr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 
 struct World {
@@ -310,12 +311,14 @@ async fn a_damaged_file_of_metrics_is_named_until_it_was_repaired() {
     std::fs::write(file(2), "{\"step\": ").unwrap();
     std::fs::write(file(3), r#"{"step": 3, "loss": 0.0625}"#).unwrap();
     write_entry(&world, 15, Event::DriverStarted { epoch: 3 });
-    world.run.catch_up().await.unwrap();
-    let run = world.json("/api/0/run").await;
-    assert!(run["damaged"][0].as_str().unwrap().contains("000002.json"), "{run}");
+    let now = Instant::now();
+    world.run.catch_up_at(now).await.unwrap();
     std::fs::write(file(2), r#"{"step": 2, "loss": 0.125}"#).unwrap();
     write_entry(&world, 16, Event::DriverStarted { epoch: 4 });
-    world.run.catch_up().await.unwrap();
+    world.run.catch_up_at(now + LOOK_AGAIN / 2).await.unwrap();
+    let run = world.json("/api/0/run").await;
+    assert!(run["damaged"][0].as_str().unwrap().contains("000002.json"), "{run}");
+    world.run.catch_up_at(now + LOOK_AGAIN).await.unwrap();
     let run = world.json("/api/0/run").await;
     assert_eq!(run["damaged"], serde_json::json!([]));
     let curves = run["curves"].as_array().unwrap();

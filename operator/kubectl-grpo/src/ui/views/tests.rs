@@ -3,6 +3,7 @@ use crate::ui::advantages::by_episode;
 use grpo_records::look::entries::{EntriesOf, MetricsOf};
 use grpo_records::look::{EpisodesOf, Records, TurnsOf};
 use grpo_records::{TurnRecord, fixture};
+use std::time::Instant;
 
 const ITERATION: EpisodeScope = EpisodeScope::Iteration { iteration: 1 };
 
@@ -19,7 +20,7 @@ fn store() -> Store {
     let records = Records::open(dir.path()).unwrap();
     let mut index = Index::default();
     index.take(records.entries(&EntriesOf::default()).unwrap());
-    index.measure(records.metrics(&MetricsOf::default()).unwrap());
+    index.measure(records.metrics(&MetricsOf::default()).unwrap(), Instant::now());
     Store {
         _dir: dir,
         records,
@@ -72,6 +73,16 @@ fn a_group_has_its_samples_with_rewards_and_the_advantages_of_the_step() {
 }
 
 #[test]
+fn an_episode_that_was_answered_in_text_is_marked() {
+    let store = store();
+    let mut all = episodes(&store);
+    all[1].meta.as_mut().unwrap().untrainable = true;
+    let view = of_batch(&store, &all, &[0, 1]);
+    let marks: Vec<bool> = view.groups[0].episodes.iter().map(|line| line.untrainable).collect();
+    assert_eq!(marks, [false, true, false, false]);
+}
+
+#[test]
 fn equal_patches_of_a_group_are_counted() {
     let view = iteration(&store());
     // The fixture gives all of its ended episodes one patch.
@@ -108,7 +119,7 @@ fn advantages_that_do_not_fit_the_episodes_are_not_shown() {
     let mut store = store();
     let mut metrics = store.records.metrics(&MetricsOf::default()).unwrap();
     metrics.steps[0].advantages = vec![vec![0.5]];
-    store.index.measure(metrics);
+    store.index.measure(metrics, Instant::now());
     assert_eq!(iteration(&store).groups[0].episodes[0].advantage, None);
 }
 

@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: 16e1b405a7d9ea56fbc77b9c0e10dc1c68e5879c1b3153364cb7b0530a866e8f
+# inputs sha256: f90dadd6553b2461c6218c1d3f3198faec79dba6e945182f85d7de65f6155fe1
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
