@@ -7,7 +7,7 @@ use regex::Regex;
 use std::collections::BTreeSet;
 
 /// How the names of metrics begin: ours, those that rules record, those of engines, and the few of Prometheus' clients.
-const NAMES: &str = r"\b(grpo_|process_|up\b|run:|sandbox_pool:|vllm:|sglang:)[a-zA-Z0-9_:]*";
+const NAMES: &str = r"\b(grpo_|process_|up\b|run:|namespace:|sandbox_pool:|vllm:|sglang:)[a-zA-Z0-9_:]*";
 /// Ranges and offsets.
 const WINDOWS: &str = r"\[[0-9]+[smhd]\]|offset [0-9]+[smhd]";
 

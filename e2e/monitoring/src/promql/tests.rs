@@ -2,10 +2,10 @@ use super::*;
 
 #[test]
 fn all_metrics_of_a_query_are_found() {
-    let query = r#"sum by (run) (rate(grpo_a_total{run=~"$run"}[5m])) / on () (up{job=~".*grpo.*"} or {ON,__name__="vllm:b"} or run:c:d offset 2h)"#;
+    let query = r#"sum by (run) (rate(grpo_a_total{run=~"$run"}[5m])) / on () (up{job=~".*grpo.*"} or {ON,__name__="vllm:b"} or run:c:d offset 2h or namespace:grpo_e:max)"#;
     assert_eq!(
         Vec::from_iter(metrics(query).unwrap()),
-        ["grpo_a_total", "run:c:d", "up", "vllm:b"]
+        ["grpo_a_total", "namespace:grpo_e:max", "run:c:d", "up", "vllm:b"]
     );
 }
 
