@@ -1,7 +1,11 @@
 //! Clients of an InferencePool outside of runs, on a real cluster: an account that the pool lists samples with a token
 //! and does nothing else, and other accounts do not sample.
 //!
-//! Needs a cluster with images: `make test-e2e`; with other projects' clients: `make test-clients`.
+//! A run may be such a client too, if it takes the pool for a server that speaks only text ([`text`]).
+//!
+//! Needs a cluster with images: `make test-e2e`; with other projects' clients and runs: `make test-clients`.
+
+mod text;
 
 use crate::support::gateway::{bearer, forwarded};
 use crate::support::{Result, SOON, Scene, repository};
@@ -25,9 +29,9 @@ const CHAT: &str = "/v1/chat/completions";
 /// The port of an engine's agent.
 const AGENT: u16 = 8000;
 
-/// Makes accounts and a pool with the demo's model. Returns a forwarded port to a replica, as soon as one is behind the
-/// clients' service.
-async fn served(scene: &Scene) -> Result<String> {
+/// Makes accounts and a pool with the demo's model. Returns the pod of a replica, as soon as one is behind the clients'
+/// service.
+async fn serving_replica(scene: &Scene) -> Result<String> {
     for name in [CLIENT, STRANGER] {
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
         scene.make::<ServiceAccount>(account).await?;
@@ -50,6 +54,12 @@ async fn served(scene: &Scene) -> Result<String> {
     let what = "a replica that serves behind the service of clients";
     let pod = wait::until(slices, wait::labelled(&of_the_service), SOON, what, ready).await?;
     scene.say(&format!("{pod} is behind the service"));
+    Ok(pod)
+}
+
+/// The same with a forwarded port to the replica.
+async fn served(scene: &Scene) -> Result<String> {
+    let pod = serving_replica(scene).await?;
     forwarded(scene, pod, AGENT).await
 }
 
