@@ -162,6 +162,14 @@ check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real P
 	# The chart as the other tests expect it.
 	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --wait --timeout 120s
 
+test-kueue: ## runs with queueName beside the real Kueue, on a control plane without nodes: quota, preemption, deactivation (builds Kueue from its Go module); 3 minutes
+	@e2e/setup/setup.sh build
+	e2e/setup/kubernetes.sh control-plane
+	e2e/kueue/install.sh
+	$(ENV)
+	cargo build $(PLAIN) --bin grpo-operator
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture kueue::
+
 test-tenants: ## a user of another namespace tries to reach a run: by the API server, by the network with her own tokens, at a viewer, by manifests; 3 minutes
 	@demo/prepare.sh
 	$(ENV)
@@ -208,11 +216,11 @@ test-seeds: ## manifests of the reference systems, scaled down, on the real clus
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture seeds::
 
-test-clients: ## OpenAI's library and unmodified mini-swe-agent sample from a pool outside of a run, on the real cluster (400 MB to install); 3 minutes
+test-clients: ## OpenAI's library, unmodified mini-swe-agent and a run whose server speaks only text sample from a pool, on the real cluster (400 MB to install)
 	@e2e/clients/install.sh mini-swe-agent
 	demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --nocapture clients::openais
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture clients::openais clients::text::
 
 test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trained on what was sampled for it (200 MB to download)
 	@demo/prepare.sh

@@ -2,8 +2,8 @@
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
 //! `test-agents`, `test-clients`, `test-elastic`, `test-engines`, `test-histories`, `test-release`, `test-overlap`,
-//! `test-validate`, `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`, `check-stores` and
-//! `check-trackers` name the modules that they run.
+//! `test-validate`, `test-kueue`, `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`, `check-stores`
+//! and `check-trackers` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -25,6 +25,7 @@ mod gpus;
 mod histories;
 mod isolation;
 mod judges;
+mod kueue;
 #[path = "../../crds/tests/support/mod.rs"]
 mod manifests;
 mod monitoring;
