@@ -1,5 +1,5 @@
-//! The waits of runs, on a control plane without nodes: they continue when the cause ends, Kueue gets no pods before
-//! that, a quota for one of two runs is not shared, and a foreign pod delays no run.
+//! The waits of runs, on a control plane without nodes: they continue when the cause ends, a run with a queue makes no
+//! pods without Kueue, a quota for one of two runs is not shared, and a foreign pod delays no run.
 //!
 //! Needs etcd and kube-apiserver, which the test starts itself: `make test-operator`.
 
@@ -165,7 +165,7 @@ async fn runs_go_on_when_the_volume_list_pool_or_node_that_they_wait_for_comes()
 
 #[tokio::test]
 #[ignore = "needs etcd and kube-apiserver: make test-operator"]
-async fn kueue_is_given_no_pods_of_a_run_whose_preconditions_are_unmet() -> Result<()> {
+async fn a_run_with_a_queue_says_that_there_is_no_kueue_when_it_lacks_nothing_else() -> Result<()> {
     let (_plane, client, _operator) = start().await?;
     let queued = |name: &str| {
         run(
@@ -179,15 +179,16 @@ async fn kueue_is_given_no_pods_of_a_run_whose_preconditions_are_unmet() -> Resu
     assert_eq!(pods(&client, "first").await?, Vec::<String>::new());
 
     ask(&client, Verb::Create, &engines("engines"), false).await?;
-    until(NOTICED, "the pods of the run that claims the pool", async || {
-        let there = pods(&client, "first").await.map_err(|error| error.to_string())?;
-        if there.len() == 2 {
-            Ok(())
-        } else {
-            Err(format!("{there:?}"))
-        }
-    })
+    told(
+        &client,
+        &first,
+        "Admitted",
+        "WaitsForQuota",
+        NOTICED,
+        &["install Kueue"],
+    )
     .await?;
+    assert_eq!(pods(&client, "first").await?, Vec::<String>::new());
     ask(&client, Verb::Create, &second, false).await?;
     told(
         &client,

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::{
     applied::{Applied, Key},
-    error::Error,
+    error::{Error, is_missing},
 };
 
 /// Access to the API server.
@@ -174,11 +174,14 @@ impl Cluster {
     /// Whether the cluster has a class of devices. A cluster that does not serve the API has none.
     pub async fn has_device_class(&self, name: &str) -> Result<bool, Error> {
         let classes: Api<DeviceClass> = Api::all(self.client.clone());
-        let found = classes.get_metadata_opt(name).await.map_err(|source| Error::Read {
-            what: format!("DeviceClass {name}"),
-            source: Box::new(source),
-        })?;
-        Ok(found.is_some())
+        match classes.get_metadata(name).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if is_missing(&status) => Ok(false),
+            Err(source) => Err(Error::Read {
+                what: format!("DeviceClass {name}"),
+                source: Box::new(source),
+            }),
+        }
     }
 
     /// Writes the operator's part of a status. Fields of other managers stay unchanged.

@@ -33,6 +33,12 @@ pub enum Error {
     TooSlow { after: Duration },
 }
 
+/// Whether an object is missing, or the API server does not serve its kind. For such a kind the answer is no JSON, so
+/// its reason is not `NotFound`.
+pub fn is_missing(status: &kube::core::Status) -> bool {
+    status.is_not_found() || status.code == 404
+}
+
 impl Error {
     /// The reason of the condition and event that show it, and the label of the metric that counts it.
     pub fn reason(&self) -> Reason {

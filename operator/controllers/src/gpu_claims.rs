@@ -11,7 +11,11 @@ use grpo_operator_core::{
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::{Api, Resource, api::ListParams};
 
-use crate::{applied::Key, cluster::Cluster, error::Error};
+use crate::{
+    applied::Key,
+    cluster::Cluster,
+    error::{Error, is_missing},
+};
 
 /// Whether this object is a claim, which [`Cluster::create_gpu_claim`] creates.
 pub fn is_gpu_claim(desired: &DesiredObject) -> bool {
@@ -74,7 +78,7 @@ impl Cluster {
         let labels = format!("{},{}={}", names::MANAGED_SELECTOR, names::RUN, run.name);
         let mut listed = match claims.list(&ListParams::default().labels(&labels)).await {
             Ok(listed) => listed.items,
-            Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(Vec::new()),
+            Err(kube::Error::Api(status)) if is_missing(&status) => return Ok(Vec::new()),
             Err(source) => {
                 return Err(Error::Read {
                     what: format!("the ResourceClaims of GrpoRun {}/{}", run.namespace, run.name),

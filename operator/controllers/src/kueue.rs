@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use crate::{
     cluster::Cluster,
-    error::Error,
+    error::{Error, is_missing},
     parent::Parent,
     watches::{
         config::{Pauses, every_object},
@@ -63,7 +63,7 @@ impl Kueue {
         }
         self.wanted.notify_one();
         let (run, name) = (&seen.owner, workload::name(&seen.owner.name));
-        let found = cluster.get::<Workload>(&run.namespace, &name).await?;
+        let found = cluster.workload(&run.namespace, &name).await?;
         if let Some(workload) = found.filter(|found| is_owned_by(&found.metadata, &run.uid)) {
             let (placements, lacks_flavor) = match self.placements(&run.uid, &workload, cluster).await? {
                 Ok(placements) => (placements, None),
@@ -156,11 +156,24 @@ impl Kueue {
 }
 
 impl Cluster {
+    /// A Workload; none in a cluster without Kueue.
+    async fn workload(&self, namespace: &str, name: &str) -> Result<Option<Workload>, Error> {
+        let workloads: Api<Workload> = Api::namespaced(self.client.clone(), namespace);
+        match workloads.get(name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(kube::Error::Api(status)) if is_missing(&status) => Ok(None),
+            Err(source) => Err(Error::Read {
+                what: format!("Workload {namespace}/{name}"),
+                source: Box::new(source),
+            }),
+        }
+    }
+
     async fn serves_kueue(&self) -> Result<bool, Error> {
         let version = format!("{GROUP}/{VERSION}");
         match self.client.list_api_group_resources(&version).await {
             Ok(_) => Ok(true),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
+            Err(kube::Error::Api(status)) if is_missing(&status) => Ok(false),
             Err(source) => Err(Error::Read {
                 what: format!("the resources of {version}"),
                 source: Box::new(source),
@@ -191,7 +204,7 @@ impl Cluster {
             .await
         {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+            Err(kube::Error::Api(status)) if is_missing(&status) || status.is_conflict() => Ok(()),
             Err(source) => Err(Error::Status {
                 what: format!("Workload {namespace}/{}", known.name_any()),
                 source: Box::new(source),
@@ -215,7 +228,7 @@ pub async fn follow_workloads(api: Api<PartialObjectMeta<Workload>>, kueue: Arc<
             }
             Ok(Event::Init | Event::InitDone) => {}
             // Kueue is not installed yet, or not any more: the run says so.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.is_not_found() => {}
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if is_missing(&status) => {}
             Err(error) => {
                 tracing::warn!(%error, "the watch of Workloads was interrupted; it begins anew");
                 triggers.metrics.interrupted("Workload");

@@ -45,3 +45,12 @@ fn a_claim_that_a_quota_on_devices_refuses_waits_for_the_quota_like_a_pod() {
     };
     assert_eq!(read.of_creation().reason(), Reason::ReadFailed);
 }
+
+#[test]
+fn a_kind_that_the_cluster_does_not_serve_is_missing_although_its_answer_is_no_json() {
+    use kube::core::Status;
+    let missing = Status::failure("no such object", "NotFound").with_code(404);
+    let unserved = Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+    let forbidden = Status::failure("no", "Forbidden").with_code(403);
+    assert_eq!([&missing, &unserved, &forbidden].map(is_missing), [true, true, false]);
+}

@@ -30,9 +30,11 @@ pub fn verdict(seen: &RunObservation) -> QueueVerdict {
         return QueueVerdict::NoQueue;
     };
     let begun = seen.has_pods() || seen.engines_left;
+    // Pods that end now may be those of an evicted run.
+    let works = seen.driver_pods.iter().any(|pod| !pod.deleting && !pod.is_finished());
     match &seen.queue {
         // What Kueue says cannot be learnt now, and to end a run that works would only lose its work.
-        QueueState::NotServed | QueueState::NotAllowed | QueueState::LacksClass(_) if begun => {
+        QueueState::NotServed | QueueState::NotAllowed if works => {
             QueueVerdict::Admitted("Kueue admitted it".to_owned())
         }
         QueueState::NotServed => QueueVerdict::Waits(
@@ -48,7 +50,7 @@ pub fn verdict(seen: &RunObservation) -> QueueVerdict {
         QueueState::LacksClass(class) => QueueVerdict::Waits(format!(
             "there is no {class}, which decides the run's place in LocalQueue {queue}; make it, or name another one"
         )),
-        QueueState::Unasked if begun => {
+        QueueState::Unasked | QueueState::LacksClass(_) if begun => {
             QueueVerdict::Evicted("its Workload is gone, so it has no quota; it asks for quota again".to_owned())
         }
         QueueState::Unasked => QueueVerdict::Waits(format!("its Workload for LocalQueue {queue} is being made")),

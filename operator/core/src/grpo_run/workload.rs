@@ -25,8 +25,10 @@ use crate::{
     settings::Settings,
 };
 
-/// Annotations with numbers of what the run asks for, to notice that it asks for something else now: all of it, which a
-/// waiting Workload follows, and all but the number of engines, which may differ while the run works.
+/// Annotations with numbers of what the run asks for, to notice that it asks for something else now. A waiting Workload
+/// follows all of it. A run that works gives its quota back only for another queue, other numbers of pods or other
+/// devices: an operator of another version may ask for a little more memory, and must end no run for that. The number
+/// of engines may differ.
 const SHAPE: &str = "grpo.dev/shape";
 const FIXED_SHAPE: &str = "grpo.dev/fixed-shape";
 /// The fields of a pod that decide on which nodes it may be, or that add to its requests.
@@ -74,8 +76,8 @@ pub fn step(seen: &RunObservation, settings: &Settings, may_ask: bool, works: bo
     }
 }
 
-/// Whether the run has quota, and its pods would need another one. The number of engines is not looked at: no more are
-/// created than the quota has room for.
+/// Whether the run has quota, and its pods would need another one: see [`FIXED_SHAPE`]. No more engines are created
+/// than the quota has room for.
 pub fn asks_for_other_quota(seen: &RunObservation, settings: &Settings) -> bool {
     match &seen.queue {
         QueueState::Asked(asked) if seen.run.spec.queue_name.is_some() => {
@@ -107,7 +109,7 @@ fn workload(seen: &RunObservation, settings: &Settings) -> DesiredObject {
         .collect();
     let mut body = json!({"queueName": spec.queue_name, "podSets": sets});
     let shape = number(&body).to_string();
-    let fixed: Vec<Value> = sets.iter().map(without_engine_count).collect();
+    let fixed: Vec<Value> = sets.iter().map(fixed).collect();
     let fixed_shape = number(&json!([spec.queue_name, fixed])).to_string();
     if let (Some(class), Some(value)) = (priority_class(&seen.run), seen.priority) {
         body["priorityClassRef"] = class;
@@ -125,12 +127,17 @@ fn workload(seen: &RunObservation, settings: &Settings) -> DesiredObject {
         .created_once()
 }
 
-fn without_engine_count(set: &Value) -> Value {
-    let mut set = set.clone();
-    if set["name"] == role::ENGINE {
-        set["count"] = Value::Null;
-    }
-    set
+/// What a run that works cannot change in one of its pod sets: the number of pods, except engines, and their devices.
+fn fixed(set: &Value) -> Value {
+    let count = match set["name"] == role::ENGINE {
+        true => Value::Null,
+        false => set["count"].clone(),
+    };
+    let containers = set["template"]["spec"]["containers"].as_array().into_iter().flatten();
+    let limits = containers.filter_map(|container| container["resources"]["limits"].as_object());
+    // As `nvidia.com/gpu`. Kubernetes' own resources have no such prefix.
+    let devices: Vec<(&String, &Value)> = limits.flatten().filter(|(name, _)| name.contains('/')).collect();
+    json!([set["name"], count, devices])
 }
 
 /// The class that decides the run's place in the queue: one of Kueue's by a label of the run, else that of its pods.

@@ -422,6 +422,45 @@ fn a_run_that_was_changed_while_its_pods_ended_gives_its_old_quota_back() {
 }
 
 #[test]
+fn a_run_that_works_ends_for_other_devices_and_not_for_what_an_operator_of_another_version_asks_for() {
+    let with_shape_of = |change: fn(&mut grpo_crds::GrpoRun)| {
+        let made_by_another = requested(&decided(&with_spec(queued(new_demo()), change)));
+        let mut run = asked(running_demo(), &["QuotaReserved", "Admitted", "PodsReady"]);
+        if let QueueState::Asked(asked) = &mut run.queue {
+            let annotations = made_by_another["metadata"]["annotations"].clone();
+            asked.workload.metadata.annotations = Some(serde_json::from_value(annotations).unwrap());
+        }
+        decided(&run)
+    };
+    let memory = with_shape_of(|run| {
+        let resources = json!({"requests": {"memory": "7Gi"}, "limits": {"memory": "9Gi"}});
+        run.spec.trainer.as_mut().unwrap().resources = Some(serde_json::from_value(resources).unwrap());
+    });
+    assert!(memory.delete_pods.is_empty() && matches!(memory.workload, WorkloadStep::Leave));
+    let engines = with_shape_of(|run| run.spec.inference.pool.as_mut().unwrap().replicas = 4);
+    assert!(engines.delete_pods.is_empty());
+    let devices = with_shape_of(|run| run.spec.trainer.as_mut().unwrap().gpus_per_node = 8);
+    assert_eq!(devices.delete_pods.len(), 3);
+}
+
+#[test]
+fn a_run_works_on_when_kueue_leaves_the_cluster_and_one_that_ends_makes_no_new_pods() {
+    let left = |deleting: bool| {
+        let mut run = RunObservation {
+            queue: QueueState::NotServed,
+            ..asked(running_demo(), &ADMITTED)
+        };
+        run.driver_pods.iter_mut().for_each(|pod| pod.deleting = deleting);
+        decided(&run)
+    };
+    let works = left(false);
+    assert!(works.delete_pods.is_empty());
+    assert_eq!(condition(&works, "Admitted").0, "True");
+    assert!(left(true).create.is_empty());
+    assert_eq!(condition(&left(true), "Admitted").1, "WaitsForQuota");
+}
+
+#[test]
 fn another_image_and_nodes_to_avoid_are_no_other_quota() {
     let mut run = asked(new_demo(), &[]);
     run.attempts.trainer.avoid_nodes = vec!["broken".into()];
