@@ -159,8 +159,8 @@ check-monitoring: ## the chart's PodMonitors, rules and dashboards with a real P
 	demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture monitoring::
-	# The chart as the other tests expect it.
-	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --wait --timeout 120s
+	# The chart as the other tests expect it. The test has written the operator's role, which helm would not take back.
+	helm --kubeconfig "$$KUBECONFIG" upgrade grpo-operator charts/grpo-operator --namespace grpo-system --reset-values --force-conflicts --wait --timeout 120s
 
 test-kueue: ## runs with queueName beside the real Kueue, on a control plane without nodes: quota, preemption, deactivation (builds Kueue from its Go module); 3 minutes
 	@e2e/setup/setup.sh build
