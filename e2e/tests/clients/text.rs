@@ -158,10 +158,13 @@ async fn an_evaluation_on_a_server_of_text_has_verdicts_and_marked_episodes() ->
 #[ignore = "needs a cluster with images: make test-clients"]
 async fn a_run_that_trains_on_a_server_of_text_is_refused_and_gets_no_node() -> Result<()> {
     let scene = Scene::new("clients-text-train").await?;
-    // So that only the API of the server is refused.
-    let run = small_run(TRAINS)?.with("/algorithm/allowFrozenSampler", json!(true));
+    let run = small_run(TRAINS)?;
     let inference = json!({"pool": {"engine": engine()}});
-    let own_pool = run.clone().with("/inference", inference);
+    // So that only the API of the server is refused.
+    let own_pool = run
+        .clone()
+        .with("/algorithm/allowFrozenSampler", json!(true))
+        .with("/inference", inference);
     let refusal = scene.apply(&own_pool).await.err().ok_or("it was taken")?.to_string();
     assert!(
         refusal.contains("inference.pool.engine.external.api is Chat"),
