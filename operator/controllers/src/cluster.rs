@@ -144,6 +144,7 @@ impl Cluster {
         })
     }
 
+    /// An object; none also in a cluster that does not serve its kind.
     pub async fn get<K>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -152,10 +153,14 @@ impl Cluster {
             + std::fmt::Debug,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        api.get_opt(name).await.map_err(|source| Error::Read {
-            what: format!("{} {namespace}/{name}", K::kind(&())),
-            source: Box::new(source),
-        })
+        match api.get(name).await {
+            Ok(found) => Ok(Some(found)),
+            Err(kube::Error::Api(status)) if is_missing(&status) => Ok(None),
+            Err(source) => Err(Error::Read {
+                what: format!("{} {namespace}/{name}", K::kind(&())),
+                source: Box::new(source),
+            }),
+        }
     }
 
     /// Node requirements of a PersistentVolume: any of these terms. Empty: no requirement, or no such volume.

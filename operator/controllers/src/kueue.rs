@@ -63,7 +63,7 @@ impl Kueue {
         }
         self.wanted.notify_one();
         let (run, name) = (&seen.owner, workload::name(&seen.owner.name));
-        let found = cluster.workload(&run.namespace, &name).await?;
+        let found = cluster.get::<Workload>(&run.namespace, &name).await?;
         if let Some(workload) = found.filter(|found| is_owned_by(&found.metadata, &run.uid)) {
             let (placements, lacks_flavor) = match self.placements(&run.uid, &workload, cluster).await? {
                 Ok(placements) => (placements, None),
@@ -156,19 +156,6 @@ impl Kueue {
 }
 
 impl Cluster {
-    /// A Workload; none in a cluster without Kueue.
-    async fn workload(&self, namespace: &str, name: &str) -> Result<Option<Workload>, Error> {
-        let workloads: Api<Workload> = Api::namespaced(self.client.clone(), namespace);
-        match workloads.get(name).await {
-            Ok(found) => Ok(Some(found)),
-            Err(kube::Error::Api(status)) if is_missing(&status) => Ok(None),
-            Err(source) => Err(Error::Read {
-                what: format!("Workload {namespace}/{name}"),
-                source: Box::new(source),
-            }),
-        }
-    }
-
     async fn serves_kueue(&self) -> Result<bool, Error> {
         let version = format!("{GROUP}/{VERSION}");
         match self.client.list_api_group_resources(&version).await {

@@ -214,17 +214,8 @@ fn first_of_run(run: GrpoRun, around: &Surroundings<'_>) -> Result<(GrpoRunStatu
 }
 
 fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Result<Vec<DesiredObject>, PreviewError> {
-    let seen = InferencePoolObservation {
-        owner: owner(&pool)?,
-        run: pool.labels().get(RUN).cloned(),
-        pool,
-        pods: Vec::new(),
-        earlier_pods: Vec::new(),
-        agents: Default::default(),
-        claim_is_void: false,
-        quota: None,
-        now: around.now,
-    };
+    let owner = owner(&pool)?;
+    let seen = InferencePoolObservation::just_made(pool, owner, around.now);
     let decision = inference_pool::decide::decide(&seen, around.settings);
     let pods = decision.create.into_iter().map(|(pod, _)| pod);
     Ok(decision.objects.into_iter().chain(pods).collect())

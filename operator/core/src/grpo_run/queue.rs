@@ -47,12 +47,12 @@ pub fn verdict(seen: &RunObservation) -> QueueVerdict {
              operator for all namespaces, or leave spec.queueName out of another run"
                 .to_owned(),
         ),
-        QueueState::LacksClass(class) => QueueVerdict::Waits(format!(
-            "there is no {class}, which decides the run's place in LocalQueue {queue}; make it, or name another one"
-        )),
         QueueState::Unasked | QueueState::LacksClass(_) if begun => {
             QueueVerdict::Evicted("its Workload is gone, so it has no quota; it asks for quota again".to_owned())
         }
+        QueueState::LacksClass(class) => QueueVerdict::Waits(format!(
+            "there is no {class}, which decides the run's place in LocalQueue {queue}; make it, or name another one"
+        )),
         QueueState::Unasked => QueueVerdict::Waits(format!("its Workload for LocalQueue {queue} is being made")),
         QueueState::Asked(asked) => of_workload(asked, queue, begun, &seen.owner.namespace),
     }

@@ -2,28 +2,17 @@
 
 use grpo_crds::InferencePool;
 use jiff::Timestamp;
-use kube::ResourceExt;
 
 use super::{observation::InferencePoolObservation, replica_pods::pod};
 use crate::{
     desired_object::{DesiredObject, Owner},
-    names::{PodKey, RUN},
+    names::PodKey,
     settings::Settings,
 };
 
 /// Pod 0 of replica 0.
 pub fn first_pod(pool: InferencePool, owner: Owner, settings: &Settings, now: Timestamp) -> DesiredObject {
-    let seen = InferencePoolObservation {
-        owner,
-        run: pool.labels().get(RUN).cloned(),
-        pool,
-        pods: Vec::new(),
-        earlier_pods: Vec::new(),
-        agents: Default::default(),
-        claim_is_void: false,
-        quota: None,
-        now,
-    };
+    let seen = InferencePoolObservation::just_made(pool, owner, now);
     let key = PodKey {
         group: 0,
         attempt: 1,

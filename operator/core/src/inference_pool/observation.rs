@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use grpo_crds::InferencePool;
 use grpo_engine_protocol::AgentStatus;
 use jiff::Timestamp;
+use kube::ResourceExt;
 
-use crate::{desired_object::Owner, pods::PodFacts, quota::QuotaWait};
+use crate::{desired_object::Owner, names::RUN, pods::PodFacts, quota::QuotaWait};
 
 /// Reports of a pool's agents, by the name of their pod.
 pub type Statuses = BTreeMap<String, AgentStatus>;
@@ -28,4 +29,21 @@ pub struct InferencePoolObservation {
     /// Why no pods are created now, if a ResourceQuota is short.
     pub quota: Option<QuotaWait>,
     pub now: Timestamp,
+}
+
+impl InferencePoolObservation {
+    /// A pool that was just made: it has no pods yet.
+    pub fn just_made(pool: InferencePool, owner: Owner, now: Timestamp) -> Self {
+        Self {
+            owner,
+            run: pool.labels().get(RUN).cloned(),
+            pool,
+            pods: Vec::new(),
+            earlier_pods: Vec::new(),
+            agents: Statuses::new(),
+            claim_is_void: false,
+            quota: None,
+            now,
+        }
+    }
 }

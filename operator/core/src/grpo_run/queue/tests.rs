@@ -237,6 +237,12 @@ fn an_evicted_run_ends_all_of_its_pods_and_then_returns_its_quota() {
 fn a_run_whose_workload_was_deleted_gives_all_back_and_asks_again() {
     let mut lost = queued(running_demo());
     lost.driver_pods[0].node_name = Some("a".into());
+    // Also if its class is gone.
+    let classless = RunObservation {
+        queue: QueueState::LacksClass("WorkloadPriorityClass urgent".into()),
+        ..lost.clone()
+    };
+    assert_eq!(decided(&classless).delete_pods.len(), 3);
     let decision = decided(&lost);
     assert_eq!(decision.delete_pods.len(), 3);
     assert!(condition(&decision, "Admitted").2.contains("its Workload is gone"));
