@@ -124,6 +124,7 @@ impl Rig {
                 at: Timestamp::now().as_millisecond(),
                 tried: vec!["nothing: this is a bench".to_owned()],
                 reached: Vec::new(),
+                blocked_after_seconds: None,
                 failed: None,
             }),
             ..PoolReport::default()

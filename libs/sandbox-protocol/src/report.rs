@@ -36,12 +36,30 @@ pub struct EgressReport {
     pub tried: Vec<String>,
     /// The targets that a sandbox reached.
     pub reached: Vec<String>,
+    /// The same sandbox reached nothing this many seconds later: the cluster enforces policies, but not from the start
+    /// of a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blocked_after_seconds: Option<u64>,
     /// Why the probe did not run, or is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
 impl EgressReport {
+    /// Why something was reached, and what to do about it.
+    pub fn cause(&self) -> String {
+        match self.blocked_after_seconds {
+            None => {
+                "the cluster does not enforce the NetworkPolicy of the sandboxes; install a network plugin that does"
+                    .to_owned()
+            }
+            Some(seconds) => format!(
+                "the cluster enforces the NetworkPolicy of the sandboxes late: the same sandbox reached nothing {seconds} s later; have the network \
+                 plugin keep new pods off the network until their policies hold (Amazon VPC CNI: NETWORK_POLICY_ENFORCING_MODE=strict)"
+            ),
+        }
+    }
+
     /// Every target was tried and none was reached.
     pub fn is_blocked(&self) -> bool {
         self.failed.is_none() && self.reached.is_empty() && !self.tried.is_empty()

@@ -133,9 +133,9 @@ pub(crate) fn why_not(found: Option<&EgressReport>) -> String {
              (one if max is 1) and is made again by itself, so free them or remove that cause"
         ),
         Some(found) => format!(
-            "a sandbox of this pool reached {}: the cluster does not enforce its NetworkPolicy; \
-             install a network plugin that does, or set allowUnenforced: true to lease all the same",
-            found.reached.join(", ")
+            "a sandbox of this pool reached {}: {}, or set allowUnenforced: true to lease all the same",
+            found.reached.join(", "),
+            found.cause()
         ),
     }
 }

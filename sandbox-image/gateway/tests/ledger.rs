@@ -355,6 +355,7 @@ async fn what_is_told_of_the_pool_is_kept_with_the_ledger_and_goes_along_with_le
             at: 7,
             tried: vec!["the API server".into()],
             reached: Vec::new(),
+            blocked_after_seconds: None,
             failed: None,
         }),
         limits: None,

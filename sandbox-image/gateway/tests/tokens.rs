@@ -228,6 +228,40 @@ async fn a_driver_uses_the_leases_of_its_own_run_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_does_not_give_up_a_lease_for_which_another_run_waits() {
+    let gateway = Gateway::start(&["n/*-driver"]).await;
+    let [demo, other] = ["demo-driver", "other-driver"].map(|account| gateway.token("n", account));
+    // Two of the eight sandboxes are kept for graders.
+    for at in 0..6 {
+        let body = lease(&format!("l{at}"), "demo");
+        let (status, answer) = gateway.ask(Method::POST, "/v1/leases", Some(&demo), &body).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let mut waits = lease("w", "demo");
+    waits["waitSeconds"] = json!(60);
+    let waiting = gateway.ask(Method::POST, "/v1/leases", Some(&demo), &waits);
+    let ((status, answer), ()) = tokio::join!(waiting, async {
+        // Until it waits, there is no lease of this name.
+        let refused = async {
+            while gateway
+                .ask(Method::DELETE, "/v1/leases/w", Some(&other), &Value::Null)
+                .await
+                .0
+                != 403
+            {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, refused).await.unwrap();
+        let (status, answer) = gateway
+            .ask(Method::DELETE, "/v1/leases/l0", Some(&demo), &Value::Null)
+            .await;
+        assert!((200..300).contains(&status), "{answer}");
+    });
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn runs_of_one_name_in_two_namespaces_that_a_pool_lets_in_have_leases_of_their_own() {
     let gateway = Gateway::start(&["n/*-driver", "m/*-driver"]).await;
     let [here, there] = ["n", "m"].map(|namespace| gateway.token(namespace, "demo-driver"));

@@ -9,11 +9,11 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use futures::StreamExt as _;
 use grpo_gateway::core::{Core, now};
-use grpo_gateway::index::{ActiveLease, Bounds, Found, Index};
+use grpo_gateway::index::{ActiveLease, Bounds, Found, Index, Sandbox};
 use grpo_gateway::ledger;
 use grpo_gateway::pod::Template;
 use grpo_gateway::sandbox::{Holder, Sandboxes};
-use grpo_sandbox_protocol::{LedgerEntry, MAX_FILE_BYTES, Priority, Signer};
+use grpo_sandbox_protocol::{LedgerEntry, MAX_FILE_BYTES, Priority, SandboxCause, Signer};
 use kube::api::Api;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -169,6 +169,29 @@ async fn a_lease_is_in_use_while_somebody_waits_for_a_command_and_no_longer() {
         std::fs::write(&go, "").unwrap();
     });
     assert_eq!(leased.running(), 0);
+}
+
+/// Nothing closes the connections of a node without power. Here the sandbox works on, and only the watch says so.
+#[tokio::test]
+async fn a_command_ends_when_its_sandbox_is_known_to_be_lost() {
+    let leased = Leased::begin().await;
+    let waiting = leased.post("exec", shell("e", "sleep 1000"));
+    let ((status, error), ()) = tokio::join!(waiting, async {
+        while leased.running() == 0 {
+            tokio::task::yield_now().await;
+        }
+        leased.core.look(|index| {
+            let mut sandbox = Sandbox::ordered("x", None);
+            sandbox.lease = Some("l/1".into());
+            index.sandboxes.insert(SANDBOX.into(), sandbox);
+            index.discard(SANDBOX, SandboxCause::NodeLost, now());
+        });
+    });
+    assert!(!status.is_success(), "{error}");
+    assert_eq!(
+        (&error["code"], &error["cause"]),
+        (&json!("SandboxLost"), &json!("NodeLost"))
+    );
 }
 
 #[tokio::test]

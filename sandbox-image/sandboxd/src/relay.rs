@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Maximum open ports.
@@ -14,8 +14,6 @@ const MAX_PORTS: usize = 8;
 const BACKLOG: u32 = 64;
 /// Lower ports are reserved for root.
 const LOWEST_PORT: u16 = 1024;
-/// Buffer size for each direction: many connections are open at one time, and a request is seldom larger.
-const BUFFER: usize = 8 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
@@ -68,7 +66,70 @@ impl Relays {
     }
 }
 
-/// Copies both ways until both sides have closed, or one has failed.
-pub async fn join(mut inside: TcpStream, mut gateway: impl AsyncRead + AsyncWrite + Unpin) {
-    let _ = copy_bidirectional_with_sizes(&mut inside, &mut gateway, BUFFER, BUFFER).await;
+/// Copies both ways until the gateway has closed its side, or one side has failed. The gateway closes after its last
+/// answer, and then takes no more requests. A process inside that keeps its end open must not keep the connection: with
+/// many of them it would use up all places, and calls of the lease would find none.
+pub async fn join(mut inside: TcpStream, gateway: impl AsyncRead + AsyncWrite + Unpin) {
+    let (mut from_inside, mut to_inside) = inside.split();
+    let (mut from_gateway, mut to_gateway) = tokio::io::split(gateway);
+    let requests = async {
+        if tokio::io::copy(&mut from_inside, &mut to_gateway).await.is_ok() && to_gateway.shutdown().await.is_ok() {
+            // The answer to the last request is still to come.
+            std::future::pending::<()>().await;
+        }
+    };
+    let answers = async {
+        let _ = tokio::io::copy(&mut from_gateway, &mut to_inside).await;
+        let _ = to_inside.shutdown().await;
+    };
+    tokio::select! {
+        () = requests => {}
+        () = answers => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (process, accepted) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (process.unwrap(), accepted.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_process_that_keeps_its_end_open_does_not_keep_the_connection() {
+        let (mut process, inside) = connected().await;
+        let (gateway, mut far) = tokio::io::duplex(64);
+        let joined = tokio::spawn(join(inside, gateway));
+        process.write_all(b"ask").await.unwrap();
+        let mut asked = [0; 3];
+        far.read_exact(&mut asked).await.unwrap();
+        far.write_all(b"answer").await.unwrap();
+        far.shutdown().await.unwrap();
+        joined.await.unwrap();
+        let mut answer = String::new();
+        process.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((&asked, answer.as_str()), (b"ask", "answer"));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_has_sent_its_last_request_still_gets_the_answer() {
+        let (mut process, inside) = connected().await;
+        let (gateway, mut far) = tokio::io::duplex(64);
+        let joined = tokio::spawn(join(inside, gateway));
+        process.write_all(b"ask").await.unwrap();
+        process.shutdown().await.unwrap();
+        let mut asked = String::new();
+        far.read_to_string(&mut asked).await.unwrap();
+        far.write_all(b"answer").await.unwrap();
+        drop(far);
+        joined.await.unwrap();
+        let mut answer = String::new();
+        process.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((asked.as_str(), answer.as_str()), ("ask", "answer"));
+    }
 }

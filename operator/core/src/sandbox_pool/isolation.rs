@@ -62,11 +62,7 @@ fn egress(spec: &SandboxPoolSpec, found: Option<&EgressReport>) -> Finding {
         Some(found) => (
             ConditionStatus::False,
             Reason::Reached,
-            format!(
-                "a sandbox reached {}: the cluster does not enforce NetworkPolicy {}",
-                found.reached.join(", "),
-                "of the sandboxes; install a network plugin that does"
-            ),
+            format!("a sandbox reached {}: {}", found.reached.join(", "), found.cause()),
         ),
     };
     let leases = match (spec.allow_unenforced, &status) {

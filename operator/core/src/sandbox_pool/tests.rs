@@ -217,6 +217,7 @@ fn the_pool_counts_its_sandboxes_and_is_ready_when_its_gateway_is() {
             at: 1,
             tried: vec!["the API server (10.0.0.1:443)".into()],
             reached: Vec::new(),
+            blocked_after_seconds: None,
             failed: None,
         }),
         ..PoolReport::default()

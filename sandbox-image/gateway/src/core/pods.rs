@@ -74,6 +74,7 @@ impl Core {
     /// for the same pod: another name could make one pod too many. Returns the pod's uid, if it is available.
     async fn ask_for(&self, pod: &Pod, name: &str) -> Result<String, kube::Error> {
         let mut pause = UNANSWERED_PAUSE;
+        let mut may_exist = false;
         loop {
             let error = match self.pods.create(&PostParams::default(), pod).await {
                 Ok(made) => {
@@ -89,11 +90,22 @@ impl Core {
             };
             let wait = match &error {
                 kube::Error::Api(status) if status.code == 429 || status.code >= 500 => {
+                    may_exist |= status.code >= 500;
                     let asked = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
                     pause.max(Duration::from_secs(asked.into()))
                 }
+                // A quota is checked before the name: this refusal says nothing about the pod of an earlier try, which
+                // may have taken the last of the quota and be leased by now.
+                kube::Error::Api(_) | kube::Error::SerdeError(_) if may_exist => match self.pods.get_opt(name).await {
+                    Ok(Some(pod)) => return Ok(pod.metadata.uid.unwrap_or_default()),
+                    Ok(None) => return Err(error),
+                    Err(_) => pause,
+                },
                 kube::Error::Api(_) | kube::Error::SerdeError(_) => return Err(error),
-                _ => pause,
+                _ => {
+                    may_exist = true;
+                    pause
+                }
             };
             tracing::debug!(%error, name, "creating a sandbox pod; it will be tried again");
             tokio::time::sleep(wait).await;

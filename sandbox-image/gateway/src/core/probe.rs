@@ -4,6 +4,10 @@
 //! the pool's template with sandboxd's image. One of them tries to connect to addresses that must not be reachable: the
 //! API server, the metadata address of clouds, the cluster's name server, the gateway, and the other sandbox. All but
 //! the metadata address are known to listen, so silence proves a block.
+//!
+//! Some network plugins enforce the policies of a new pod only seconds after its start. So a sandbox that reached
+//! something is asked again for a while. Its pool still gives no leases, since a leased sandbox may be as new, but its
+//! condition then names the cause.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -12,6 +16,7 @@ use std::time::Duration;
 use grpo_sandbox_protocol::{EgressReport, Lease, LeaseRequest, Priority, ProbeReply, ProbeRequest, SANDBOXD_PORT};
 use hyper::Method;
 use rand::Rng;
+use tokio::time::Instant;
 
 use super::{Core, now};
 use crate::egress::{PROBE_RUN, ProbePauses, why_not};
@@ -20,6 +25,9 @@ use crate::sandbox::Holder;
 
 /// Deadline of a connection.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// A sandbox that reached something is asked again after this time, for this long.
+const ASK_AGAIN: Duration = Duration::from_secs(3);
+const LATE_WITHIN: Duration = Duration::from_secs(15);
 /// Deadline for the probe's own leases.
 const LEASE_WITHIN: Duration = Duration::from_secs(300);
 /// The metadata address: clouds give a machine its credentials there.
@@ -69,6 +77,7 @@ async fn probe(core: &Arc<Core>) -> EgressReport {
         at: now(),
         tried: Vec::new(),
         reached: Vec::new(),
+        blocked_after_seconds: None,
         failed: Some(failed),
     })
 }
@@ -94,9 +103,28 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
         addresses: targets.iter().map(|target| target.address).collect(),
         timeout_millis: CONNECT_WITHIN.as_millis() as u64,
     };
-    let body = serde_json::to_vec(&request).map_err(|e| e.to_string())?;
+    let reply = ask(core, &from, &request).await?;
+    core.egress.bounded_by(reply.limits);
+    // With `allowUnenforced` leases do not depend on it, and want the probe's sandboxes back.
+    let blocked_after_seconds = match reply.reached.is_empty() || core.template.spec.allow_unenforced {
+        true => None,
+        false => blocked_later(|| ask(core, &from, &request)).await,
+    };
+    let reached = targets.iter().filter(|target| reply.reached.contains(&target.address));
+    Ok(EgressReport {
+        at: now(),
+        reached: reached.map(Target::told).collect(),
+        tried: targets.iter().map(Target::told).collect(),
+        blocked_after_seconds,
+        failed: None,
+    })
+}
+
+/// Has sandboxd try the addresses.
+async fn ask(core: &Core, from: &ActiveLease, request: &ProbeRequest) -> Result<ProbeReply, String> {
+    let body = serde_json::to_vec(request).map_err(|e| e.to_string())?;
     let asked = core.sandboxes.send(
-        Holder::of(&from),
+        Holder::of(from),
         Method::POST,
         "/probe",
         body.into(),
@@ -109,15 +137,22 @@ async fn probe_with(core: &Arc<Core>, names: &[String; 2]) -> Result<EgressRepor
             String::from_utf8_lossy(&body)
         ));
     }
-    let reply: ProbeReply = serde_json::from_slice(&body).map_err(|e| format!("reading the probe's answer: {e}"))?;
-    core.egress.bounded_by(reply.limits);
-    let reached = targets.iter().filter(|target| reply.reached.contains(&target.address));
-    Ok(EgressReport {
-        at: now(),
-        reached: reached.map(Target::told).collect(),
-        tried: targets.iter().map(Target::told).collect(),
-        failed: None,
-    })
+    serde_json::from_slice(&body).map_err(|e| format!("reading the probe's answer: {e}"))
+}
+
+/// Asks a sandbox that reached something again; returns after how many seconds it reached nothing.
+async fn blocked_later<A>(ask: impl Fn() -> A) -> Option<u64>
+where
+    A: Future<Output = Result<ProbeReply, String>>,
+{
+    let begun = Instant::now();
+    while begun.elapsed() < LATE_WITHIN {
+        tokio::time::sleep(ASK_AGAIN).await;
+        if ask().await.is_ok_and(|reply| reply.reached.is_empty()) {
+            return Some(begun.elapsed().as_secs());
+        }
+    }
+    None
 }
 
 /// Leases a sandbox for the probe in the ordinary way, so the result holds for all sandboxes of the template. Its lease
@@ -187,3 +222,6 @@ fn own_address(sandbox: &str) -> Option<IpAddr> {
     socket.connect((sandbox, SANDBOXD_PORT)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ fn found(reached: &[&str], failed: Option<&str>) -> EgressReport {
         at: 1_000_000,
         tried: vec!["the API server (10.0.0.1:443)".into()],
         reached: reached.iter().map(|&what| what.to_owned()).collect(),
+        blocked_after_seconds: None,
         failed: failed.map(str::to_owned),
     }
 }
@@ -44,6 +45,14 @@ fn a_gateway_that_begins_believes_only_a_fresh_report_of_walls() {
         ..found(&[], None)
     };
     assert!(!after(60_000, nothing_tried));
+    let late = EgressReport {
+        blocked_after_seconds: Some(6),
+        ..found(&["x"], None)
+    };
+    assert!(
+        !after(60_000, late),
+        "a sandbox that reaches the network at first shows no isolation"
+    );
     // With `unenforced`, the report of any completed probe is enough.
     assert!(restored(60_000, found(&["x"], None), true));
     assert!(!restored(60_000, found(&[], Some("no sandbox")), true));
@@ -96,4 +105,11 @@ fn the_advice_of_a_refusal_fits_its_cause() {
     assert!(!without_a_place.contains("network plugin"), "{without_a_place}");
     let reached = why_not(Some(&found(&["the gateway (10.0.0.2:8080)"], None)));
     assert!(reached.contains("install a network plugin"), "{reached}");
+    let late = EgressReport {
+        blocked_after_seconds: Some(6),
+        ..found(&["the gateway (10.0.0.2:8080)"], None)
+    };
+    let late = why_not(Some(&late));
+    assert!(late.contains("NETWORK_POLICY_ENFORCING_MODE=strict"), "{late}");
+    assert!(!late.contains("install a network plugin"), "{late}");
 }

@@ -86,7 +86,7 @@ pub async fn check(State(core): State<Arc<Core>>, request: Request, next: Next) 
     }
     let id = path.strip_prefix("/v1/leases/").and_then(|rest| rest.split('/').next());
     let id = id.and_then(|id| percent_decode_str(id).decode_utf8().ok());
-    let run = id.and_then(|id| core.look(|index| index.leases.get(&*id).map(|held| held.entry.run.clone())));
+    let run = id.and_then(|id| core.look(|index| index.run_of(&id).map(str::to_owned)));
     match run.map_or(Ok(()), |run| caller.may_use_lease_of(&run)) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),

@@ -14,7 +14,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use grpo_sandbox_protocol::{
-    ExecRequest, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest, Room, SessionInput,
+    ErrorBody, ExecRequest, KillRequest, MAX_FILE_BYTES, MAX_ID_BYTES, MAX_JSON_BYTES, MAX_POLL, RelayRequest, Room,
+    SessionInput,
 };
 use serde_json::{Map, Value};
 
@@ -28,6 +29,8 @@ use crate::sandbox::Holder;
 
 /// Maximum time limit of a command, seconds.
 const MAX_EXEC: u64 = 24 * 3600;
+/// Pause between two checks whether the sandbox of a call is lost.
+const LOOK: Duration = Duration::from_secs(1);
 /// Deadline for the arrival of a file at sandboxd.
 const FILE_WITHIN: Duration = ARRIVES_WITHIN;
 
@@ -227,7 +230,28 @@ async fn work(
     timeout: Duration,
 ) -> Result<Response, Refused> {
     let _running = Running::begin(core, held);
-    pass_on(core, held, method, target, body, timeout).await
+    tokio::select! {
+        biased;
+        answer = pass_on(core, held, method, target, body, timeout) => answer,
+        lost = lost(core, held) => Err(Refused(lost)),
+    }
+}
+
+/// Waits until the sandbox is known to be lost. A node without power closes no connection, and the caller would wait
+/// for the rest of a command's time, which counts as the policy's own.
+async fn lost(core: &Core, held: &ActiveLease) -> ErrorBody {
+    let entry = &held.entry;
+    loop {
+        let cause = core.look(|index| {
+            let now = index.leases.get(&entry.lease);
+            let is_there = now.is_some_and(|now| now.entry.epoch == entry.epoch);
+            index.cause_of(&entry.lease).filter(|_| !is_there)
+        });
+        if let Some(cause) = cause {
+            return ErrorBody::lost(&entry.lease, cause);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// A call in progress. Its lease is in use until this is dropped, however the call ends.

@@ -3,6 +3,7 @@
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, SandboxCause};
 
 use super::{Action, ActiveLease, Index, Stage};
+use crate::egress::PROBE_RUN;
 
 /// How long a restarting container may take to answer, milliseconds. A new pod is faster than that.
 const RESTART_WITHIN: i64 = 5_000;
@@ -46,8 +47,10 @@ impl Index {
             Some(held) => !held.granted,
             None => self.queue.iter().any(|waiter| waiter.request.id == lease),
         };
+        // A probe shows what a new pod reaches: a network plugin may enforce policies only later.
+        let is_probes = self.leases.get(lease).is_some_and(|held| held.entry.run == PROBE_RUN);
         self.give_up(lease);
-        let mut actions = match self.resets && !is_waited_for {
+        let mut actions = match self.resets && !is_waited_for && !is_probes {
             true => self.reset(lease, now),
             false => Vec::new(),
         };

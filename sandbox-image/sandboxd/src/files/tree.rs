@@ -38,6 +38,10 @@ pub fn unpack(bytes: &[u8], folder: &Folder) -> io::Result<()> {
     }
     for entry in Archive::new(Cursor::new(bytes)).entries()? {
         let mut entry = entry?;
+        // `git archive` writes the commit into one: it is no file, and would be in the policy's patch.
+        if entry.header().entry_type().is_pax_global_extensions() {
+            continue;
+        }
         let path = entry.path()?.into_owned();
         let said = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         let parts = names(&path)?;

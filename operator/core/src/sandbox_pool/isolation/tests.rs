@@ -12,10 +12,41 @@ fn egress_of(spec_text: &str, reached: &[&str], failed: Option<&str>) -> (Condit
             "another sandbox (10.1.0.2:7070)".into(),
         ],
         reached: reached.iter().map(|&what| what.to_owned()).collect(),
+        blocked_after_seconds: None,
         failed: failed.map(str::to_owned),
     };
     let finding = egress(&spec(spec_text), Some(&found));
     (finding.status, finding.reason.text(), finding.message)
+}
+
+#[test]
+fn a_pool_whose_policies_are_enforced_late_gives_no_leases_and_names_the_setting() {
+    let late = EgressReport {
+        at: 1,
+        tried: vec!["the API server (10.0.0.1:443)".into()],
+        reached: vec!["the API server (10.0.0.1:443)".into()],
+        blocked_after_seconds: Some(6),
+        failed: None,
+    };
+    assert!(!late.is_blocked());
+    let finding = egress(&spec("{max: 4}"), Some(&late));
+    assert_eq!(
+        (finding.status, finding.reason),
+        (ConditionStatus::False, Reason::Reached)
+    );
+    for words in [
+        "reached the API server",
+        "reached nothing 6 s later",
+        "NETWORK_POLICY_ENFORCING_MODE=strict",
+        "leases are refused",
+    ] {
+        assert!(finding.message.contains(words), "{}", finding.message);
+    }
+    assert!(
+        !finding.message.contains("install a network plugin"),
+        "{}",
+        finding.message
+    );
 }
 
 #[test]

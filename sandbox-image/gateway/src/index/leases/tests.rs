@@ -54,6 +54,15 @@ fn a_pod_that_is_given_back_is_leased_again_once_sandboxd_has_ended_and_answers_
 }
 
 #[test]
+fn a_pod_of_the_egress_probe_is_not_kept_for_the_next_probe() {
+    let (mut index, _) = resetting(1);
+    index.leases.get_mut("a").unwrap().entry.run = PROBE_RUN.to_owned();
+    let actions = index.release("a", 10);
+    assert!(!actions.contains(&reset()), "{actions:?}");
+    assert!(index.sandboxes.is_empty(), "{actions:?}");
+}
+
+#[test]
 fn a_container_that_does_not_come_back_in_time_is_replaced_by_another_pod() {
     for sandboxd_heard in [false, true] {
         let (mut index, mut next) = resetting(1);

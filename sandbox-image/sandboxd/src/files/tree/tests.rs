@@ -46,6 +46,15 @@ fn a_folder_comes_out_as_it_went_in() {
 }
 
 #[test]
+fn a_global_header_as_of_git_archive_makes_no_file() {
+    let to = tempfile::tempdir().unwrap();
+    let comment = b"52 comment=0123456789012345678901234567890123456789\n";
+    let tar = with(EntryType::XGlobalHeader, "pax_global_header", "", comment);
+    unpack(&tar, &opened(to.path())).unwrap();
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn no_entry_leads_out_of_the_folder() {
     let all = tempfile::tempdir().unwrap();
     let (inside, outside) = (all.path().join("inside"), all.path().join("outside"));
