@@ -100,6 +100,8 @@ impl Writing<'_> {
             rows_per_turn: false,
             process: None,
             reward: None,
+            sets_sha256: None,
+            inputs_sha256: None,
         })?;
         self.tell(Event::DriverStarted { epoch: 1 })?;
         self.tell(promoted(0))?;

@@ -106,9 +106,18 @@ pub enum Event {
         /// How a verdict becomes a reward; absent in stores from before this field.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reward: Option<RewardRule>,
+        /// Checksum of the task sets: the name of each, and its rows in order. `tasks_sha256` is over all rows alone,
+        /// so that earlier drivers can continue the store; it does not show which set has a row. Absent in stores from
+        /// before this field, and in mode Finetune.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sets_sha256: Option<String>,
+        /// In mode Evaluate: checksum of the settings that decide the numbers, apart from tasks and sampling. Absent in
+        /// other modes, and in stores from before this field.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        inputs_sha256: Option<String>,
     },
-    /// A driver begins to work on the run. If a driver of an earlier epoch is still alive, it finds the number of its
-    /// next entry taken, and stops.
+    /// A driver begins to work on the run, which is not finished from then on, even if an earlier driver finished it.
+    /// If a driver of an earlier epoch is still alive, it finds the number of its next entry taken, and stops.
     DriverStarted { epoch: u32 },
     /// From now on these live settings apply. An iteration keeps the sampling settings that it started with.
     SettingsTaken { settings: LiveSettings },

@@ -166,8 +166,18 @@ fn write_episode(dir: &Path, scope: EpisodeScope, sample: u32, outcome: Outcome)
 /// The episode of [`write_store`] that was resolved in iteration 1.
 pub const RESOLVED: &str = "rollouts/iter-000001/psf__requests-1__g0__i0";
 
-/// Adds a shaped reward, a reward service and a judge to the run of [`write_store`], and their answers to its resolved
-/// episode.
+fn write_entry(dir: &Path, sequence: u64, at: i64, event: Event) {
+    let entry = JournalEntry {
+        schema: SCHEMA,
+        writer: Writer::driver(1),
+        sequence,
+        at,
+        event,
+    };
+    write(dir, &paths::journal_entry(sequence), &entry);
+}
+
+/// Adds a shaped reward, a reward service and a judge to the run of [`write_store`], and their answers to [`RESOLVED`].
 pub fn write_rewards(dir: &Path) {
     let cost = |each, most| Cost { each, most };
     let started = Event::RunStarted {
@@ -197,15 +207,10 @@ pub fn write_rewards(dir: &Path) {
             }),
             asks: true,
         }),
+        sets_sha256: None,
+        inputs_sha256: None,
     };
-    let entry = JournalEntry {
-        schema: SCHEMA,
-        writer: Writer::driver(1),
-        sequence: 1,
-        at: 0,
-        event: started,
-    };
-    write(dir, &paths::journal_entry(1), &entry);
+    write_entry(dir, 1, 0, started);
     let said = |text: &str| Vote {
         seed: 7,
         text: text.into(),
@@ -302,6 +307,8 @@ pub fn write_journal(dir: &Path) {
             rows_per_turn: false,
             process: None,
             reward: None,
+            sets_sha256: None,
+            inputs_sha256: None,
         },
         Event::DriverStarted { epoch: 1 },
         promoted("a-v0", 0),
@@ -348,14 +355,7 @@ pub fn write_journal(dir: &Path) {
         },
     ];
     for (sequence, event) in (1..).zip(events) {
-        let entry = JournalEntry {
-            schema: SCHEMA,
-            writer: Writer::driver(1),
-            sequence,
-            at: 1000 + sequence as i64,
-            event,
-        };
-        write(dir, &paths::journal_entry(sequence), &entry);
+        write_entry(dir, sequence, 1000 + sequence as i64, event);
     }
     let metas = [Outcome::Resolved, Outcome::Unresolved].map(|outcome| episode("psf__requests-1", 0, outcome).meta);
     let record = IterationRecord::of(Writer::driver(1), 1, "a-v0".into(), &metas);

@@ -6,6 +6,7 @@
 //! * [`turn::TurnRecord`], [`episode::EpisodeRecord`], [`rows::TokenRow`], [`episode::EpisodeMeta`]: one episode, turn
 //!   by turn, token by token, and its verdict ([`ended`] joins the parts, [`request`] records the requests of a
 //!   command-line agent, [`chat`] the parts of messages);
+//! * [`agent_end::AgentEndRecord`]: the end of an agent, until its episode's record has it;
 //! * [`dataset`]: an episode as rows for supervised training;
 //! * [`judged`]: the votes of a judge of turns; [`reward`]: how a verdict becomes a reward;
 //! * [`batch::Batch`]: the input of one training step; [`supervised`]: how conversations become its rows;
@@ -18,6 +19,7 @@
 //! [`paths`] has the path of each record, [`store::Store`] writes records durably. Readers open a
 //! [`folder::RunFolder`], or read pages from [`look::Records`]; [`show`] renders an episode as text.
 
+pub mod agent_end;
 pub mod batch;
 pub mod chat;
 pub mod claim;
@@ -53,6 +55,7 @@ pub mod validation;
 pub mod verdict;
 pub mod weights;
 
+pub use agent_end::AgentEndRecord;
 pub use batch::{AnswerSpan, Batch, GroupRecord, Row, RowRule, StoredRow, StoredRows, Supervised};
 pub use chat::{CalledTool, ChatPrompt, ChatTurn, MessageParts, ObservedMessage};
 pub use ended::{EndedEpisode, EndedError};

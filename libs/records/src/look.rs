@@ -8,17 +8,23 @@
 
 pub mod entries;
 pub mod files;
+mod names;
+mod refusal;
 pub mod worth;
 
+pub use self::refusal::{Refusal, RefusalCause, RefusalCode};
+
+use self::names::RestOfNames;
 use self::worth::Worth;
 use crate::record::Record;
 use crate::reward::Ended;
-use crate::store::{RunStore, StoreError, wait};
+use crate::store::{READ_AT_ONCE, RunStore, StoreError, wait};
 use crate::{
     AgentProcess, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, EpisodeScope, JudgedTurn, Message, TurnRecord,
     ended, paths,
 };
 use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -42,6 +48,8 @@ pub const TURNS_A_PAGE: usize = 16;
 const TURN_BYTES_A_PAGE: u64 = 4 << 20;
 /// A record's file larger than this is not read.
 const LARGEST_RECORD: u64 = 64 << 20;
+/// The same for an episode's verdict, of which [`READ_AT_ONCE`] are in memory.
+const LARGEST_META: u64 = 4 << 20;
 /// At most this much of a patch is shown.
 const LARGEST_PATCH: u64 = 1 << 20;
 
@@ -176,71 +184,17 @@ pub struct TurnPage {
     pub next: Option<u32>,
 }
 
-/// Why a query fails; the body of the error over HTTP.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[serde(rename_all = "camelCase")]
-#[error("{message}")]
-pub struct Refusal {
-    pub code: RefusalCode,
-    pub message: String,
-    pub fault: RefusalCause,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RefusalCode {
-    /// The path is not a valid path in a store.
-    BadPath,
-    /// The path does not exist.
-    NotThere,
-    /// The file exceeds the size that is read whole.
-    TooLarge,
-    /// It exists but cannot be read.
-    Unreadable,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RefusalCause {
-    Client,
-    Infrastructure,
-}
-
-impl Refusal {
-    fn new(code: RefusalCode, message: String) -> Self {
-        let fault = match code {
-            RefusalCode::Unreadable => RefusalCause::Infrastructure,
-            _ => RefusalCause::Client,
-        };
-        Self { code, message, fault }
-    }
-
-    fn bad_path(path: &str) -> Self {
-        let shown: String = path.chars().take(200).collect();
-        let message = format!(
-            "{shown:?} is no part of a run; one looks like rollouts/iter-000003 or evaluations/heldout/l1-v4, and an episode's folder lies in it"
-        );
-        Self::new(RefusalCode::BadPath, message)
-    }
-
-    fn not_there(path: &str) -> Self {
-        Self::new(RefusalCode::NotThere, format!("{path} is not in the run's store"))
-    }
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self::new(RefusalCode::Unreadable, error.to_string())
-    }
-}
-
 /// The records below a run's root.
 #[derive(Clone, Debug)]
 pub struct Records {
     store: RunStore,
+    rest: RestOfNames,
 }
 
 impl Records {
     pub fn of(store: RunStore) -> Self {
-        Self { store }
+        let rest = RestOfNames::default();
+        Self { store, rest }
     }
 
     /// The records in the folder of a mounted or copied store.
@@ -272,17 +226,23 @@ impl Records {
         let scope = paths::parse_scope(&wanted.scope).ok_or_else(|| Refusal::bad_path(&wanted.scope))?;
         let root = paths::scope(&scope);
         let limit = wanted.limit.unwrap_or(EPISODES_A_PAGE).clamp(1, EPISODES_A_PAGE);
-        let mut names = self.folders(&root)?;
-        names.retain(|name| {
-            paths::is_plain_name(name)
-                && wanted.after.as_ref().is_none_or(|after| name > after)
-                && wanted.containing.as_ref().is_none_or(|part| name.contains(part))
-        });
-        let next = (names.len() > limit).then(|| names[limit - 1].clone());
-        names.truncate(limit);
-        let episodes = names.iter().map(|name| self.found(format!("{root}/{name}")));
+        let mut names = match self.rest.take(&root, wanted.after.as_deref()) {
+            Some(names) => names,
+            None => self.folders(&root)?,
+        };
+        names.retain(|name| paths::is_plain_name(name) && wanted.after.as_ref().is_none_or(|after| name > after));
+        let fits = |name: &&String| wanted.containing.as_ref().is_none_or(|part| name.contains(part));
+        let mut shown: Vec<String> = names.iter().filter(fits).take(limit + 1).cloned().collect();
+        let next = (shown.len() > limit).then(|| shown[limit - 1].clone());
+        shown.truncate(limit);
+        if let Some(next) = &next {
+            self.rest.keep(&root, next, names);
+        }
+        // A bucket answers each after a round trip.
+        let found = shown.into_iter().map(|name| self.found(format!("{root}/{name}")));
+        let found = futures::stream::iter(found).buffered(READ_AT_ONCE);
         Ok(EpisodePage {
-            episodes: episodes.collect::<Result<_, _>>()?,
+            episodes: wait(found.try_collect())?,
             next,
         })
     }
@@ -291,7 +251,7 @@ impl Records {
         self.check(path)?;
         let told: Option<EpisodeRecord> = self.record_if_there(&paths::trajectory(path))?;
         let (patch, patch_omitted) = self.patch(path)?;
-        let episode = self.found(path.to_owned())?;
+        let episode = wait(self.found(path.to_owned()))?;
         let turns = told.as_ref().map_or(&[][..], |told| &told.turns);
         Ok(EpisodeView {
             worth: self.worth(&episode, turns)?,
@@ -415,8 +375,18 @@ impl Records {
         }
     }
 
-    fn found(&self, path: String) -> Result<Episode, Refusal> {
-        let meta = self.record_if_there(&paths::meta(&path))?;
+    async fn found(&self, path: String) -> Result<Episode, Refusal> {
+        let file = paths::meta(&path);
+        let meta = match self.store.read_within(&file, LARGEST_META).await {
+            Ok(Some(meta)) => Some(meta),
+            Ok(None) => {
+                let message =
+                    format!("{file} has more than {LARGEST_META} bytes, which are not read; copy it from the store");
+                return Err(Refusal::new(RefusalCode::TooLarge, message));
+            }
+            Err(StoreError::Missing { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
         Ok(Episode { path, meta })
     }
 

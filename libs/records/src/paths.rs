@@ -141,6 +141,11 @@ pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
     format!("{episode}/experts/{turn:03}-{content}.bin")
 }
 
+/// How the agent ended, until the episode's record has it.
+pub fn agent_end(episode: &str) -> String {
+    format!("{episode}/end.json")
+}
+
 pub fn trajectory(episode: &str) -> String {
     format!("{episode}/traj.json")
 }

@@ -12,6 +12,10 @@ pub struct RunState {
     /// The uid of the run that owns the store.
     pub run: Option<String>,
     pub tasks_sha256: Option<String>,
+    /// The newest checksum of the task sets; see [`Event::RunStarted`].
+    pub sets_sha256: Option<String>,
+    /// The newest checksum of what an evaluation measures; see [`Event::RunStarted`].
+    pub inputs_sha256: Option<String>,
     /// The newest epoch of a driver of that run.
     pub driver: u32,
     /// The live settings that were accepted last.
@@ -28,6 +32,7 @@ pub struct RunState {
     /// Total tokens of voided attempts: losing long episodes biases training.
     pub voided_tokens: u64,
     pub groups_dropped: u64,
+    /// `None` while a driver works, also if an earlier driver finished the run.
     pub finished: Option<Finished>,
     /// Truncated entries that were skipped.
     pub torn: u64,
@@ -88,12 +93,24 @@ pub struct Finished {
 impl RunState {
     pub fn apply(&mut self, entry: &JournalEntry) {
         match entry.event.clone() {
-            Event::RunStarted { run, tasks_sha256, .. } => {
+            Event::RunStarted {
+                run,
+                tasks_sha256,
+                sets_sha256,
+                inputs_sha256,
+                ..
+            } => {
                 self.run = Some(run);
                 self.tasks_sha256 = Some(tasks_sha256);
+                self.sets_sha256 = sets_sha256;
+                self.inputs_sha256 = inputs_sha256.or(self.inputs_sha256.take());
                 self.driver = 0;
+                self.finished = None;
             }
-            Event::DriverStarted { epoch } => self.driver = self.driver.max(epoch),
+            Event::DriverStarted { epoch } => {
+                self.driver = self.driver.max(epoch);
+                self.finished = None;
+            }
             Event::SettingsTaken { settings } => self.settings = Some(settings),
             Event::IterationStarted {
                 iteration,

@@ -179,6 +179,36 @@ pub trait Store: Debug + Send + Sync {
         Ok(listed)
     }
 
+    /// The first files below a folder whose paths come after `after`, at any depth, ordered by path; at most `most`.
+    ///
+    /// Buckets list in the order of paths, so the listing begins at `after`, and ends when enough files are known.
+    async fn list_after(&self, folder: &str, after: Option<&str>, most: usize) -> Result<Vec<Listed>, StoreError> {
+        let is_behind = |path: &str| after.is_none_or(|after| path > after);
+        let mut listed = match after {
+            Some(after) => self.objects().list_with_offset(Some(&at(folder)), &at(after)),
+            None => self.objects().list(Some(&at(folder))),
+        };
+        let mut first: Vec<Listed> = Vec::new();
+        while first.len() < most {
+            let next = listed.try_next().await;
+            let Some(meta) = next.map_err(|e| access("listing", folder, e))? else {
+                break;
+            };
+            let (path, bytes) = (meta.location.to_string(), meta.size);
+            if first.last().is_some_and(|last| last.path > path) {
+                // A server with another order, such as a directory bucket: only the whole listing has the first files.
+                let mut all = self.list(folder).await?;
+                all.retain(|file| is_behind(&file.path));
+                all.truncate(most);
+                return Ok(all);
+            }
+            if is_behind(&path) {
+                first.push(Listed { path, bytes });
+            }
+        }
+        Ok(first)
+    }
+
     /// The direct contents of a folder; empty if it does not exist.
     async fn names(&self, folder: &str) -> Result<Names, StoreError> {
         let listed = self.objects().list_with_delimiter(Some(&at(folder))).await;

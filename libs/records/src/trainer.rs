@@ -58,6 +58,10 @@ pub struct StepRequest {
     /// The checkpoint after the step. Absent: as `run.json` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<CheckpointOrder>,
+    /// The run's number of iterations now: a person may change it while the run works, and the trainer read `run.json`
+    /// when it started. Absent in mode Finetune, and from drivers before this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<u32>,
 }
 
 impl StepRequest {

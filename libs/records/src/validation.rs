@@ -52,10 +52,30 @@ pub enum TrialEnd {
     /// The patch does not apply.
     PatchRefused,
     TimedOut,
-    /// The log has no result, a limit was hit, or the grader gave no answer.
+    /// The log has no result, or a limit was hit.
     Ungradable,
     /// The sandbox cannot be prepared.
     SetupFailed,
+}
+
+impl TaskValidation {
+    /// False for a record that says that the infrastructure lost the task, as earlier drivers wrote it: the task is
+    /// validated again.
+    pub fn is_about_its_task(&self) -> bool {
+        let is_lost = |finding: &Finding| matches!(finding, Finding::NoSandbox { .. });
+        let lost = self.gold.iter().chain(&self.empty).any(Trial::is_lost);
+        !lost && !self.findings.iter().any(is_lost)
+    }
+}
+
+/// The beginning of the note of a trial that no grader completed, in records of earlier drivers.
+const LOST: &str = "no grader gave an answer within ";
+
+impl Trial {
+    fn is_lost(&self) -> bool {
+        let note = self.note.as_deref().unwrap_or_default();
+        self.ended == TrialEnd::Ungradable && note.starts_with(LOST)
+    }
 }
 
 /// Why a task is not fit.
@@ -74,7 +94,7 @@ pub enum Finding {
     SetupFails {
         message: String,
     },
-    /// No sandbox with its image was available within the waiting time of a grading.
+    /// No sandbox with its image was available within the waiting time of a grading. Only in lists: it is not recorded.
     NoSandbox {
         message: String,
     },
@@ -96,7 +116,7 @@ pub enum Finding {
     Hangs {
         patch: String,
     },
-    /// No grader could read the results of the tests.
+    /// No grader could read the results of the tests. In a list also: the infrastructure lost every grader.
     Ungradable {
         patch: String,
         message: String,
@@ -132,8 +152,8 @@ impl fmt::Display for Finding {
 }
 
 /// The names of the tried patches in findings.
-const GOLD: &str = "the gold patch";
-const EMPTY: &str = "no patch";
+pub const GOLD: &str = "the gold patch";
+pub const EMPTY: &str = "no patch";
 
 /// Derives findings from a task's trials. `gold` may be empty: then no solution is known.
 pub fn findings(gold: &[Trial], empty: &[Trial]) -> Vec<Finding> {

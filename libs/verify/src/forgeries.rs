@@ -30,6 +30,8 @@ fn store() -> tempfile::TempDir {
             rows_per_turn: false,
             process: None,
             reward: None,
+            sets_sha256: None,
+            inputs_sha256: None,
         },
         Event::Promoted {
             weights: "a-v0".into(),

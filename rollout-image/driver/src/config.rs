@@ -1,5 +1,6 @@
 //! The settings of a run, made from `run.json`. Most of this crate depends on these types and not on the spec.
 
+mod inputs;
 mod patience;
 
 use self::patience::GRADING_PATIENCE;
@@ -47,6 +48,8 @@ pub struct Settings {
     pub mode: Mode,
     pub resume: Resume,
     pub seed: u64,
+    /// Checksum of the settings that decide the numbers of an evaluation, apart from tasks and sampling.
+    pub inputs_sha256: String,
     /// Mount and path below it.
     pub store: (PathBuf, String),
     pub model: PathBuf,
@@ -188,6 +191,7 @@ impl Settings {
             mode: spec.mode,
             resume: spec.resume,
             seed: spec.seed,
+            inputs_sha256: inputs::checksum(spec),
             store: (PathBuf::from(RunConfig::STORE_MOUNT), config.store_path.clone()),
             model: PathBuf::from(&config.model_path),
             replay: Mixture::of_run(spec, Path::new(&config.model_path))?.map(Arc::new),

@@ -1,8 +1,9 @@
 //! One episode: lease, turns, patch, verdict.
 //!
-//! Each turn is durable before the next one begins, the patch before its sandbox is released, the verdict (`meta.json`)
-//! last. So a restarted driver finds one of: a verdict, which stands; a patch, which it grades; turns with a live
-//! sandbox, which it continues; or an attempt that it leaves as is and follows with another.
+//! Each turn is durable before the next one begins, the end of the agent before its patch is taken, the patch before
+//! its sandbox is released, the verdict (`meta.json`) last. So a restarted driver finds one of: a verdict, which
+//! stands; a patch, which it grades; turns with a live sandbox, which it continues; or an attempt that it leaves as is
+//! and follows with another.
 
 pub mod abort;
 mod judging;
@@ -164,6 +165,7 @@ impl Episodes {
         trajectory: &mut Trajectory,
         judging: &mut Judging,
     ) -> Result<Worked, Abort> {
+        let mut end_kept = false;
         if resume {
             if let Some(record) = self.read_ended(dir, trajectory).await? {
                 return Ok(match record.aborted {
@@ -171,13 +173,11 @@ impl Episodes {
                     None => Worked::Ended(self.stored_patch(dir).await?),
                 });
             }
-            self.read_turns(dir, trajectory).await?;
-            if let Some(patch) = self.stored_patch(dir).await? {
-                return Ok(self.persist(plan, dir, attempt, Some(patch), trajectory).await?);
-            }
-            // Its driver was about to abort it: more turns would not agree with these rows.
-            if trajectory.end.is_none() && self.store.exists(&paths::rows(dir)).await? {
-                return Err(Abort::Abandoned);
+            let (kept, patch) = self.read_work(dir, trajectory).await?;
+            end_kept = kept;
+            // An exhausted sandbox has no patch to take.
+            if patch.is_some() || trajectory.end == Some(EpisodeEnd::SandboxExhausted) {
+                return Ok(self.persist(plan, dir, attempt, patch, trajectory).await?);
             }
         }
         // Turns continue only in the sandbox in which they began. Without it the attempt is abandoned.
@@ -208,7 +208,7 @@ impl Episodes {
             return Err(Abort::Abandoned);
         }
         let worked = tokio::select! {
-            worked = self.run_turns(plan, dir, &sandbox, trajectory, judging) => worked,
+            worked = self.run_turns(plan, dir, &sandbox, trajectory, judging, end_kept) => worked,
             () = plan.stop.cancelled() => Err(Abort::Abandoned),
             () = plan.outdated() => Err(Abort::Abandoned),
         };
@@ -226,7 +226,7 @@ impl Episodes {
         }
     }
 
-    /// Runs the agent until the episode ends, then takes the patch.
+    /// Runs the agent until the episode ends, then takes the patch. `end_kept`: the end is durable already.
     async fn run_turns(
         &self,
         plan: &EpisodePlan,
@@ -234,6 +234,7 @@ impl Episodes {
         sandbox: &Sandbox,
         trajectory: &mut Trajectory,
         judging: &mut Judging,
+        end_kept: bool,
     ) -> Result<Option<Bytes>, Abort> {
         let base = self
             .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
@@ -259,6 +260,9 @@ impl Episodes {
         };
         let end = self.agent.run(&mut episode).instrument(step!("agent")).await?;
         trajectory.end = Some(end);
+        if !end_kept {
+            self.write_end(dir, end, trajectory).await?;
+        }
         match end {
             EpisodeEnd::SandboxExhausted => Ok(None),
             _ => {

@@ -321,6 +321,7 @@ fn order(batch: String, sha256: String) -> StepRequest {
         batch,
         sha256,
         checkpoint: None,
+        iterations: None,
     }
 }
 
@@ -382,6 +383,8 @@ async fn own(
         resume: settings.resume,
         store_path: &settings.store_path,
         tasks_sha256: &checksum,
+        sets_sha256: None,
+        measured: None,
         selected: "other rows, another seed or other settings than finetune has",
     };
     let started = Event::RunStarted {
@@ -395,6 +398,8 @@ async fn own(
         rows_per_turn: false,
         process: None,
         reward: None,
+        sets_sha256: None,
+        inputs_sha256: None,
     };
     start::take_up_store(owner, journal, started).await
 }

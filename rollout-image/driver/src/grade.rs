@@ -14,6 +14,7 @@ mod packages;
 mod trial;
 
 pub use self::graded::Graded;
+pub use self::trial::Tested;
 
 use self::control::NoControl;
 use self::known::{Known, Shared, entry};

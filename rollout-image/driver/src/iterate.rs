@@ -169,11 +169,14 @@ impl Run {
                 if seen.wait_for(|done| done + ahead + 1 >= k).await.is_err() {
                     break;
                 }
-                if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
-                    self.take_changes().await?;
-                }
-                if k > self.live.now().iterations {
-                    break;
+                if !self.has_iteration(k).await? {
+                    // Steps and their evaluations apply changes too: after the last one, `k` may be part of the run.
+                    if seen.wait_for(|done| done + 1 >= k).await.is_err() {
+                        break;
+                    }
+                    if !self.has_iteration(k).await? {
+                        break;
+                    }
                 }
                 self.metrics.iteration.set(i64::from(k));
                 let batch = self.batch_of(k).await?;
@@ -194,6 +197,14 @@ impl Run {
         tokio::try_join!(rollouts, steps).map(|_: ((), ())| ())
     }
 
+    /// Whether the run has iteration `k`, by the newest settings unless it has begun.
+    async fn has_iteration(&self, k: u32) -> Result<bool, DriverError> {
+        if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
+            self.take_changes().await?;
+        }
+        Ok(k <= self.live.now().iterations)
+    }
+
     /// The stored batch of an iteration; rolls out missing episodes first.
     async fn batch_of(&self, k: u32) -> Result<StepRequest, DriverError> {
         let begun = self.journal.read(|state| state.iterations.get(&k).cloned()).await;
@@ -202,6 +213,7 @@ impl Run {
                 batch: paths::batch(k),
                 sha256,
                 checkpoint: None,
+                iterations: None,
             });
         }
         let positions = match begun {
@@ -221,7 +233,7 @@ impl Run {
             on_sync: self.settings.on_sync,
             stop: CancellationToken::new(),
         };
-        let plans = self.plans(&scope, (0..).zip(positions), &self.train_tasks, draw.clone());
+        let plans = self.plans(&scope, (0..).zip(positions), &self.train_tasks, &draw)?;
         self.board.change(|progress| progress.iteration = Some(k));
         let Some(dynamic) = &self.settings.dynamic else {
             let metas = self.rolled_out(Stage::Rollout, &scope, plans, None).await?;
@@ -267,36 +279,43 @@ impl Run {
         self.settings.train.as_ref().ok_or_else(missing)
     }
 
-    /// `groups`: group numbers with the positions of their tasks.
+    /// `groups`: group numbers with the positions of their tasks. A position without a task is an error: a batch
+    /// without the group would not be the one that the journal describes.
     fn plans(
         &self,
         scope: &EpisodeScope,
         groups: impl Iterator<Item = (u32, u32)>,
         tasks: &[Arc<Task>],
-        draw: Draw,
-    ) -> Vec<EpisodePlan> {
-        let planned = groups.flat_map(|(group, position)| {
-            let task = tasks.get(position as usize).cloned();
-            let draw = draw.clone();
-            task.into_iter().flat_map(move |task| {
-                let draw = draw.clone();
-                (0..draw.samples).map(move |sample| EpisodePlan {
-                    key: EpisodeKey {
-                        scope: scope.clone(),
-                        instance: task.instance.clone(),
-                        group,
-                        sample,
-                    },
-                    task: task.clone(),
-                    seed: draw.seed,
-                    sampling: draw.sampling,
-                    weights: draw.weights.clone(),
-                    on_sync: draw.on_sync,
-                    stop: draw.stop.clone(),
-                })
-            })
-        });
-        planned.collect()
+        draw: &Draw,
+    ) -> Result<Vec<EpisodePlan>, TerminalFault> {
+        let mut planned = Vec::new();
+        for (group, position) in groups {
+            let task = tasks.get(position as usize).ok_or_else(|| {
+                let message = format!(
+                    "group {group} of {} is about task {position}, but its set has {} tasks: the store at {} was begun \
+                     with other tasks; give this run another store.path",
+                    paths::scope(scope),
+                    tasks.len(),
+                    self.settings.store.1
+                );
+                TerminalFault::new(Reason::TasksChanged, message)
+            })?;
+            planned.extend((0..draw.samples).map(|sample| EpisodePlan {
+                key: EpisodeKey {
+                    scope: scope.clone(),
+                    instance: task.instance.clone(),
+                    group,
+                    sample,
+                },
+                task: task.clone(),
+                seed: draw.seed,
+                sampling: draw.sampling,
+                weights: draw.weights.clone(),
+                on_sync: draw.on_sync,
+                stop: draw.stop.clone(),
+            }));
+        }
+        Ok(planned)
     }
 
     /// Runs episodes and shows their progress on the board.
@@ -353,6 +372,7 @@ impl Run {
                 write: live.is_kept(k),
                 keep: live.checkpoint.keep,
             }),
+            iterations: Some(live.iterations),
             ..request
         };
         self.leave_devices().await?;

@@ -3,7 +3,8 @@
 //! While an episode continues, the judge votes several times on each turn that ran something (`episode::judging` starts
 //! the requests and gathers the votes). The votes on a turn are one record, durable before anything follows from them,
 //! so a restarted driver asks about no turn twice. A lost vote is requested again with the same seed; it is missing
-//! only if the judge's servers are silent for as long as a grading may wait.
+//! only if the judge's servers fail for as long as a grading may wait, counted from the first failure in a row. An
+//! answer that is no chat completion, such as the page of a proxy, is a failure too.
 
 pub mod prompt;
 
@@ -11,7 +12,7 @@ use self::prompt::{Asked, JudgePrompt, ran};
 use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
 use crate::replicas::{Endpoints, Replicas};
-use crate::retry::{Budget, Pauses, Retry, asked_pause};
+use crate::retry::{Budget, Outage, Pauses, Retry, asked_pause};
 use crate::sampling::penalties;
 use crate::tasks::Task;
 use grpo_auth::TokenFile;
@@ -22,7 +23,7 @@ use grpo_records::judged::{score_of, vote_of};
 use grpo_records::{
     Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
@@ -34,7 +35,7 @@ pub struct JudgeSettings {
     pub spec: ProcessReward,
     pub endpoints: Endpoints,
     pub rule: ProcessRule,
-    /// `request`: for one request. `total`: for one vote while the judge is silent.
+    /// `request`: for one request. `total`: for one vote while the judge fails.
     pub budget: Budget,
 }
 
@@ -48,8 +49,8 @@ pub struct Judge {
     /// Limits the requests at one time.
     places: Semaphore,
     metrics: Arc<Metrics>,
-    /// When it last answered: all votes share one wait for an outage.
-    heard: Mutex<Instant>,
+    /// All votes share one wait for an outage.
+    outage: Outage,
 }
 
 /// A turn and the requests about it.
@@ -96,7 +97,7 @@ impl Judge {
             token: Some(token),
             places: Semaphore::new(settings.spec.concurrency as usize),
             metrics,
-            heard: Mutex::new(Instant::now()),
+            outage: Outage::new(PAUSES, settings.budget.request),
             settings: settings.clone(),
         })
     }
@@ -182,7 +183,7 @@ impl Judge {
                 }
                 Err(Unanswered::Again(why, pause)) => {
                     tracing::debug!(seed, why, "the judge did not answer");
-                    if self.silent_for() > self.settings.budget.total || retry.pause_after(pause).await.is_err() {
+                    if self.outage.failed() > self.settings.budget.total || retry.pause_after(pause).await.is_err() {
                         tracing::warn!(seed, why, "a vote of the judge is lost");
                         return done(Vote {
                             lost: Some(why),
@@ -226,9 +227,15 @@ impl Judge {
                 _ => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
             });
         }
-        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        let answer: ChatResponse =
-            serde_json::from_slice(&body).map_err(|error| Unanswered::Refused(format!("{replica}: {error}")))?;
+        let answer: ChatResponse = serde_json::from_slice(&body).map_err(|error| {
+            let said: String = String::from_utf8_lossy(&body).chars().take(300).collect();
+            let why = format!("{replica}: {status}, but the answer is no chat completion ({error}): {said}");
+            match is_refusal(&body) {
+                true => Unanswered::Refused(why),
+                false => Unanswered::Again(why, Duration::ZERO),
+            }
+        })?;
+        self.outage.over();
         let said = answer
             .choices
             .into_iter()
@@ -263,12 +270,28 @@ impl Judge {
         .with_penalties(penalties(sampling))
     }
 
-    fn silent_for(&self) -> Duration {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
-    }
-
     /// The address of the judge's servers, for messages.
     pub fn host(&self) -> String {
         self.replicas.host()
+    }
+}
+
+/// Whether a body without a completion refuses the question: some servers say so with status 200. The policy may have
+/// written the refused text, and must not gain a new attempt by it.
+fn is_refusal(body: &[u8]) -> bool {
+    let body: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    body.is_some_and(|body| body.get("error").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_in_place_of_a_completion_is_a_refusal_and_a_page_is_none() {
+        assert!(is_refusal(br#"{"error": {"message": "the prompt was filtered"}}"#));
+        for page in ["", "<html>log in</html>", "{}", "[\"error\"]", "\"error\""] {
+            assert!(!is_refusal(page.as_bytes()), "{page}");
+        }
     }
 }

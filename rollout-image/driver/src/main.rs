@@ -290,6 +290,8 @@ async fn driven(
     let router = guard
         .before(serve::router(&store, board.clone(), metrics.clone(), model))
         .merge(server::router(sessions.clone()));
+    // Detached when the work ends: requests of agents, whose episodes the next driver continues, wait as long as this
+    // process lives. An aborted server would answer each attempt of a client with an error at once.
     let serving = tokio::spawn(async move { axum::serve(listener, router).await });
     let hub = HubSettings::from_env();
     let downloads = Downloads {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// Most finished evaluations that are shown.
+/// Most finished evaluations that are shown, of all sets.
 const EVALUATIONS_SHOWN: usize = 64;
 /// Longest message that the API accepts, in characters.
 const LONGEST_MESSAGE: usize = 1024;
@@ -112,9 +112,22 @@ impl Board {
     pub fn evaluated(&self, evaluation: Evaluation) {
         self.change(|progress| {
             progress.evaluations.push(evaluation);
-            let surplus = progress.evaluations.len().saturating_sub(EVALUATIONS_SHOWN);
-            progress.evaluations.drain(..surplus);
+            shorten(&mut progress.evaluations);
         });
+    }
+}
+
+/// Removes the oldest evaluations that are too many. The first and the last one of each set stay if they fit:
+/// `kubectl grpo compare` shows these two.
+fn shorten(evaluations: &mut Vec<Evaluation>) {
+    while evaluations.len() > EVALUATIONS_SHOWN {
+        let has_set_of = |at: usize, others: &[Evaluation]| others.iter().any(|other| other.set == evaluations[at].set);
+        let has_earlier = |at: &usize| has_set_of(*at, &evaluations[..*at]);
+        let has_later = |at: &usize| has_set_of(*at, &evaluations[*at + 1..]);
+        let mut all = 0..evaluations.len();
+        let between = all.clone().find(|at| has_earlier(at) && has_later(at));
+        let oldest = between.or_else(|| all.find(has_earlier)).unwrap_or(0);
+        evaluations.remove(oldest);
     }
 }
 

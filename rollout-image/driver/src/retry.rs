@@ -2,8 +2,9 @@
 //!
 //! Every client of the driver (gateway, engines, trainer, graders) and the retries of void episodes take their pauses
 //! from here. Progress restarts the time: patience measures how long nothing happened, not how long work takes. A
-//! server may ask for a longer pause (`Retry-After`).
+//! server may ask for a longer pause (`Retry-After`). Requests that share a server share one wait for its [`Outage`].
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -127,6 +128,48 @@ impl Retry {
             Some(seed) => pause + pause.mul_f64(0.5 * unit(seed.wrapping_add(self.made))),
             None => pause,
         }
+    }
+}
+
+/// The current outage of a server, if any: all requests to it share one wait for its end.
+#[derive(Debug)]
+pub struct Outage {
+    /// An outage whose last failure is older than this says nothing about now.
+    quiet: Duration,
+    failing: Mutex<Option<Failing>>,
+}
+
+/// Times of the first and the last failure in a row.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+}
+
+impl Outage {
+    /// `pauses` and `request`: those of the requests to the server.
+    pub fn new(pauses: Pauses, request: Duration) -> Self {
+        Self {
+            quiet: 2 * (pauses.longest + request),
+            failing: Mutex::default(),
+        }
+    }
+
+    /// Notes a failed request. Returns the time since the first failure of this outage: time without any request does
+    /// not count.
+    pub fn failed(&self) -> Duration {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let since = failing
+            .filter(|failing| now - failing.last < self.quiet)
+            .map_or(now, |failing| failing.since);
+        *failing = Some(Failing { since, last: now });
+        now - since
+    }
+
+    /// The server answered: the next failure begins another outage.
+    pub fn over(&self) {
+        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

@@ -33,9 +33,10 @@ use grpo_contracts::access::Service;
 use grpo_contracts::driver_epoch::DriverEpoch;
 use grpo_contracts::reason::Reason;
 use grpo_contracts::task_sets;
-use grpo_crds::grpo_run::Resume;
+use grpo_crds::grpo_run::{Mode, Resume};
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_hub::HubSettings;
+use grpo_records::settings::Sampling;
 use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -136,15 +137,30 @@ pub async fn run(
     say_rows(&board, &sets, &gateway).await;
     let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
-    let checksum = tasks::checksum(&all);
+    let (of_rows, of_sets) = (tasks::checksum(&sets), tasks::checksum_of_sets(&sets));
+    // An evaluation that has begun nothing yet may be corrected.
+    let (_, evaluated) = store.names_in(paths::EVALUATIONS).await?;
     let owner = Owner {
         uid: &settings.uid,
         resume: settings.resume,
         store_path: &settings.store.1,
-        tasks_sha256: &checksum,
+        tasks_sha256: &of_rows,
+        sets_sha256: Some(&of_sets),
+        measured: (settings.mode == Mode::Evaluate && !evaluated.is_empty()).then_some(Measured {
+            inputs_sha256: &settings.inputs_sha256,
+            sampling: settings.sampling,
+        }),
         selected: "other tasks than tasks.train and tasks.evaluate select",
     };
-    take_up_store(owner, &journal, started(&settings, checksum.clone(), all.len())).await?;
+    // The last faults that need no store: after them, a store says that this driver works.
+    agent.rehearse(&template, limits, &all)?;
+    let token = || TokenFile::in_folder(&process.tokens, Service::EngineAgent);
+    let judge = settings
+        .judge
+        .as_ref()
+        .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
+    let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
+    take_up_store(owner, &journal, started(&settings, &of_rows, &of_sets, all.len())).await?;
     for set in &sets {
         report::keep(&store, set).await?;
     }
@@ -166,15 +182,6 @@ pub async fn run(
         epoch,
     )?;
     remember_verdicts(&store, &journal, &grader).await?;
-    let token = || TokenFile::in_folder(&process.tokens, Service::EngineAgent);
-    let judge = settings
-        .judge
-        .as_ref()
-        .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
-
-    let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
-
-    agent.rehearse(&template, limits, &all)?;
     show_what_was(&board, &journal).await;
     board.change(|progress| progress.iterations = Some(live.now().iterations));
 
@@ -261,13 +268,49 @@ pub struct Owner<'a> {
     pub store_path: &'a str,
     /// Of all rows in order.
     pub tasks_sha256: &'a str,
+    /// Of the rows and their sets, if the run has sets.
+    pub sets_sha256: Option<&'a str>,
+    /// In mode Evaluate.
+    pub measured: Option<Measured<'a>>,
     /// Words for the message if the store began with other rows.
     pub selected: &'a str,
 }
 
+/// What an evaluation measures, apart from its tasks: it takes over results of the same only.
+#[derive(Clone, Copy)]
+pub struct Measured<'a> {
+    /// As in [`Event::RunStarted`].
+    pub inputs_sha256: &'a str,
+    pub sampling: Sampling,
+}
+
+impl Measured<'_> {
+    /// What an earlier run in the store measured differently. Nothing is known of a store without the checksum.
+    fn differs(&self, earlier: &RunState) -> Option<&'static str> {
+        let inputs = earlier.inputs_sha256.as_deref()?;
+        if inputs != self.inputs_sha256 {
+            return Some("another model, another agent, other samples or another reward.gradeTimeout");
+        }
+        let sampling = earlier.settings.as_ref().map(|settings| settings.sampling);
+        sampling
+            .is_some_and(|sampling| sampling != self.sampling)
+            .then_some("another rollout.sampling")
+    }
+}
+
 /// Continues in a store that this run began, or a run of the same name and tasks; refuses any other store.
 pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: Event) -> Result<(), DriverError> {
-    let (known, began_with) = journal.read(|s| (s.run.clone(), s.tasks_sha256.clone())).await;
+    let of = |state: &RunState| {
+        let differs = owner.measured.and_then(|measured| measured.differs(state));
+        let is_same = |known: &Option<String>, now: Option<&str>| match (known.as_deref(), now) {
+            (Some(known), Some(now)) => known == now,
+            _ => true,
+        };
+        let same_tasks =
+            is_same(&state.tasks_sha256, Some(owner.tasks_sha256)) && is_same(&state.sets_sha256, owner.sets_sha256);
+        (state.run.clone(), same_tasks, differs)
+    };
+    let (known, same_tasks, differs) = journal.read(of).await;
     let ours = known.as_deref() == Some(owner.uid);
     let path = owner.store_path;
     if known.is_some() && !ours && owner.resume == Resume::Never {
@@ -277,10 +320,17 @@ pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: E
         );
         return Err(TerminalFault::new(Reason::StoreNotEmpty, message).into());
     }
-    if began_with.is_some_and(|before| before != owner.tasks_sha256) {
+    if !same_tasks {
         let message = format!(
             "the store at {path} was begun with {} now; give this run another store.path",
             owner.selected
+        );
+        return Err(TerminalFault::new(Reason::TasksChanged, message).into());
+    }
+    // A run of its own may change its sampling, and nothing else of this.
+    if let Some(what) = differs.filter(|_| !ours) {
+        let message = format!(
+            "the store at {path} holds the results of an evaluation with {what}; give this run another name or store.path"
         );
         return Err(TerminalFault::new(Reason::TasksChanged, message).into());
     }
@@ -290,18 +340,20 @@ pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: E
     }
 }
 
-fn started(settings: &Settings, tasks_sha256: String, tasks: usize) -> Event {
+fn started(settings: &Settings, of_rows: &str, of_sets: &str, tasks: usize) -> Event {
     Event::RunStarted {
         run: settings.uid.clone(),
         namespace: settings.namespace.clone(),
         name: settings.name.clone(),
         seed: settings.seed,
-        tasks_sha256,
+        tasks_sha256: of_rows.to_owned(),
+        sets_sha256: Some(of_sets.to_owned()),
         tasks: tasks as u32,
         agent: settings.agent.kind.recorded(),
         rows_per_turn: settings.agent.rows_per_turn,
         process: settings.judge.as_ref().map(|judge| judge.rule),
         reward: Some(settings.reward.rule.clone()),
+        inputs_sha256: (settings.mode == Mode::Evaluate).then(|| settings.inputs_sha256.clone()),
     }
 }
 

@@ -230,9 +230,20 @@ async fn imported(task: Task, images: &impl ImageModules) -> Result<Result<Task,
     Ok(checked.map(|()| task))
 }
 
-/// One checksum over the rows in order. It shows whether a run continues with the tasks it began with.
-pub fn checksum(tasks: &[Task]) -> String {
-    let all: String = tasks.iter().map(|task| task.sha256.as_str()).collect();
+/// One checksum over the rows of all sets in order. It shows whether a run continues with the tasks it began with.
+pub fn checksum(sets: &[TaskSet]) -> String {
+    let tasks = sets.iter().flat_map(|set| &set.tasks);
+    let all: String = tasks.map(|task| task.sha256.as_str()).collect();
+    sha256_hex(all.as_bytes())
+}
+
+/// The same with the name and the number of rows of each set: a row that moves from one set to the next makes another.
+pub fn checksum_of_sets(sets: &[TaskSet]) -> String {
+    let mut all = String::new();
+    for TaskSet { tasks, report } in sets {
+        all.push_str(&format!("{} {}\n", report.set, tasks.len()));
+        all.extend(tasks.iter().map(|task| task.sha256.as_str()));
+    }
     sha256_hex(all.as_bytes())
 }
 

@@ -1,7 +1,8 @@
 //! Single attempts at an episode: the remains of an earlier driver, and concurrent writes of another one.
 
-use crate::world::{self, World};
+use crate::world::{self, Silence, World};
 use grpo_crds::grpo_run::OnSync;
+use grpo_driver::config::Settings;
 use grpo_driver::episode::EpisodePlan;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
@@ -11,9 +12,14 @@ use grpo_records::{
 };
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Arc;
+use std::time::Duration;
 
 async fn driver(world: &World, epoch: u32) -> (Arc<Run>, EpisodePlan) {
-    let run = world.start(world.settings(), epoch).await.unwrap();
+    driver_with(world, world.settings(), epoch).await
+}
+
+async fn driver_with(world: &World, settings: Settings, epoch: u32) -> (Arc<Run>, EpisodePlan) {
+    let run = world.start(settings, epoch).await.unwrap();
     let plan = EpisodePlan {
         key: EpisodeKey {
             scope: EpisodeScope::Iteration { iteration: 1 },
@@ -78,6 +84,60 @@ async fn an_attempt_that_was_about_to_be_given_up_is_followed_by_another() {
         store.delete(&written_later).await.unwrap();
     }
     assert_eq!(attempt(&world, 2, true).await.unwrap(), None);
+}
+
+/// An attempt whose time ends within an answer, and whose driver dies between the patch and the record. Returns the
+/// settings.
+async fn stopped_before_the_record(world: &World) -> Settings {
+    let (engine, record) = (world.engine.clone(), world.dir().join(paths::trajectory(&folder())));
+    let blocked = record.clone();
+    *world.engine.policy.lock().unwrap() = Box::new(move |_, _| {
+        *engine.silence.lock().unwrap() = Some(Silence::SamplesLong);
+        std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
+        std::fs::write(&blocked, "{\"schema\":3}").unwrap();
+        "```bash\nsed -i 's/a - b/a + b/' $F\n```".into()
+    });
+    let mut settings = world.settings();
+    settings.agent.limits.episode_timeout = Duration::from_secs(3);
+    settings.patience.engines.request = Duration::from_millis(200);
+    settings.patience.engines.total = Duration::from_millis(500);
+    let (run, plan) = driver_with(world, settings.clone(), 1).await;
+    let stopped = run.rollouts.episodes.attempt(&plan, 1, false).await.unwrap_err();
+    assert!(
+        matches!(&stopped, DriverError::OtherDriver { path, .. } if path.ends_with("traj.json")),
+        "{stopped}"
+    );
+    assert!(world.store().exists(&paths::patch(&folder())).await.unwrap());
+    std::fs::remove_file(&record).unwrap();
+    *world.engine.silence.lock().unwrap() = None;
+    *world.engine.policy.lock().unwrap() = Box::new(world::half_right);
+    settings
+}
+
+#[tokio::test]
+async fn an_end_that_no_turn_carries_survives_a_driver_that_dies_between_patch_and_record() {
+    let world = World::new(1).await;
+    let settings = stopped_before_the_record(&world).await;
+    let (run, plan) = driver_with(&world, settings, 2).await;
+    let meta = run.rollouts.episodes.attempt(&plan, 1, true).await.unwrap().unwrap();
+    assert_eq!(
+        (meta.outcome, meta.end, meta.truncated),
+        (Outcome::Resolved, EpisodeEnd::EpisodeTimeout, true)
+    );
+    let store = world.store();
+    let record: EpisodeRecord = store.read(&paths::trajectory(&folder())).await.unwrap();
+    assert_eq!((record.end, record.aborted), (EpisodeEnd::EpisodeTimeout, None));
+    let kept = store.exists(&paths::agent_end(&folder())).await.unwrap();
+    assert!(!kept, "it goes with the turns' files");
+}
+
+#[tokio::test]
+async fn a_patch_of_an_older_driver_that_kept_no_end_is_followed_by_another_attempt() {
+    let world = World::new(1).await;
+    let settings = stopped_before_the_record(&world).await;
+    world.store().delete(&paths::agent_end(&folder())).await.unwrap();
+    let (run, plan) = driver_with(&world, settings, 2).await;
+    assert_eq!(run.rollouts.episodes.attempt(&plan, 1, true).await.unwrap(), None);
 }
 
 #[tokio::test]

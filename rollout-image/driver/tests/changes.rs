@@ -198,6 +198,29 @@ async fn fewer_iterations_end_the_run_after_the_one_that_runs_with_its_last_eval
 }
 
 #[tokio::test]
+async fn iterations_added_while_the_last_step_is_evaluated_run_also_if_rollouts_overlap_steps() {
+    let world = World::new(1).await;
+    let mut file = File::new(&world);
+    *file.content.pointer_mut("/spec/tasks/evaluate/0/atEnd").unwrap() = json!(true);
+    std::fs::write(&file.path, file.content.to_string()).unwrap();
+    let more = file.with(&[("/spec/rollout/iterations", json!(4))]);
+    // No rollout follows on the weights of the last step: its evaluation asks first.
+    change_while_sampling(&world, &file, "a-v2", more);
+    let settings = Settings {
+        max_staleness: 1,
+        ..file.settings(&world)
+    };
+    let run = world.start_with(settings, 1, file.source()).await.unwrap();
+    run.go().await.unwrap();
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1, 2, 3, 4]);
+    let evaluated = ["a-v2", "a-v4"].map(|weights| ("fixed".to_owned(), weights.to_owned()));
+    let state = world.state().await;
+    assert_eq!(state.evaluations.keys().cloned().collect::<Vec<_>>(), evaluated);
+    assert!(state.finished.unwrap().succeeded);
+    world.verified().await;
+}
+
+#[tokio::test]
 async fn a_file_that_is_torn_or_a_namesakes_or_asks_for_too_much_changes_nothing_and_is_said() {
     let world = World::new(1).await;
     let file = File::new(&world);

@@ -342,6 +342,7 @@ async fn a_trainer_that_never_answers_ends_the_attempt_and_not_the_run() {
         batch: paths::batch(1),
         sha256: String::new(),
         checkpoint: None,
+        iterations: None,
     };
     for ended in [
         trainer.ready(&note).await.map(drop),
@@ -397,6 +398,7 @@ async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
         batch: paths::batch(1),
         sha256: String::new(),
         checkpoint: None,
+        iterations: None,
     };
     let done = trainer.step(1, &request, &watch::channel(None).0).await.unwrap();
     assert_eq!(done.state, StepPhase::Done);

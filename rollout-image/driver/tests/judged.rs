@@ -1,6 +1,6 @@
 //! Turns that a judge scores, in whole runs: its prompts, its votes, and the rewards.
 
-use crate::world::{World, serve};
+use crate::world::{self, World, serve};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -12,7 +12,7 @@ use grpo_driver::judge::JudgeSettings;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::Budget;
 use grpo_engine_protocol::{ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole};
-use grpo_records::{Batch, JudgedTurn, Outcome, ProcessRule, TurnScore, VoidReason, paths};
+use grpo_records::{Batch, JudgedTurn, Outcome, ProcessRule, TurnScore, VoidReason, Vote, paths};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -201,10 +201,80 @@ async fn a_judge_that_is_away_for_a_while_costs_time_and_no_vote() {
     }
 }
 
+/// The votes on every judged turn.
+async fn votes(world: &World) -> Vec<Vote> {
+    let mut found = Vec::new();
+    for meta in world.metas().await {
+        for turn in meta.process.iter().flat_map(|process| &process.turns) {
+            let file = paths::judged(&meta.key.dir(meta.attempt), turn.turn);
+            found.extend(world.store().read::<JudgedTurn>(&file).await.unwrap().votes);
+        }
+    }
+    found
+}
+
+/// Neither lost nor refused.
+async fn every_vote_counts(world: &World) {
+    let votes = votes(world).await;
+    assert_eq!(votes.len(), 4 * 2 * VOTES as usize);
+    let missing = votes.iter().find(|vote| vote.lost.is_some() || vote.refused.is_some());
+    assert_eq!(missing, None);
+}
+
+#[tokio::test]
+async fn an_outage_begins_with_its_first_failure_however_long_the_judge_had_no_request_before() {
+    let world = World::new(1).await;
+    // The evaluation before the first iteration, and the first turn, take longer than an outage may.
+    *world.engine.policy.lock().unwrap() = Box::new(|prompt, seed| match prompt.matches("assistant\n").count() {
+        1 => "Look.\n```bash\nsleep 3; cat $F\n```".to_owned(),
+        _ => world::half_right(prompt, seed),
+    });
+    let (_, at) = FakeJudge::start(|request, number| match number {
+        // As many as there are requests at one time.
+        0..=3 => Err(StatusCode::SERVICE_UNAVAILABLE),
+        _ => by_command(request, number),
+    })
+    .await;
+    let mut settings = settings(&world, at, false);
+    settings.judge.as_mut().unwrap().budget.total = Duration::from_secs(3);
+    world.go(settings, 1).await.unwrap();
+    world.verified().await;
+    every_vote_counts(&world).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_completion_is_an_outage_and_the_question_is_asked_again() {
+    let world = World::new(1).await;
+    // A server that starts, or a page where people log in: status 200, and no completion.
+    let (_, at) = FakeJudge::start(|request, number| match number {
+        // As many as there are requests at one time.
+        0..4 => Err(StatusCode::OK),
+        _ => by_command(request, number),
+    })
+    .await;
+    world.go(settings(&world, at, false), 1).await.unwrap();
+    world.verified().await;
+    every_vote_counts(&world).await;
+}
+
 #[tokio::test]
 async fn an_episode_of_which_the_judge_lost_every_score_is_void_and_never_a_reward() {
+    lost_with(|_, _| Err(StatusCode::SERVICE_UNAVAILABLE), "503 Service Unavailable").await;
+}
+
+#[tokio::test]
+async fn an_episode_whose_judge_never_answers_with_a_completion_is_void() {
+    lost_with(
+        |_, _| Err(StatusCode::OK),
+        "200 OK, but the answer is no chat completion",
+    )
+    .await;
+}
+
+/// A whole run without any vote. `words`: of the messages.
+async fn lost_with(answers: Answers, words: &str) {
     let world = World::new(1).await;
-    let (_, at) = FakeJudge::start(|_, _| Err(StatusCode::SERVICE_UNAVAILABLE)).await;
+    let (_, at) = FakeJudge::start(answers).await;
     let mut settings = settings(&world, at, false);
     settings.patience.void_retries = 1;
     settings.judge.as_mut().unwrap().budget.total = Duration::from_secs(1);
@@ -224,7 +294,7 @@ async fn an_episode_of_which_the_judge_lost_every_score_is_void_and_never_a_rewa
         assert_eq!(meta.outcome, Outcome::void(VoidReason::JudgeUnavailable));
         assert_eq!(meta.reward, None);
         let message = meta.message.as_deref().unwrap();
-        assert!(message.contains("503 Service Unavailable"), "{message}");
+        assert!(message.contains(words), "{message}");
     }
 }
 

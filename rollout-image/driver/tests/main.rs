@@ -27,6 +27,7 @@ mod model;
 mod overlap;
 mod prefixes;
 mod process;
+mod reapplied;
 mod restarts;
 mod reward_service;
 mod rows;

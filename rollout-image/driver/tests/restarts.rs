@@ -134,7 +134,14 @@ async fn told(world: &World) -> Told {
             // It contains the writer's epoch.
             Event::BatchWritten { sha256, .. } => sha256.clear(),
             // Each world has another base commit.
-            Event::RunStarted { tasks_sha256, .. } => tasks_sha256.clear(),
+            Event::RunStarted {
+                tasks_sha256,
+                sets_sha256,
+                ..
+            } => {
+                tasks_sha256.clear();
+                *sets_sha256 = None;
+            }
             _ => {}
         }
         journal.push(entry.event);

@@ -2,7 +2,11 @@
 
 use crate::rows::samples::{classic, with};
 use crate::world::{self, World};
-use grpo_records::paths;
+use grpo_driver::config::Settings;
+use grpo_driver::fault::DriverError;
+use grpo_driver::iterate::Run;
+use grpo_records::store::sha256_hex;
+use grpo_records::{Event, Journal, JournalEntry, Writer, paths};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -110,4 +114,77 @@ async fn tasks_with_long_prompts_are_left_out_of_every_set_and_named_in_its_repo
         fault.contains("tasks.train: no task is left, every prompt is too long: 3 skipped"),
         "{fault}"
     );
+}
+
+/// A run on these tasks of a world.
+fn on(world: &World, train: &[&str], evaluated: &[&str]) -> Settings {
+    let names = |of: &[&str]| of.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let mut settings = world.settings();
+    settings.train.as_mut().unwrap().tasks.instances = names(train);
+    settings.evaluate[0].tasks.instances = names(evaluated);
+    settings.evaluate[0].at_start = false;
+    settings
+}
+
+/// Makes the journal's first entry that of an earlier driver: it has a checksum over the rows alone, which is the same
+/// now, so that a driver can be rolled back.
+fn as_before(world: &World, run: &Run) {
+    let tasks = run.train_tasks.iter().chain(run.evaluation_tasks.iter().flatten());
+    let rows: String = tasks.map(|task| task.sha256.as_str()).collect();
+    let first = world.dir().join(paths::journal_entry(1));
+    let mut entry: JournalEntry = serde_json::from_slice(&std::fs::read(&first).unwrap()).unwrap();
+    let Event::RunStarted {
+        tasks_sha256,
+        sets_sha256,
+        ..
+    } = &mut entry.event
+    else {
+        panic!("{entry:?}");
+    };
+    assert_eq!(*tasks_sha256, sha256_hex(rows.as_bytes()));
+    *sets_sha256 = None;
+    std::fs::write(&first, serde_json::to_vec(&entry).unwrap()).unwrap();
+}
+
+fn is_about_other_tasks(ended: &DriverError) -> bool {
+    matches!(ended, DriverError::Terminal(fault) if fault.reason == "TasksChanged")
+}
+
+#[tokio::test]
+async fn a_row_that_moves_from_one_set_to_another_makes_other_tasks() {
+    let world = World::new(3).await;
+    let settings = on(&world, &["task-0", "task-1"], &["task-2"]);
+    let run = world.start(settings.clone(), 1).await.unwrap();
+    let moved = on(&world, &["task-0"], &["task-1", "task-2"]);
+    let refused = world.start(moved, 2).await.err().unwrap();
+    assert!(is_about_other_tasks(&refused), "{refused}");
+    as_before(&world, &run);
+    world.start(settings, 3).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_group_on_a_task_that_its_set_does_not_have_ends_the_run_with_a_fault() {
+    let world = World::new(3).await;
+    let settings = on(&world, &["task-0", "task-1"], &["task-2"]);
+    let run = world.start(settings, 1).await.unwrap();
+    // The checksum of earlier drivers does not show that a row moved.
+    as_before(&world, &run);
+    let (mut journal, mut state) = Journal::open(world.store(), Writer::driver(1)).await.unwrap();
+    let begun = Event::IterationStarted {
+        iteration: 1,
+        weights: "a-v0".into(),
+        tasks: vec![0, 1],
+        dynamic: None,
+    };
+    journal.append(begun, &mut state).await.unwrap();
+    let moved = on(&world, &["task-0"], &["task-1", "task-2"]);
+    let ended = world.go(moved, 2).await.unwrap_err();
+    assert!(is_about_other_tasks(&ended), "{ended}");
+    assert!(
+        ended
+            .to_string()
+            .contains("group 1 of rollouts/iter-000001 is about task 1"),
+        "{ended}"
+    );
+    assert!(world.metas().await.is_empty(), "nothing was sampled");
 }

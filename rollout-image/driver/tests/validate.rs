@@ -1,10 +1,11 @@
 //! Mode Validate: tasks with real repositories, commands and the official grader; each unfit task is named.
 
-use crate::world::{World, row};
+use crate::world::{self, World, row};
 use grpo_crds::grpo_run::{Mode, TaskOrder};
 use grpo_driver::config::Settings;
-use grpo_records::paths;
 use grpo_records::validation::{Finding, TaskValidation};
+use grpo_records::{SCHEMA, Writer, paths};
+use grpo_sandbox_protocol::{Priority, SandboxCause};
 use serde_json::{Value, json};
 
 const GOLD: &str = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n";
@@ -138,4 +139,55 @@ async fn a_driver_that_comes_back_validates_no_task_again() {
         "{}",
         json!(list.len())
     );
+}
+
+async fn list(world: &World) -> String {
+    let list = world.store().bytes(&paths::validated_ids("train")).await.unwrap();
+    String::from_utf8(list.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_task_that_the_infrastructure_lost_is_in_no_record_and_the_next_driver_tries_it_again() {
+    for (id, priority, words) in [
+        ("base", Priority::Agent, "# good: it has no sandbox: "),
+        (
+            "eval",
+            Priority::Grader,
+            "# good: the gold patch cannot be graded: no grader gave",
+        ),
+    ] {
+        let world = World::of(FILES, |base| vec![with(base, "good", |_| {})]).await;
+        let mut settings = world.settings();
+        settings.mode = Mode::Validate;
+        settings.evaluate.clear();
+        settings.patience.grading = std::time::Duration::from_millis(500);
+        *world.gateway.hook.lock().unwrap() = Some(Box::new(move |_, of, request| {
+            (of == priority && request.id == id).then(|| world::lost(SandboxCause::NodeLost))
+        }));
+        world.go(settings.clone(), 1).await.unwrap();
+        let path = paths::validation("train", "good");
+        assert!(!world.store().exists(&path).await.unwrap(), "{id}");
+        let lost = list(&world).await;
+        assert!(lost.starts_with("# 0 of 1 tasks") && lost.contains(words), "{lost}");
+
+        // Earlier drivers recorded it.
+        let message = "no node".to_owned();
+        let recorded = TaskValidation {
+            schema: SCHEMA,
+            writer: Writer::driver(1),
+            set: "train".into(),
+            instance: "good".into(),
+            graded: None,
+            findings: vec![Finding::NoSandbox { message }],
+            gold: Vec::new(),
+            empty: Vec::new(),
+            at: 0,
+        };
+        world.store().create(&path, &recorded).await.unwrap();
+        *world.gateway.hook.lock().unwrap() = None;
+        settings.patience = world.settings().patience;
+        world.go(settings, 2).await.unwrap();
+        assert_eq!(of(&world, "good").await, []);
+        assert!(list(&world).await.contains("\ngood\n"));
+    }
 }

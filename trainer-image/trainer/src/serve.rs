@@ -78,6 +78,8 @@ struct Rank {
     peak: Option<f64>,
     lineage: String,
     step: u32,
+    /// The run's number of iterations, by the driver's last order.
+    iterations: u32,
     version: String,
     /// Checksum of the current weights, on rank 0.
     tensors_sha256: String,
@@ -218,6 +220,7 @@ fn train(
     let mut rank = Rank {
         lineage: "l1".to_owned(),
         step: 0,
+        iterations: config.spec.rollout.iterations,
         version: String::new(),
         tensors_sha256: String::new(),
         board: board.clone(),
@@ -313,7 +316,8 @@ impl Rank {
 
     fn obey(&mut self, step: u32, request: &StepRequest) -> Result<(), TrainError> {
         self.tell(step, StepPhase::Running, None, None);
-        let (metrics, stats) = match self.train(step, &request.batch, Some(&request.sha256)) {
+        self.iterations = request.iterations.unwrap_or(self.iterations);
+        let (metrics, stats) = match self.train(step, &request.batch, Some(&request.sha256), None) {
             Ok(trained) => trained,
             Err(error) if error.is_refusal() => {
                 tracing::error!(step, %error, "step refused");
@@ -356,7 +360,11 @@ impl Rank {
         }
         // When the driver says that the run is done, the trainer may be taken away. In mode Finetune only the driver
         // knows which step is the last.
-        if step == self.config.spec.rollout.iterations || (self.is_supervised() && order.write) {
+        let may_be_last = match self.is_supervised() {
+            true => order.write,
+            false => step >= self.iterations,
+        };
+        if may_be_last {
             self.finish_checkpoint(true)?;
         }
         self.leave_device()?;
@@ -394,17 +402,20 @@ impl Rank {
     fn usual_checkpoint(&self, step: u32) -> CheckpointOrder {
         let checkpoint = &self.config.spec.checkpoint;
         CheckpointOrder {
-            write: step.is_multiple_of(checkpoint.every.max(1)) || step == self.config.spec.rollout.iterations,
+            write: step.is_multiple_of(checkpoint.every.max(1)) || step == self.iterations,
             keep: checkpoint.keep,
         }
     }
 
-    /// One step, which has a deadline. Steps of mode Finetune have no token statistics.
+    /// One step, which has a deadline. Steps of mode Finetune have no token statistics. `recorded`: the learning rate
+    /// that the step had before, if it is repeated. The run's rate or number of iterations may have changed since, and
+    /// other bits would be other weights than those that episodes were sampled from.
     fn train(
         &mut self,
         step: u32,
         path: &str,
         checksum: Option<&str>,
+        recorded: Option<f64>,
     ) -> Result<(StepMetrics, Option<TokenStats>), TrainError> {
         self.watch.set_step(Some(step));
         self.model.enter_device();
@@ -416,9 +427,12 @@ impl Rank {
         let spec = &self.config.spec;
         let trained = read.and_then(|batch| {
             let supervised = batch.supervised.as_ref();
-            let steps = supervised.map_or(spec.rollout.iterations, |supervised| supervised.steps);
+            let steps = supervised.map_or(self.iterations, |supervised| supervised.steps);
+            let planned = rate(&spec.algorithm, step, steps);
+            // Text may have cost the recorded one its last bit.
+            let recorded = recorded.filter(|recorded| (recorded - planned).abs() > 1e-12 * planned.abs());
             let algorithm = Algorithm {
-                learning_rate: rate(&spec.algorithm, step, steps),
+                learning_rate: recorded.unwrap_or(planned),
                 ..spec.algorithm.clone()
             };
             match supervised {

@@ -103,21 +103,23 @@ impl Records {
         if !is_shown(&wanted.folder) {
             return Err(not_shown(&wanted.folder));
         }
-        let listed = wait(self.store.list(&wanted.folder))?;
-        let is_behind = |path: &str| wanted.after.as_deref().is_none_or(|after| path > after);
+        let listed = self
+            .store
+            .list_after(&wanted.folder, wanted.after.as_deref(), FILES_A_PAGE + 1);
+        let mut listed = wait(listed)?;
+        let is_last = listed.len() <= FILES_A_PAGE;
+        listed.truncate(FILES_A_PAGE);
+        let next = listed.last().filter(|_| !is_last).map(|file| file.path.clone());
         // The name of an unfinished file has another form, so it is not shown.
-        let mut files: Vec<StoredFile> = listed
-            .into_iter()
-            .filter(|file| is_shown(&file.path) && is_behind(&file.path))
-            .map(|file| StoredFile {
-                path: file.path,
-                bytes: file.bytes,
-            })
-            .collect();
-        let is_last = files.len() <= FILES_A_PAGE;
-        files.truncate(FILES_A_PAGE);
-        let next = files.last().filter(|_| !is_last).map(|file| file.path.clone());
-        Ok(FilePage { files, next })
+        let shown = listed.into_iter().filter(|file| is_shown(&file.path));
+        let files = shown.map(|file| StoredFile {
+            path: file.path,
+            bytes: file.bytes,
+        });
+        Ok(FilePage {
+            files: files.collect(),
+            next,
+        })
     }
 
     /// The number of bytes that follow, and the bytes.

@@ -1,5 +1,6 @@
 use super::entries::{EntriesOf, EntryPage, MetricsOf};
 use super::*;
+use crate::store::counted::counted;
 use crate::{Outcome, fixture};
 use proptest::prelude::*;
 
@@ -69,6 +70,60 @@ fn pages_follow_each_other_without_gap_or_repetition() {
         .map(|episode| episode.meta.as_ref().map(|meta| meta.outcome.clone()))
         .collect();
     assert_eq!((&outcomes[0], &outcomes[3]), (&Some(Outcome::Resolved), &None));
+}
+
+/// The pages from this one on, and their names.
+fn rest(records: &Records, mut wanted: EpisodesOf) -> (usize, Vec<String>) {
+    let (mut pages, mut names) = (0, Vec::new());
+    loop {
+        let page = records.episodes(&wanted).unwrap();
+        pages += 1;
+        names.extend(page.episodes.iter().map(|episode| episode.name().to_owned()));
+        match page.next {
+            Some(next) => wanted.after = Some(next),
+            None => return (pages, names),
+        }
+    }
+}
+
+#[test]
+fn pages_of_a_scope_cost_one_listing_and_one_read_for_each_episode() {
+    let (dir, _) = store();
+    let (store, reads) = counted(&RunStore::existing(dir.path()).unwrap());
+    let wanted = EpisodesOf {
+        limit: Some(2),
+        ..of("rollouts/iter-000001")
+    };
+    let (pages, names) = rest(&Records::of(store), wanted);
+    assert_eq!((pages, names.len()), (2, 4));
+    assert_eq!((reads.listings(), reads.lengths(), reads.all()), (1, 0, 4));
+    assert_eq!(reads.most(), 2, "a page is read concurrently");
+}
+
+#[test]
+fn a_reader_that_begins_again_or_continues_after_the_last_page_sees_new_episodes() {
+    let (dir, records) = store();
+    let wanted = |after: Option<&str>| EpisodesOf {
+        limit: Some(3),
+        after: after.map(str::to_owned),
+        ..of("rollouts/iter-000001")
+    };
+    let add = |name: &str| std::fs::create_dir_all(dir.path().join("rollouts/iter-000001").join(name)).unwrap();
+    let first = records.episodes(&wanted(None)).unwrap();
+    add("zzz__g9__i0");
+    assert_eq!(rest(&records, wanted(None)).1.len(), 5);
+    assert_eq!(rest(&records, wanted(first.next.as_deref())).1.len(), 2);
+    add("zzz__g9__i1");
+    assert_eq!(rest(&records, wanted(Some("zzz__g9__i0"))).1, ["zzz__g9__i1"]);
+}
+
+#[test]
+fn a_verdict_too_large_to_read_is_refused() {
+    let (dir, records) = store();
+    let file = std::fs::File::create(dir.path().join(paths::meta(fixture::RESOLVED))).unwrap();
+    file.set_len(LARGEST_META + 1).unwrap();
+    let refusal = records.episodes(&of("rollouts/iter-000001")).unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::TooLarge);
 }
 
 #[test]

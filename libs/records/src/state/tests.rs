@@ -65,6 +65,39 @@ fn an_iteration_that_began_while_the_step_before_it_ran_does_not_hide_that_step(
     );
 }
 
+#[test]
+fn a_finished_run_is_not_finished_while_another_driver_or_run_works_in_its_store() {
+    let finished = Event::RunFinished {
+        succeeded: true,
+        reason: None,
+        message: None,
+    };
+    let taken_over = Event::RunStarted {
+        run: "uid-2".into(),
+        namespace: "ns".into(),
+        name: "run".into(),
+        seed: 0,
+        tasks_sha256: "00".into(),
+        tasks: 1,
+        agent: Default::default(),
+        rows_per_turn: false,
+        process: None,
+        reward: None,
+        sets_sha256: None,
+        inputs_sha256: None,
+    };
+    for begins in [Event::DriverStarted { epoch: 2 }, taken_over] {
+        assert!(folded(vec![finished.clone()]).finished.is_some());
+        assert_eq!(
+            folded(vec![finished.clone(), begins.clone()]).finished,
+            None,
+            "{begins:?}"
+        );
+        let again = folded(vec![finished.clone(), begins, finished.clone()]).finished;
+        assert!(again.is_some_and(|finished| finished.succeeded));
+    }
+}
+
 fn verdict(iteration: u32, task: &str, group: u32, sample: u32, outcome: Outcome) -> Event {
     let key = EpisodeKey {
         scope: EpisodeScope::Iteration { iteration },

@@ -19,6 +19,7 @@ macro_rules! store_guarantees {
             a_file_that_was_renamed_is_gone_from_its_old_name,
             of_two_who_move_a_file_one_wins,
             ranges_and_listings_see_what_was_written,
+            a_listing_continues_behind_a_path_and_ends_after_enough_files,
             a_checksum_is_that_of_all_bytes,
             what_is_not_there_is_missing_and_no_error_to_delete,
             of_two_who_delete_at_once_neither_fails,
@@ -151,6 +152,25 @@ pub async fn ranges_and_listings_see_what_was_written(store: RunStore) {
     assert_eq!(store.length("x/none").await.unwrap(), None);
     assert_eq!(store.names("y").await.unwrap(), Names::default());
     assert_eq!(store.list("y").await.unwrap(), []);
+}
+
+pub async fn a_listing_continues_behind_a_path_and_ends_after_enough_files(store: RunStore) {
+    let all = ["x/1-a", "x/1/a", "x/1/b/c", "x/1/d", "x/2", "x/3/a", "y/1"];
+    for path in all {
+        store.create_bytes(path, "12").await.unwrap();
+    }
+    let places = ["", "w", "x", "x/1", "x/1/b", "x/1/b/c", "x/1/z", "x/2", "x/3/a", "z"];
+    for after in std::iter::once(None).chain(places.map(Some)) {
+        for most in 1..=7 {
+            let found = store.list_after("x", after, most).await.unwrap();
+            assert!(found.iter().all(|file| file.bytes == 2));
+            let found: Vec<String> = found.into_iter().map(|file| file.path).collect();
+            let expected = all[..6].iter().filter(|path| after.is_none_or(|after| **path > after));
+            let expected: Vec<&str> = expected.copied().take(most).collect();
+            assert_eq!(found, expected, "{most} after {after:?}");
+        }
+    }
+    assert_eq!(store.list_after("none", None, 1).await.unwrap(), []);
 }
 
 pub async fn a_checksum_is_that_of_all_bytes(store: RunStore) {

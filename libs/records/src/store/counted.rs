@@ -1,9 +1,10 @@
-//! A store for tests that counts concurrent reads.
+//! A store for tests that counts the requests of a reader.
 
-use super::{RunStore, Store, StoreError};
+use super::{Names, RunStore, Store, StoreError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use object_store::ObjectStore;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,6 +14,8 @@ pub struct Reads {
     under_way: AtomicUsize,
     most: AtomicUsize,
     all: AtomicUsize,
+    lengths: AtomicUsize,
+    listings: AtomicUsize,
 }
 
 impl Reads {
@@ -23,6 +26,27 @@ impl Reads {
 
     pub fn all(&self) -> usize {
         self.all.load(Ordering::SeqCst)
+    }
+
+    /// Requests for the length of a file.
+    pub fn lengths(&self) -> usize {
+        self.lengths.load(Ordering::SeqCst)
+    }
+
+    /// Requests for the names in a folder.
+    pub fn listings(&self) -> usize {
+        self.listings.load(Ordering::SeqCst)
+    }
+
+    /// A read takes at least one turn of the runtime, so all reads that may run beside it have begun by then.
+    async fn count<T>(&self, read: impl Future<Output = T>) -> T {
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.all.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        let read = read.await;
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        read
     }
 }
 
@@ -52,14 +76,21 @@ impl Store for CountedStore {
         self.inner.location()
     }
 
-    /// A read takes at least one turn of the runtime, so all reads that may run beside it have begun by then.
     async fn bytes(&self, path: &str) -> Result<Bytes, StoreError> {
-        let now = self.reads.under_way.fetch_add(1, Ordering::SeqCst) + 1;
-        self.reads.most.fetch_max(now, Ordering::SeqCst);
-        self.reads.all.fetch_add(1, Ordering::SeqCst);
-        tokio::task::yield_now().await;
-        let bytes = self.inner.bytes(path).await;
-        self.reads.under_way.fetch_sub(1, Ordering::SeqCst);
-        bytes
+        self.reads.count(self.inner.bytes(path)).await
+    }
+
+    async fn range(&self, path: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.reads.count(self.inner.range(path, range)).await
+    }
+
+    async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
+        self.reads.lengths.fetch_add(1, Ordering::SeqCst);
+        self.inner.length(path).await
+    }
+
+    async fn names(&self, folder: &str) -> Result<Names, StoreError> {
+        self.reads.listings.fetch_add(1, Ordering::SeqCst);
+        self.inner.names(folder).await
     }
 }

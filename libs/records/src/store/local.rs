@@ -4,10 +4,11 @@
 //! then its folder is synced. So two writers of one name cannot both believe that they created it.
 
 use super::error::{StoreError, access};
-use super::{LocalCopy, Store, at};
+use super::{Listed, LocalCopy, Store, at};
 use async_trait::async_trait;
 use bytes::Bytes;
 use object_store::local::LocalFileSystem;
+use object_store::path::Path as StorePath;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::fs;
 use std::io::{self, Write};
@@ -103,6 +104,35 @@ impl Store for LocalStore {
         self.on_disk("adding to", path, append).await
     }
 
+    /// A volume lists in no order. This opens the folders in order, and only those that have files after `after`, so a
+    /// page does not read the whole folder.
+    async fn list_after(&self, folder: &str, after: Option<&str>, most: usize) -> Result<Vec<Listed>, StoreError> {
+        let after = after.unwrap_or_default();
+        let mut first = Vec::new();
+        // In descending order: the next entry is the last one.
+        let mut open = vec![Entry::folder(at(folder))];
+        while first.len() < most
+            && let Some(entry) = open.pop()
+        {
+            if let Some(bytes) = entry.bytes {
+                first.push(Listed { path: entry.key, bytes });
+                continue;
+            }
+            let listed = self.files.list_with_delimiter(Some(&entry.path)).await;
+            let listed = listed.map_err(|source| access("listing", folder, source))?;
+            let folders = listed.common_prefixes.into_iter().map(Entry::folder);
+            let files = listed.objects.into_iter().map(|meta| Entry {
+                key: meta.location.to_string(),
+                path: meta.location,
+                bytes: Some(meta.size),
+            });
+            let from = open.len();
+            open.extend(folders.chain(files).filter(|entry| entry.has_paths_after(after)));
+            open[from..].sort_by(|a, b| b.key.cmp(&a.key));
+        }
+        Ok(first)
+    }
+
     /// Also syncs the folder, which the object store does not do.
     async fn delete(&self, path: &str) -> Result<(), StoreError> {
         match self.files.delete(&at(path)).await {
@@ -128,6 +158,29 @@ impl Store for LocalStore {
             Some(_) => Ok(LocalCopy::of_volume(self.file("reading", path)?)),
             None => Err(StoreError::Missing { path: path.to_owned() }),
         }
+    }
+}
+
+/// A file or a folder of a listing in order.
+struct Entry {
+    /// The file's path; of a folder, the beginning of the paths in it.
+    key: String,
+    path: StorePath,
+    /// `None` for a folder.
+    bytes: Option<u64>,
+}
+
+impl Entry {
+    fn folder(path: StorePath) -> Self {
+        Self {
+            key: format!("{path}/"),
+            path,
+            bytes: None,
+        }
+    }
+
+    fn has_paths_after(&self, after: &str) -> bool {
+        self.key.as_str() > after || (self.bytes.is_none() && after.starts_with(&self.key))
     }
 }
 

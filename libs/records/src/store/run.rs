@@ -72,11 +72,16 @@ impl RunStore {
 
     /// Reads a record; refuses another schema.
     pub async fn read<T: Record>(&self, path: &str) -> Result<T, StoreError> {
-        let path = path.to_owned();
-        decode(&self.bytes(&path).await?).map_err(|error| match error {
-            DecodeError::Schema { found } => StoreError::Schema { path, found },
-            DecodeError::Json(source) => StoreError::Unreadable { path, source },
-        })
+        decoded(path, &self.bytes(path).await?)
+    }
+
+    /// The same with a limit of its size, in one request; `None` if the file has more bytes.
+    pub async fn read_within<T: Record>(&self, path: &str, most: u64) -> Result<Option<T>, StoreError> {
+        let bytes = self.0.range(path, 0..most + 1).await?;
+        match bytes.len() as u64 > most {
+            true => Ok(None),
+            false => decoded(path, &bytes).map(Some),
+        }
     }
 
     /// Reads any JSON.
@@ -138,4 +143,12 @@ impl RunStore {
         });
         read.buffered(PIECES_AHEAD)
     }
+}
+
+fn decoded<T: Record>(path: &str, bytes: &[u8]) -> Result<T, StoreError> {
+    let path = path.to_owned();
+    decode(bytes).map_err(|error| match error {
+        DecodeError::Schema { found } => StoreError::Schema { path, found },
+        DecodeError::Json(source) => StoreError::Unreadable { path, source },
+    })
 }

@@ -9,6 +9,7 @@ use object_store::{
     PutPayload, PutResult,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A bucket in memory. If the second field is true, its server ignores aborts of uploads.
 #[derive(Debug, Default)]
@@ -106,19 +107,67 @@ fn the_name_of_a_files_token_is_one_that_every_server_takes() {
 
 #[tokio::test]
 async fn a_server_that_creates_a_name_again_is_found_out_by_the_probe() {
-    let (bucket, location) = (Arc::new(Careless(InMemory::new())), "memory://".to_owned());
+    let (bucket, location) = (Arc::new(Careless::default()), "memory://".to_owned());
     let store = RemoteStore::new(bucket, None, "prefix", "team/demo", location).unwrap();
     let found = store.probe().await.unwrap_err().to_string();
     assert!(found.contains("If-None-Match"), "{found}");
 }
 
-/// A bucket whose server treats every create as a replacement.
-#[derive(Debug)]
-struct Careless(InMemory);
+#[tokio::test]
+async fn a_page_of_a_bucket_reads_no_more_entries_than_it_has() {
+    let bucket = Arc::new(Careless::default());
+    let store = RemoteStore::new(bucket.clone(), None, "prefix", "team/demo", "memory://".to_owned()).unwrap();
+    for number in 0..100 {
+        store.replace(&format!("x/{number:03}"), Bytes::new()).await.unwrap();
+    }
+    for (after, first) in [(None, "x/000"), (Some("x/079"), "x/080")] {
+        let before = bucket.1.load(Ordering::SeqCst);
+        let page = store.list_after("x", after, 10).await.unwrap();
+        assert_eq!((page.len(), page[0].path.as_str()), (10, first));
+        assert_eq!(bucket.1.load(Ordering::SeqCst) - before, 10);
+    }
+}
+
+/// A folder with a link to itself cannot be listed.
+#[tokio::test]
+async fn a_page_of_a_volume_opens_no_folder_before_or_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RunStore::make(dir.path()).unwrap();
+    for folder in 1..=5 {
+        for file in ["a", "b"] {
+            store.create_bytes(&format!("x/{folder}/{file}"), "").await.unwrap();
+        }
+    }
+    for folder in [1, 5] {
+        let link = dir.path().join(format!("x/{folder}/link"));
+        std::os::unix::fs::symlink(&link, &link).unwrap();
+    }
+    let page = store.list_after("x", Some("x/2/a"), 4).await.unwrap();
+    let paths: Vec<&str> = page.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["x/2/b", "x/3/a", "x/3/b", "x/4/a"]);
+    assert!(store.list_after("x", None, 4).await.is_err());
+}
+
+/// A bucket whose server treats every create as a replacement. It counts the entries that it lists.
+#[derive(Debug, Default)]
+struct Careless(InMemory, Arc<AtomicUsize>);
 
 impl std::fmt::Display for Careless {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("careless")
+    }
+}
+
+impl Careless {
+    fn count(
+        &self,
+        listed: BoxStream<'static, object_store::Result<ObjectMeta>>,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        let count = self.1.clone();
+        let counted = listed.inspect_ok(move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        Box::pin(counted)
     }
 }
 
@@ -154,7 +203,15 @@ impl ObjectStore for Careless {
     }
 
     fn list(&self, below: Option<&StorePath>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        self.0.list(below)
+        self.count(self.0.list(below))
+    }
+
+    fn list_with_offset(
+        &self,
+        below: Option<&StorePath>,
+        offset: &StorePath,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
+        self.count(self.0.list_with_offset(below, offset))
     }
 
     async fn list_with_delimiter(&self, below: Option<&StorePath>) -> object_store::Result<ListResult> {

@@ -91,3 +91,21 @@ fn a_page_that_a_setup_printed_is_a_short_comment() {
     assert!(lines[1].starts_with("# a: its sandbox cannot be prepared: é") && lines[1].ends_with('…'));
     assert!(lines[1].chars().count() < 320);
 }
+
+#[test]
+fn a_record_of_a_task_that_the_infrastructure_lost_is_not_about_the_task() {
+    let message = "no node".to_owned();
+    let no_sandbox = one("a", vec![Finding::NoSandbox { message }]);
+    let tried = |note: &str| TaskValidation {
+        empty: vec![Trial {
+            note: Some(note.into()),
+            ..trial(TrialEnd::Ungradable)
+        }],
+        ..one("a", vec![])
+    };
+    let no_grader = tried("no grader gave an answer within 3600s: no node");
+    assert_eq!([no_sandbox, no_grader].map(|one| one.is_about_its_task()), [false; 2]);
+    let unreadable = tried("the log tells nothing: no test results in it");
+    let unfit = one("a", vec![Finding::GoldDoesNotApply]);
+    assert_eq!([unreadable, unfit].map(|one| one.is_about_its_task()), [true; 2]);
+}

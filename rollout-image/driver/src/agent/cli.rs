@@ -4,7 +4,7 @@
 //! that leads to the recording endpoint ([`crate::recording`]), and nothing in its environment grants anything. The
 //! episode ends when the process ends, when the endpoint meets a limit, or when its time is up. Then the process and
 //! everything that it started are killed, and the patch is graded as always. An agent that fails is a result, not a
-//! fault of the infrastructure.
+//! fault of the infrastructure, unless it ended while no driver answered it: then the attempt is abandoned.
 
 pub mod presets;
 
@@ -16,7 +16,7 @@ use crate::episode::abort::Abort;
 use crate::episode::live::LiveEpisode;
 use crate::fault::TerminalFault;
 use crate::recording::recorder::Recorder;
-use crate::recording::sessions::Session;
+use crate::recording::sessions::{Session, Wanted};
 use crate::sandbox::SandboxError;
 use crate::tasks::Task;
 use futures::future::BoxFuture;
@@ -146,7 +146,8 @@ impl CliLoop {
     async fn follow(&self, episode: &mut LiveEpisode<'_>) -> Result<EpisodeEnd, Abort> {
         let sandbox = episode.sandbox;
         let recorder = Recorder::of(self.cli.call_format, self.thinking, &episode.trajectory.turns)?;
-        let session = episode.sessions.open(sandbox.id(), MODEL);
+        let resumed = episode.trajectory.next_turn() > 0;
+        let mut session = episode.sessions.open(sandbox.id(), MODEL);
         let relay = RelayRequest {
             port: PORT,
             to: format!("{}{}", episode.driver.trim_end_matches('/'), session.path()),
@@ -155,24 +156,37 @@ impl CliLoop {
         if let Err(error) = sandbox.relay(&relay).await {
             return exhausted(error);
         }
+        session.led();
         let mut agent = Running {
             process: Box::pin(sandbox.exec(&request)),
             ended: None,
         };
         let served = tokio::select! {
-            served = agent.serve(recorder, session, episode) => served,
+            served = agent.serve(recorder, &mut session, episode) => served,
             never = sandbox.keep_relay(&relay) => match never {},
         };
-        let (end, replays) = served?;
+        // After an error the session is only dropped: the next driver continues the episode.
+        let Served { end, asked, replays } = served?;
+        session.over();
         if agent.ended.is_none() {
             if let Err(error) = sandbox.kill(COMMAND).await {
                 tracing::warn!(lease = %sandbox.id(), %error, "ending an agent");
             }
             agent.ended = tokio::time::timeout(GONE_WITHIN, agent.process.as_mut()).await.ok();
         }
+        // It may have used up its attempts at a request while no driver answered. Its last answer does not tell: for
+        // some agents every answer is text, and others end after a call.
+        let unseen = resumed && !asked && end.is_none();
         let result = match agent.ended {
+            Some(Ok(result)) if unseen => {
+                tracing::info!(
+                    lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output,
+                    "an agent ended while its driver was away; the attempt is abandoned"
+                );
+                return Err(Abort::Abandoned);
+            }
             Some(Ok(result)) => result,
-            Some(Err(error)) => return not_run(error, episode, end),
+            Some(Err(error)) => return not_run(error, episode, end, unseen),
             // Whether the agent has ended is unknown; taking the patch shows whether the sandbox still exists.
             None => return Ok(end.unwrap_or(EpisodeEnd::EpisodeTimeout)),
         };
@@ -217,6 +231,15 @@ impl Agent for CliLoop {
     }
 }
 
+/// How the requests of an agent ended.
+struct Served {
+    /// The episode's end, unless the process ended by itself.
+    end: Option<EpisodeEnd>,
+    /// It asked this driver for an answer.
+    asked: bool,
+    replays: u32,
+}
+
 /// A running agent.
 struct Running<P> {
     process: Pin<Box<P>>,
@@ -225,15 +248,20 @@ struct Running<P> {
 }
 
 impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
-    /// Answers requests until the episode or the process ends. Returns the episode's end, if it has one, and the number
-    /// of replays. An answer that is being sampled is sampled to its end.
+    /// Answers requests until the episode or the process ends. An answer that is being sampled is sampled to its end.
     async fn serve(
         &mut self,
         mut recorder: Recorder,
-        mut session: Session,
+        session: &mut Session,
         episode: &mut LiveEpisode<'_>,
-    ) -> Result<(Option<EpisodeEnd>, u32), Abort> {
+    ) -> Result<Served, Abort> {
         let mut since = Instant::now();
+        let mut answered = false;
+        let served = |end, asked, recorder: &Recorder| Served {
+            end,
+            asked,
+            replays: recorder.replays(),
+        };
         loop {
             let turns = episode.trajectory.next_turn();
             let spent = Duration::from_millis(episode.trajectory.sample_millis + episode.trajectory.exec_millis);
@@ -242,13 +270,14 @@ impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
                 biased;
                 ended = self.process.as_mut() => {
                     self.ended = Some(ended);
-                    return Ok((None, recorder.replays()));
+                    return Ok(served(None, answered, &recorder));
                 }
                 () = tokio::time::sleep_until(until) => {
-                    return Ok((Some(EpisodeEnd::EpisodeTimeout), recorder.replays()));
+                    return Ok(served(Some(EpisodeEnd::EpisodeTimeout), answered, &recorder));
                 }
                 asked = session.next() => asked,
             };
+            let is_answer = matches!(asked.wanted, Wanted::Answer(..));
             let end = {
                 let work = recorder.answer(episode, asked, since.elapsed());
                 tokio::pin!(work);
@@ -259,8 +288,9 @@ impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
                     }
                 }
             };
+            answered |= is_answer;
             if end.is_some() || self.ended.is_some() {
-                return Ok((end, recorder.replays()));
+                return Ok(served(end, answered, &recorder));
             }
             // A replayed answer has no turn: the agent's time runs on.
             if episode.trajectory.next_turn() > turns {
@@ -282,8 +312,13 @@ fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
     }
 }
 
-/// The end of an episode whose agent's command has no result.
-fn not_run(error: SandboxError, episode: &LiveEpisode<'_>, end: Option<EpisodeEnd>) -> Result<EpisodeEnd, Abort> {
+/// The end of an episode whose agent's command has no result. `unseen`: it ended while no driver answered it.
+fn not_run(
+    error: SandboxError,
+    episode: &LiveEpisode<'_>,
+    end: Option<EpisodeEnd>,
+    unseen: bool,
+) -> Result<EpisodeEnd, Abort> {
     match error {
         SandboxError::Refused { message, fault, .. } if fault != Whose::Infrastructure => {
             match episode.trajectory.turns.is_empty() {
@@ -291,6 +326,7 @@ fn not_run(error: SandboxError, episode: &LiveEpisode<'_>, end: Option<EpisodeEn
                     reason: VoidReason::TaskBroken,
                     message: format!("the agent's command cannot be run: {message}"),
                 }),
+                false if unseen => Err(Abort::Abandoned),
                 false => Ok(end.unwrap_or(EpisodeEnd::Submitted)),
             }
         }

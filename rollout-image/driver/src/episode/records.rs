@@ -1,7 +1,8 @@
 //! The records of an episode in the store: writes and reads them.
 //!
-//! While the agent works, each turn is a file. At the end the rows are written, with every id once, then the record,
-//! with every turn but no ids; then the turns' files are removed. In this order the store has all turns at any moment.
+//! While the agent works, each turn is a file. Its end is durable before the patch is taken. Then the rows are written,
+//! with every id once, then the record, with every turn but no ids; then the files of the turns and of the end are
+//! removed. In this order the store has all turns and the end at any moment.
 
 use super::once;
 use super::{Abort, EpisodePlan, Episodes, millis, now};
@@ -11,8 +12,8 @@ use crate::trajectory::{GrowingRow, Trajectory};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{
-    AbortCause, Created, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile, SCHEMA,
-    TokenRow, TurnRecord, paths, rows,
+    AbortCause, AgentEndRecord, Created, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeRecord, ProcessScores, RowsFile,
+    SCHEMA, TokenRow, TurnRecord, paths, rows,
 };
 
 /// The rewards of an episode; empty for a void.
@@ -25,14 +26,64 @@ pub(super) struct Worth {
 }
 
 impl Episodes {
+    /// Folds an attempt that has no record yet. Returns whether the end of its agent is durable, and its patch. An
+    /// attempt that cannot continue is abandoned.
+    pub(super) async fn read_work(
+        &self,
+        dir: &str,
+        trajectory: &mut Trajectory,
+    ) -> Result<(bool, Option<Bytes>), Abort> {
+        self.read_turns(dir, trajectory).await?;
+        let end_kept = self.read_end(dir, trajectory).await?;
+        let patch = self.stored_patch(dir).await?;
+        // Rows without an end: their driver was about to abort the attempt, and more turns would not agree with them.
+        // A patch without an end: an older driver kept no ends. Perhaps a limit ended the agent; a guess would be
+        // trained on, and another attempt is not.
+        let no_end = trajectory.end.is_none() && (patch.is_some() || self.store.exists(&paths::rows(dir)).await?);
+        // No turn names the sandbox from which the patch is to be taken.
+        let needs_patch = patch.is_none() && trajectory.end != Some(EpisodeEnd::SandboxExhausted);
+        let no_sandbox = needs_patch && end_kept && trajectory.turns.is_empty();
+        match no_end || no_sandbox {
+            true => Err(Abort::Abandoned),
+            false => Ok((end_kept, patch)),
+        }
+    }
+
     /// Folds the turns of an attempt whose agent was still at work.
-    pub(super) async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
+    async fn read_turns(&self, dir: &str, trajectory: &mut Trajectory) -> Result<(), Abort> {
         let (files, _) = self.store.names_in(&paths::turns(dir)).await?;
         for number in 0..files.len() as u32 {
             let record: TurnRecord = self.store.read(&paths::turn(dir, number)).await?;
             trajectory.push(&record)?;
         }
         Ok(())
+    }
+
+    /// Takes over the end of the agent, if an earlier driver saw it. False if no driver did.
+    async fn read_end(&self, dir: &str, trajectory: &mut Trajectory) -> Result<bool, Abort> {
+        let path = paths::agent_end(dir);
+        let Some(record) = self.store.read_if_there::<AgentEndRecord>(&path).await? else {
+            return Ok(false);
+        };
+        trajectory.end = Some(record.end);
+        trajectory.process = record.process;
+        Ok(true)
+    }
+
+    /// Makes the end of the agent durable.
+    pub(super) async fn write_end(
+        &self,
+        dir: &str,
+        end: EpisodeEnd,
+        trajectory: &Trajectory,
+    ) -> Result<(), DriverError> {
+        let record = AgentEndRecord {
+            schema: SCHEMA,
+            writer: self.writer.clone(),
+            end,
+            process: trajectory.process.clone(),
+        };
+        once::create(&self.store, &self.writer, &paths::agent_end(dir), &record).await
     }
 
     /// Folds an attempt whose agent is done, and returns its record.
@@ -58,7 +109,7 @@ impl Episodes {
             trajectory.push(&turn)?;
         }
         trajectory.end = Some(ended.record.end);
-        self.remove_turns(dir).await?;
+        self.remove_work(dir).await?;
         Ok(Some(ended.record))
     }
 
@@ -101,7 +152,7 @@ impl Episodes {
             finished_at: now(),
         };
         once::create(&self.store, &self.writer, &paths::trajectory(dir), &record).await?;
-        self.remove_turns(dir).await
+        self.remove_work(dir).await
     }
 
     async fn write_rows(&self, dir: &str, trajectory: &Trajectory) -> Result<Option<RowsFile>, DriverError> {
@@ -121,12 +172,14 @@ impl Episodes {
         Ok(Some(file))
     }
 
-    async fn remove_turns(&self, dir: &str) -> Result<(), DriverError> {
+    /// Removes the files of an agent at work, once the record has their contents.
+    async fn remove_work(&self, dir: &str) -> Result<(), DriverError> {
         let folder = paths::turns(dir);
         let (files, _) = self.store.names_in(&folder).await?;
         for file in files {
             self.store.delete(&format!("{folder}/{file}")).await?;
         }
+        self.store.delete(&paths::agent_end(dir)).await?;
         Ok(self.store.delete_folder(&paths::intents(dir)).await?)
     }
 

@@ -10,27 +10,42 @@ use grpo_records::VoidReason;
 use grpo_records::validation::{Trial, TrialEnd};
 use std::time::{Duration, Instant};
 
+/// The result of a trial.
+pub enum Tested {
+    Ended(Trial),
+    /// The infrastructure lost every grader until patience ended: this says nothing about the task.
+    Lost {
+        message: String,
+    },
+}
+
 impl Grader {
     /// Grades in a fresh sandbox; retries if the infrastructure loses it. `name`: the trial's, unique within the task.
-    pub async fn trial(&self, task: &Task, patch: Option<&Bytes>, name: &str) -> Result<Trial, DriverError> {
+    pub async fn trial(&self, task: &Task, patch: Option<&Bytes>, name: &str) -> Result<Tested, DriverError> {
         let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(&task.instance);
         for tries in 0.. {
             let began = Instant::now();
             let lease = self.lease_id(&format!("trial {} {name} {tries}", task.instance));
             let tried = self.attempt(task, patch, &lease).await?;
             if let Some(ended) = ended(&tried.attempt) {
-                return Ok(trial(tried, ended, began.elapsed()));
+                return Ok(Tested::Ended(trial(tried, ended, began.elapsed())));
             }
             let why = tried.note.clone().unwrap_or_default();
             tracing::warn!(instance = %task.instance, name, why, "a grader is lost; trying again");
             if retry.pause().await.is_err() {
-                // A task that no grader completes has a finding of its own and must not end the others.
-                let note = format!("no grader gave an answer within {:?}: {why}", self.patience.total);
-                let tried = Tried {
-                    note: Some(note),
-                    ..tried
-                };
-                return Ok(trial(tried, TrialEnd::Ungradable, began.elapsed()));
+                // A task that no grader completes must not end the others.
+                let patience = self.patience.total;
+                if let Attempt::Lost { .. } = tried.attempt {
+                    let message = format!("no grader gave an answer within {patience:?}: {why}");
+                    return Ok(Tested::Lost { message });
+                }
+                // Graders were there. Each time its tests silenced the sandbox, or its log the official grader.
+                let note = Some(format!("every grader failed for {patience:?}: {why}"));
+                return Ok(Tested::Ended(trial(
+                    Tried { note, ..tried },
+                    TrialEnd::Ungradable,
+                    began.elapsed(),
+                )));
             }
         }
         Err(DriverError::Other(format!("{} was never graded", task.instance)))

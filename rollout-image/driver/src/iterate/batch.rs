@@ -89,6 +89,7 @@ impl Run {
             batch: path,
             sha256,
             checkpoint: None,
+            iterations: None,
         })
     }
 

@@ -97,7 +97,7 @@ impl Run {
             stop: CancellationToken::new(),
         };
         let groups = (0..tasks.len() as u32).map(|at| (at, at));
-        let plans = self.plans(&scope, groups, tasks, draw);
+        let plans = self.plans(&scope, groups, tasks, &draw)?;
         let metas = self.rolled_out(Stage::Evaluating, &scope, plans, None).await?;
         let count = |of: fn(&Outcome) -> bool| metas.iter().filter(|meta| of(&meta.outcome)).count() as u32;
         let result = EvaluationState {
@@ -155,11 +155,16 @@ fn shown(key: &(String, String), result: &EvaluationState) -> Evaluation {
     }
 }
 
-/// Evaluations of earlier drivers of this run, for the board.
+/// Evaluations of earlier drivers of this run, for the board, newest version last.
 pub fn evaluations_shown(state: &RunState) -> Vec<Evaluation> {
-    state
-        .evaluations
-        .iter()
+    let mut evaluations: Vec<_> = state.evaluations.iter().collect();
+    // As text, l1-v10 comes before l1-v2. The base model has no step.
+    evaluations.sort_by_key(|((_, version), _)| {
+        let lineage = version.split_once("-v").map_or("", |(lineage, _)| lineage);
+        (paths::lineage_number(lineage), paths::step_of_weights(version))
+    });
+    evaluations
+        .into_iter()
         .map(|(key, result)| shown(key, result))
         .collect()
 }

@@ -142,7 +142,7 @@ impl Replacing<'_> {
         let scope = EpisodeScope::Iteration {
             iteration: self.iteration,
         };
-        let (run, draw) = (self.run, self.draw.clone());
-        Ok(run.plans(&scope, (first..).zip(tasks), &run.train_tasks, draw))
+        let run = self.run;
+        Ok(run.plans(&scope, (first..).zip(tasks), &run.train_tasks, &self.draw)?)
     }
 }

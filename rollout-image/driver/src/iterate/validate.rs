@@ -2,10 +2,12 @@
 //!
 //! For each task it looks for commits beside the base commit, and grades the gold patch and the empty patch several
 //! times each, in fresh sandboxes. The record of a task is durable when the task is done, so that a restarted driver
-//! continues with the others. At the end each set has a list for `select.instanceIds`.
+//! continues with the others. At the end each set has a list for `select.instanceIds`. A task that the infrastructure
+//! lost is unfit in the list and has no record: the next run on the store tries it again.
 
 use super::Run;
 use crate::fault::DriverError;
+use crate::grade::Tested;
 use crate::patch;
 use crate::progress::Topic;
 use crate::sandbox::SandboxError;
@@ -15,7 +17,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use grpo_contracts::task_sets;
 use grpo_crds::progress::Stage;
-use grpo_records::validation::{Finding, TaskValidation, Trial, findings, id_list};
+use grpo_records::validation::{EMPTY, Finding, GOLD, TaskValidation, Trial, findings, id_list};
 use grpo_records::{Created, SCHEMA, paths};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
 use std::sync::Arc;
@@ -23,6 +25,27 @@ use std::sync::Arc;
 /// Trials of each patch: three find 48 of 100 tasks with a test that fails one time in five with the gold patch.
 const TRIALS: u32 = 3;
 const LOOK_TIMEOUT: u64 = 120;
+
+/// What was found out about a task.
+#[derive(Default)]
+struct Examined {
+    findings: Vec<Finding>,
+    gold: Vec<Trial>,
+    empty: Vec<Trial>,
+}
+
+/// Why a task was not examined.
+enum Unexamined {
+    /// The infrastructure lost every try until patience ended.
+    Lost(Finding),
+    Driver(DriverError),
+}
+
+impl From<DriverError> for Unexamined {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(error)
+    }
+}
 
 impl Run {
     pub(super) async fn validate(&self) -> Result<(), DriverError> {
@@ -79,39 +102,42 @@ impl Run {
         let known = self.store.read_if_there::<TaskValidation>(&path).await?;
         let outdated = match known {
             // A record of another image, limit or row is outdated.
-            Some(known) => match known.graded.is_none() || known.graded == graded {
+            Some(known) => match known.is_about_its_task() && (known.graded.is_none() || known.graded == graded) {
                 true => return Ok(known),
                 false => true,
             },
             None => false,
         };
-        let gold = task.row["patch"].as_str().filter(|patch| !patch.trim().is_empty());
-        let gold = gold.map(|patch| Bytes::from(patch.to_owned()));
-        let mut found = self.repository(task).await?;
-        let prepared = !found
-            .iter()
-            .any(|finding| matches!(finding, Finding::SetupFails { .. } | Finding::NoSandbox { .. }));
-        let (mut with_gold, mut without): (Vec<Trial>, Vec<Trial>) = Default::default();
-        for trial in (0..TRIALS).filter(|_| prepared) {
-            if let Some(patch) = &gold {
-                with_gold.push(grader.trial(task, Some(patch), &format!("gold {trial}")).await?);
+        let (examined, is_lost) = match self.examined(task).await {
+            Ok(examined) => (examined, false),
+            Err(Unexamined::Lost(finding)) => {
+                let findings = vec![finding];
+                (
+                    Examined {
+                        findings,
+                        ..Examined::default()
+                    },
+                    true,
+                )
             }
-            without.push(grader.trial(task, None, &format!("empty {trial}")).await?);
-        }
-        found.extend(findings(&with_gold, &without));
+            Err(Unexamined::Driver(error)) => return Err(error),
+        };
         let record = TaskValidation {
             schema: SCHEMA,
             writer: self.writer.clone(),
             set: set.to_owned(),
             instance: task.instance.clone(),
             graded,
-            findings: found,
-            gold: with_gold,
-            empty: without,
+            findings: examined.findings,
+            gold: examined.gold,
+            empty: examined.empty,
             at: jiff::Timestamp::now().as_second(),
         };
         if outdated {
             self.store.delete(&path).await?;
+        }
+        if is_lost {
+            return Ok(record);
         }
         match self.store.create(&path, &record).await? {
             Created::Written { .. } => Ok(record),
@@ -119,18 +145,63 @@ impl Run {
         }
     }
 
+    /// Looks at the task's repository and grades its patches.
+    async fn examined(&self, task: &Task) -> Result<Examined, Unexamined> {
+        let mut examined = Examined {
+            findings: self.repository(task).await?,
+            ..Examined::default()
+        };
+        let is_setup = |finding: &Finding| matches!(finding, Finding::SetupFails { .. });
+        if examined.findings.iter().any(is_setup) {
+            return Ok(examined);
+        }
+        let gold = task.row["patch"].as_str().filter(|patch| !patch.trim().is_empty());
+        let gold = gold.map(|patch| Bytes::from(patch.to_owned()));
+        for trial in 0..TRIALS {
+            if gold.is_some() {
+                let name = format!("gold {trial}");
+                examined.gold.push(self.tested(task, gold.as_ref(), GOLD, &name).await?);
+            }
+            let name = format!("empty {trial}");
+            examined.empty.push(self.tested(task, None, EMPTY, &name).await?);
+        }
+        examined.findings.extend(findings(&examined.gold, &examined.empty));
+        Ok(examined)
+    }
+
+    /// One trial. `patch_name`: that of the patch in findings.
+    async fn tested(
+        &self,
+        task: &Task,
+        patch: Option<&Bytes>,
+        patch_name: &str,
+        name: &str,
+    ) -> Result<Trial, Unexamined> {
+        match self.rollouts.episodes.grader.trial(task, patch, name).await? {
+            Tested::Ended(trial) => Ok(trial),
+            Tested::Lost { message } => Err(Unexamined::Lost(Finding::Ungradable {
+                patch: patch_name.to_owned(),
+                message,
+            })),
+        }
+    }
+
     /// Findings on the repository as the policy would see it.
-    async fn repository(&self, task: &Task) -> Result<Vec<Finding>, DriverError> {
+    async fn repository(&self, task: &Task) -> Result<Vec<Finding>, Unexamined> {
         let patience = self.settings.patience;
         let mut retry = crate::retry::Retry::new(patience.grading, patience.pauses).with_jitter(&task.instance);
         for tries in 0.. {
             match self.look(task, tries).await {
                 Ok(found) => return Ok(found),
+                Err(error) if error.is_workloads_fault() => {
+                    let message = error.to_string();
+                    return Ok(vec![Finding::SetupFails { message }]);
+                }
                 Err(error) => {
                     tracing::warn!(instance = %task.instance, %error, "a sandbox is lost; trying again");
                     if retry.pause().await.is_err() {
                         let message = error.to_string();
-                        return Ok(vec![Finding::NoSandbox { message }]);
+                        return Err(Unexamined::Lost(Finding::NoSandbox { message }));
                     }
                 }
             }

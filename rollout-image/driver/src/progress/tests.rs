@@ -50,6 +50,58 @@ fn stages_overlap_and_the_one_people_wait_for_is_in_front() {
     assert_eq!(board.now().stage, Some(Stage::Training));
 }
 
+fn evaluated(board: &Board, set: &str, step: u32) {
+    board.evaluated(Evaluation {
+        set: set.to_owned(),
+        weights: format!("l1-v{step}"),
+        resolved_rate: 0.5,
+        episodes: 8,
+    });
+}
+
+/// The versions of a set, in their order on the board.
+fn versions(board: &Board, set: &str) -> Vec<String> {
+    let all = board.now().evaluations.into_iter();
+    let of_set = all.filter(|evaluation| evaluation.set == set);
+    of_set.map(|evaluation| evaluation.weights).collect()
+}
+
+#[test]
+fn of_many_evaluations_the_first_of_each_set_and_the_newest_stay() {
+    let board = Board::new("u", 3);
+    evaluated(&board, "once", 0);
+    for step in 0..200 {
+        evaluated(&board, "heldout", step);
+    }
+    assert_eq!(board.now().evaluations.len(), EVALUATIONS_SHOWN);
+    assert_eq!(versions(&board, "once"), ["l1-v0"]);
+    let heldout = versions(&board, "heldout");
+    assert_eq!(heldout[..2], ["l1-v0", "l1-v138"]);
+    assert_eq!(heldout.last().unwrap(), "l1-v199");
+}
+
+#[test]
+fn the_last_evaluation_of_a_set_stays_behind_many_of_another_one() {
+    let board = Board::new("u", 3);
+    // A driver that starts again shows the sets of the journal one after another.
+    for (set, steps) in [("a", 100), ("b", 100)] {
+        (0..steps).for_each(|step| evaluated(&board, set, step));
+    }
+    assert_eq!(versions(&board, "a"), ["l1-v0", "l1-v99"]);
+    let b = versions(&board, "b");
+    assert_eq!((b.len(), b[0].as_str(), b[61].as_str()), (62, "l1-v0", "l1-v99"));
+}
+
+#[test]
+fn evaluations_of_more_sets_than_fit_are_bounded() {
+    let board = Board::new("u", 3);
+    for set in 0..100 {
+        evaluated(&board, &format!("set-{set}"), 0);
+    }
+    assert_eq!(board.now().evaluations.len(), EVALUATIONS_SHOWN);
+    assert_eq!(versions(&board, "set-99"), ["l1-v0"]);
+}
+
 #[tokio::test]
 async fn a_write_applies_progress_alone_and_names_the_runs_uid() {
     use axum::extract::{Request, State};

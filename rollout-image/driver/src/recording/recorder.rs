@@ -91,6 +91,7 @@ impl Recorder {
             let given = &mut self.replays[turn as usize];
             *given += 1;
             if *given > MOST_REPLAYS {
+                let _ = reply.send(Reply::Over);
                 return Ok(None);
             }
             let turn = &episode.trajectory.turns[turn as usize];

@@ -1,24 +1,25 @@
 //! The endpoint over HTTP: the routes of each API below a session's path, streams that stay open while an answer takes
 //! long, and each API's own errors.
 //!
-//! A request whose episode is over gets 404: command-line agents end on 404, and retry other errors for minutes. The
-//! message does not mention limits, because the policy may read it.
+//! A request whose episode is over gets 404: command-line agents end on 404, and retry other errors. The message does
+//! not mention limits, because the policy may read it. A request whose driver is away waits, also while this driver
+//! ends or starts, and then gets 503: the agent is to go on when the episode does.
 
 use super::api::{Api, BadRequest};
 use super::canon::Keys;
 use super::request::{Answer, Request};
-use super::sessions::{Asked, Door, Reply, SESSIONS, Sessions, Wanted};
+use super::sessions::{Asked, Door, Fate, Reply, SESSIONS, Sessions, Wanted};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::stream;
 use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
-use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -31,6 +32,9 @@ const BODY_WITHIN: Duration = Duration::from_secs(60);
 /// without headers after two minutes, and a silent stream after four.
 const PAUSE: Duration = Duration::from_secs(30);
 const OVER: &str = "this session has ended";
+const AWAY: &str = "the model is not available now; repeat the request";
+/// When a client may repeat a request whose driver is away, in seconds. It has waited before.
+const AGAIN_AFTER: &str = "5";
 const JSON: &str = "application/json";
 
 /// The routes of every session.
@@ -86,9 +90,9 @@ async fn models(State(sessions): Shared, Path(secret): Path<String>, headers: He
         true => Api::Messages,
         false => Api::ChatCompletions,
     };
-    match door(&sessions, &secret, &headers) {
-        Some(door) => json(StatusCode::OK, api.models(&door.model)),
-        None => ended(api),
+    match door(&sessions, &secret, &headers).await {
+        Ok(door) => json(StatusCode::OK, api.models(&door.model)),
+        Err(fate) => unanswered(api, fate),
     }
 }
 
@@ -96,14 +100,23 @@ async fn over() -> Response {
     ended(Api::ChatCompletions)
 }
 
-fn door(sessions: &Sessions, secret: &str, headers: &HeaderMap) -> Option<Door> {
-    let lease = headers.get(RELAY_LEASE_HEADER)?.to_str().ok()?;
-    sessions.door(secret, lease)
+/// The session of a request, or what becomes of the request without one.
+async fn door(sessions: &Sessions, secret: &str, headers: &HeaderMap) -> Result<Door, Fate> {
+    let lease = headers.get(RELAY_LEASE_HEADER).and_then(|lease| lease.to_str().ok());
+    // A request that no gateway passed on belongs to no agent.
+    let Some(lease) = lease else {
+        return Err(Fate::Over);
+    };
+    match sessions.door(secret, lease) {
+        Some(door) => Ok(door),
+        None => Err(sessions.fate(secret, lease).await),
+    }
 }
 
 async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body, api: Api, counts: bool) -> Response {
-    let Some(door) = door(sessions, secret, headers) else {
-        return ended(api);
+    let door = match door(sessions, secret, headers).await {
+        Ok(door) => door,
+        Err(fate) => return unanswered(api, fate),
     };
     let Ok(place) = door.places.clone().try_acquire_owned() else {
         let message = "too many requests at one time; wait for the answers to earlier ones";
@@ -134,7 +147,7 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
         reply,
     };
     if door.asked.send(asked).await.is_err() {
-        return ended(api);
+        return unanswered(api, sessions.fate(secret, &door.lease).await);
     }
     if request.stream && !counts {
         return match tokio::time::timeout(PAUSE, &mut replied).await {
@@ -142,39 +155,54 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
                 let events = api.events(&request, &answer.id, answer.created).finish(&answer);
                 events_of(Body::from(events.concat()))
             }
-            Ok(replied) => whole(api, &request, replied.ok()),
+            Ok(Ok(reply)) => whole(api, &request, reply),
+            Ok(Err(_)) => unanswered(api, sessions.fate(secret, &door.lease).await),
             Err(_) => {
                 let (sender, receiver) = mpsc::channel(4);
+                let (sessions, secret) = (sessions.clone(), secret.to_owned());
                 tokio::spawn(async move {
-                    hold_open(api, &request, replied, sender).await;
+                    if !hold_open(api, &request, replied, &sender).await
+                        && sessions.fate(&secret, &door.lease).await == Fate::Away
+                    {
+                        // A stream that ends without an error looks like an empty answer, after which some agents end.
+                        let _ = sender.send(Err(io::Error::other(AWAY))).await;
+                    }
                     drop(place);
                 });
                 let chunks = stream::unfold(receiver, |mut receiver| async move {
-                    let chunk: Bytes = receiver.recv().await?;
-                    Some((Ok::<_, Infallible>(chunk), receiver))
+                    let chunk: Result<Bytes, io::Error> = receiver.recv().await?;
+                    Some((chunk, receiver))
                 });
                 events_of(Body::from_stream(chunks))
             }
         };
     }
-    let replied = replied.await;
-    whole(api, &request, replied.ok())
+    match replied.await {
+        Ok(reply) => whole(api, &request, reply),
+        Err(_) => unanswered(api, sessions.fate(secret, &door.lease).await),
+    }
 }
 
-/// Keeps a client waiting, then sends the answer. Without an answer the stream ends without content: the client asks
-/// again, and gets the recorded answer or the end.
-async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<Reply>, to: mpsc::Sender<Bytes>) {
+/// Keeps a client waiting, then sends the answer. If the reply is no answer, the stream ends without content: the
+/// client asks again, and gets the end. False if there is no reply.
+async fn hold_open(
+    api: Api,
+    request: &Request,
+    mut replied: oneshot::Receiver<Reply>,
+    to: &mpsc::Sender<Result<Bytes, io::Error>>,
+) -> bool {
     // The stream's id and time are sent before the answer is known.
     let id = format!("w{}", hex::encode(rand::random::<[u8; 8]>()));
     let created = jiff::Timestamp::now().as_second();
     let mut events = api.events(request, &id, created);
     let answer = loop {
-        if to.send(events.wait().into()).await.is_err() {
-            return;
+        if to.send(Ok(events.wait().into())).await.is_err() {
+            return true;
         }
         match tokio::time::timeout(PAUSE, &mut replied).await {
             Ok(Ok(Reply::Answer(answer))) => break answer,
-            Ok(_) => return,
+            Ok(Ok(_)) => return true,
+            Ok(Err(_)) => return false,
             Err(_) => {}
         }
     };
@@ -184,10 +212,11 @@ async fn hold_open(api: Api, request: &Request, mut replied: oneshot::Receiver<R
         ..*answer
     };
     for event in events.finish(&answer) {
-        if to.send(event.into()).await.is_err() {
-            return;
+        if to.send(Ok(event.into())).await.is_err() {
+            return true;
         }
     }
+    true
 }
 
 /// A body, if it is not too large and arrives in time.
@@ -216,12 +245,23 @@ async fn read(sessions: &Sessions, headers: &HeaderMap, body: Body) -> Result<By
 }
 
 /// A reply without a stream.
-fn whole(api: Api, request: &Request, reply: Option<Reply>) -> Response {
+fn whole(api: Api, request: &Request, reply: Reply) -> Response {
     match reply {
-        Some(Reply::Answer(answer)) => json(StatusCode::OK, api.answer(request, &answer)),
-        Some(Reply::Count(tokens)) => json(StatusCode::OK, api.token_count(tokens)),
-        Some(Reply::Unusable(why)) => error(api, StatusCode::BAD_REQUEST, &why),
-        None => ended(api),
+        Reply::Answer(answer) => json(StatusCode::OK, api.answer(request, &answer)),
+        Reply::Count(tokens) => json(StatusCode::OK, api.token_count(tokens)),
+        Reply::Unusable(why) => error(api, StatusCode::BAD_REQUEST, &why),
+        Reply::Over => ended(api),
+    }
+}
+
+/// The response to a request that no session answered.
+fn unanswered(api: Api, fate: Fate) -> Response {
+    match fate {
+        Fate::Over => ended(api),
+        Fate::Away => {
+            let refusal = error(api, StatusCode::SERVICE_UNAVAILABLE, AWAY);
+            ([(RETRY_AFTER, AGAIN_AFTER)], refusal).into_response()
+        }
     }
 }
 
@@ -241,3 +281,6 @@ fn events_of(body: Body) -> Response {
     let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
     (headers, body).into_response()
 }
+
+#[cfg(test)]
+mod tests;

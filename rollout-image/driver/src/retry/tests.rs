@@ -59,3 +59,27 @@ fn jitter_comes_from_the_seed_and_only_lengthens() {
     assert_ne!(drawn("a"), drawn("b"));
     assert!(drawn("c").iter().all(|pause| (1.0..1.5).contains(&pause.as_secs_f64())));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_counted_from_its_first_failure_until_the_server_answers() {
+    let second = Duration::from_secs(1);
+    let outage = Outage::new(Pauses::doubling(second, 4 * second), 2 * second);
+    // An hour without a request is no outage.
+    tokio::time::advance(3600 * second).await;
+    assert_eq!(outage.failed(), Duration::ZERO);
+    for failing in 1..=20_u32 {
+        tokio::time::advance(second).await;
+        assert_eq!(outage.failed(), failing * second);
+    }
+    outage.over();
+    tokio::time::advance(second).await;
+    assert_eq!(outage.failed(), Duration::ZERO, "the server answered in between");
+    tokio::time::advance(11 * second).await;
+    assert_eq!(outage.failed(), 11 * second);
+    tokio::time::advance(12 * second).await;
+    assert_eq!(
+        outage.failed(),
+        Duration::ZERO,
+        "twice a pause and a request passed without a failure"
+    );
+}

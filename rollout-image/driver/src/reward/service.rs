@@ -9,14 +9,13 @@
 
 use crate::episode::abort::Abort;
 use crate::fault::DriverError;
-use crate::retry::{Budget, Pauses, Retry};
+use crate::retry::{Budget, Outage, Pauses, Retry};
 use crate::reward::RewardServiceSettings;
 use bytes::Bytes;
 use grpo_records::{Created, GradeRecord, Outcome, RewardAnswer, RunStore, SCHEMA, VoidReason, Writer, paths};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(500), Duration::from_secs(30));
@@ -32,14 +31,8 @@ pub struct RewardService {
     settings: RewardServiceSettings,
     http: reqwest::Client,
     places: Semaphore,
-    /// The current outage, if any: all episodes share one wait for it.
-    failing: Mutex<Option<Failing>>,
-}
-
-/// Times of the first and the last failure in a row.
-struct Failing {
-    since: Instant,
-    last: Instant,
+    /// All episodes share one wait for an outage.
+    outage: Outage,
 }
 
 /// The request about one attempt.
@@ -102,7 +95,7 @@ impl RewardService {
         Ok(Self {
             http,
             places: Semaphore::new(settings.concurrency as usize),
-            failing: Mutex::default(),
+            outage: Outage::new(PAUSES, settings.budget.request),
             settings: settings.clone(),
         })
     }
@@ -164,32 +157,19 @@ impl RewardService {
             drop(place);
             let why = match asked {
                 Ok(told) => {
-                    *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    self.outage.over();
                     return Ok(told);
                 }
                 Err(why) => why,
             };
             tracing::warn!(episode = question.episode, why, "no reward");
-            if self.failing_for() > total || retry.pause().await.is_err() {
+            if self.outage.failed() > total || retry.pause().await.is_err() {
                 return Err(Abort::Void {
                     reason: VoidReason::RewardUnavailable,
                     message: format!("reward.http {} gave no reward: {why}", self.settings.url),
                 });
             }
         }
-    }
-
-    fn failing_for(&self) -> Duration {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        // An outage whose last failure is older than this says nothing about now.
-        let quiet = 2 * (PAUSES.longest + self.settings.budget.request);
-        let since = failing
-            .as_ref()
-            .filter(|failing| now - failing.last < quiet)
-            .map_or(now, |failing| failing.since);
-        *failing = Some(Failing { since, last: now });
-        now - since
     }
 
     async fn ask(&self, body: Bytes) -> Result<Told, String> {

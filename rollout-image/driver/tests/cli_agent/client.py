@@ -1,7 +1,7 @@
 """A small command-line agent: asks a chat completions API, carries calls out in a shell, sends back what came of them.
 
 Its first argument says how it treats its history. Like real ones it writes arguments anew, repeats what was not
-answered, and ends at 404.
+answered, and ends at 404; an impatient one ends at any error.
 """
 import json
 import os
@@ -27,7 +27,7 @@ def post(body, path="/chat/completions"):
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
-            if error.code < 500:
+            if error.code < 500 or MODE == "impatient":
                 print("status", error.code, error.read().decode())
                 sys.exit(1)
         except (urllib.error.URLError, ConnectionError):

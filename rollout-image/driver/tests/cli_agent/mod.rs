@@ -8,9 +8,10 @@ use grpo_crds::agent::{Agent, CliAgent};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::config::Settings;
 use grpo_records::folder::{RunFolder, counting};
-use grpo_records::{Branch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Outcome, TurnRecord};
+use grpo_records::{Branch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Outcome, TurnRecord, paths};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// An answer with one call.
 fn call(command: &str) -> String {
@@ -277,34 +278,108 @@ async fn an_episode_that_outlives_its_time_ends_with_the_patch_it_has() {
     }
 }
 
-/// The agent's process survives; the next driver answers its requests from where the first one stopped.
-#[tokio::test]
-async fn a_driver_that_ends_in_an_answer_is_followed_by_one_that_continues_the_episode() {
-    let (world, mut settings) = world("linear", 6).await;
-    settings.samples = 2;
+/// Ends a driver in the fourth answer of an agent. `cuts`: its relays end first, so nothing that the driver says while
+/// it ends reaches the agent.
+async fn ended_in_an_answer(mode: &str, cuts: bool) -> (World, Settings) {
+    let (world, mut settings) = world(mode, 6).await;
     settings.concurrency = Some(1);
-    let (reached, mut third) = tokio::sync::watch::channel(0);
+    let (reached, mut asked) = tokio::sync::watch::channel(0);
     let mends = mends_after(6);
-    let asked = AtomicU32::new(0);
+    let answers = AtomicU32::new(0);
     *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
-        reached.send_replace(asked.fetch_add(1, Ordering::Relaxed));
+        reached.send_replace(answers.fetch_add(1, Ordering::Relaxed));
         mends(prompt, seed)
     });
     let run = world.start(settings.clone(), 1).await.unwrap();
     tokio::select! {
         ended = run.go() => panic!("the run ended before its driver could be killed: {ended:?}"),
-        // Before the driver is dropped: nothing that it says while it ends reaches the agent.
         () = async {
-            third.wait_for(|asked| *asked >= 3).await.unwrap();
-            world.gateway.relays.cut();
+            asked.wait_for(|asked| *asked >= 3).await.unwrap();
+            if cuts {
+                world.gateway.relays.cut();
+            }
         } => {}
     }
     drop(run);
+    (world, settings)
+}
+
+/// The agent's process survives; the next driver answers its requests from where the first one stopped.
+#[tokio::test]
+async fn a_driver_that_ends_in_an_answer_is_followed_by_one_that_continues_the_episode() {
+    for cuts in [true, false] {
+        let (world, settings) = ended_in_an_answer("linear", cuts).await;
+        world.go(settings, 2).await.unwrap();
+        let folder = world.verified().await;
+        for (meta, ended) in episodes(&folder) {
+            assert_eq!(
+                (meta.outcome, meta.turns, meta.attempt),
+                (Outcome::Resolved, 8, 1),
+                "cuts: {cuts}"
+            );
+            assert_eq!(branches(&ended), [Branch::First]);
+        }
+        world.nothing_ran_twice();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_ends_while_no_driver_answers_it_is_followed_by_another_attempt() {
+    let (world, settings) = ended_in_an_answer("impatient", true).await;
+    let agent_ended = || {
+        let state = world.gateway.state.lock().unwrap();
+        let mut agents = state.results.iter().filter(|((_, id), _)| id == "agent");
+        agents.any(|(_, result)| result.initialized())
+    };
+    while !agent_ended() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     world.go(settings, 2).await.unwrap();
     let folder = world.verified().await;
-    for (meta, ended) in episodes(&folder) {
-        assert_eq!((meta.outcome, meta.turns, meta.attempt), (Outcome::Resolved, 8, 1));
-        assert_eq!(branches(&ended), [Branch::First]);
+    let mut ended: Vec<_> = episodes(&folder)
+        .into_iter()
+        .map(|(meta, _)| (meta.attempt, meta.outcome, meta.turns))
+        .collect();
+    ended.sort_by_key(|(attempt, ..)| *attempt);
+    assert_eq!(ended, [(1, Outcome::Resolved, 8), (2, Outcome::Resolved, 8)]);
+    assert!(world.state().await.voids.is_empty());
+}
+
+#[tokio::test]
+async fn an_end_that_a_driver_saw_counts_though_the_agent_asks_the_next_driver_nothing() {
+    let (world, mut settings) = world("linear", 1).await;
+    settings.concurrency = Some(1);
+    // Another driver's patch stops the first one between the end and its own patch.
+    let scope = paths::scope(&EpisodeScope::Iteration { iteration: 1 });
+    let (root, blocked) = (world.dir(), Arc::new(Mutex::new(None)));
+    let (mends, blocks) = (mends_after(1), blocked.clone());
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        let answer = mends(prompt, seed);
+        let mut blocks = blocks.lock().unwrap();
+        if answer == "Done." && blocks.is_none() {
+            let mut episodes = std::fs::read_dir(root.join(&scope)).unwrap();
+            let episode = episodes.next().unwrap().unwrap().file_name();
+            let episode = episode.into_string().unwrap();
+            let patch = root.join(paths::patch(&format!("{scope}/{episode}")));
+            std::fs::write(&patch, "another driver's").unwrap();
+            *blocks = Some(patch);
+        }
+        answer
+    });
+    let stopped = world.go(settings.clone(), 1).await.unwrap_err().to_string();
+    assert!(stopped.contains("patch.diff"), "{stopped}");
+    std::fs::remove_file(blocked.lock().unwrap().take().unwrap()).unwrap();
+    *world.engine.policy.lock().unwrap() = Box::new(mends_after(1));
+
+    world.go(settings, 2).await.unwrap();
+    let folder = world.verified().await;
+    let episodes = episodes(&folder);
+    assert_eq!(episodes.len(), 2);
+    for (meta, ended) in episodes {
+        assert_eq!(
+            (meta.outcome, meta.end, meta.turns, meta.attempt),
+            (Outcome::Resolved, EpisodeEnd::Submitted, 3, 1)
+        );
+        assert_eq!(ended.record.process.unwrap().exit_code, Some(0));
     }
-    world.nothing_ran_twice();
 }

@@ -29,6 +29,7 @@ impl World {
             mode: grpo_crds::grpo_run::Mode::Train,
             resume: grpo_crds::grpo_run::Resume::Auto,
             seed: 7,
+            inputs_sha256: "00".into(),
             store: (self.mount.path().to_owned(), "ns/run".into()),
             model: model(),
             replay: None,

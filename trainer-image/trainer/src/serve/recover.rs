@@ -33,6 +33,8 @@ struct Replay {
     known: Option<Published>,
     /// Whether the step published weights, also in an older lineage.
     published: bool,
+    /// The step's learning rate, if its metrics were stored.
+    learning_rate: Option<f64>,
 }
 
 /// The weights that a step published the first time.
@@ -89,9 +91,9 @@ impl Rank {
                 None => break,
             }
         }
-        // Mode Finetune publishes the steps whose checkpoints it keeps: the previous attempt died between the two, and
-        // this checkpoint may be the run's last.
-        if self.is_supervised() && unsealed {
+        // The previous attempt died between the weights and the checkpoint of a step after which the run may be done.
+        // Mode Finetune publishes the steps whose checkpoints it keeps, and this one may be the run's last.
+        if unsealed && (self.is_supervised() || self.step >= self.iterations) {
             self.begin_checkpoint(self.step, self.config.spec.checkpoint.keep as usize)?;
             self.finish_checkpoint(true)?;
         }
@@ -115,7 +117,8 @@ impl Rank {
     /// The replay of a step, on rank 0, or `None` if its batch was not stored or the step was not done. `last`: the
     /// last published step. In mode Finetune later steps may have been done too.
     fn replayed(&self, step: u32, last: u32, versions: &[WeightsManifest]) -> Result<Option<Replay>, TrainError> {
-        let is_done = step <= last || (self.is_supervised() && self.metrics(step)?.is_some());
+        let metrics = self.metrics(step)?;
+        let is_done = step <= last || (self.is_supervised() && metrics.is_some());
         if !is_done || !self.store.exists(&paths::batch(step))? {
             return Ok(None);
         }
@@ -126,12 +129,18 @@ impl Rank {
             batch_sha256: sha256(&self.store.read(&paths::batch(step))?),
             published: first.is_some(),
             known: first.filter(at_least),
+            learning_rate: metrics.map(|metrics| metrics.learning_rate),
         }))
     }
 
     fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
         tracing::info!(step, "replaying a stored batch");
-        let (metrics, stats) = self.train(step, &paths::batch(step), Some(&replay.batch_sha256))?;
+        let (metrics, stats) = self.train(
+            step,
+            &paths::batch(step),
+            Some(&replay.batch_sha256),
+            replay.learning_rate,
+        )?;
         if self.is_supervised() && !replay.published {
             self.step = step;
             self.unpublished();

@@ -62,9 +62,7 @@ impl Rank {
         if !from.optimizer {
             self.model.forget_moments();
         }
-        // Before the first version is published: a restart must find these values again.
-        self.begin_checkpoint(0, 1)?;
-        self.finish_checkpoint(true)?;
+        // First: without it, a run that loses its own checkpoint would begin with the other run's newest one.
         if self.is_first() {
             let resumed = ResumedFrom {
                 path: from.path.clone(),
@@ -75,6 +73,9 @@ impl Rank {
             };
             self.store.create(paths::RESUMED, json(&resumed)?)?;
         }
+        // Before the first version is published: a restart must find these values again.
+        self.begin_checkpoint(0, 1)?;
+        self.finish_checkpoint(true)?;
         tracing::info!(
             path,
             step = checkpoint.step,

@@ -323,6 +323,51 @@ fn the_driver_says_when_a_checkpoint_is_written_and_how_many_stay() {
     assert_eq!(kept.iter().map(|one| one.step).collect::<Vec<_>>(), [3]);
 }
 
+/// Orders a step of a run that has so many iterations now.
+fn ordered(attempt: &Attempt, run: &Run, step: u32, iterations: u32) {
+    let order = serde_json::json!({
+        "batch": paths::batch(step), "sha256": checksum(run, step), "iterations": iterations,
+        "checkpoint": {"write": step >= iterations, "keep": 2},
+    });
+    let (status, answer) = attempt.ask("PUT", &format!("/v1/steps/{step}"), &order.to_string());
+    assert_eq!(status, 202, "{answer}");
+    assert_eq!(attempt.outcome(step).state, StepPhase::Done);
+}
+
+#[test]
+fn a_run_that_gets_more_or_fewer_iterations_while_it_works_has_their_rates_and_its_last_checkpoint() {
+    let decaying = serde_json::json!({
+        "algorithm": {"learningRate": 1e-3, "schedule": {"decay": "Linear", "finalRatio": 0.0}},
+        "rollout": {"iterations": 2},
+    });
+    let run = Run::with(50, decaying);
+    let mut attempt = Attempt::start(&run, 1, 2);
+    ordered(&attempt, &run, 1, 2);
+    // More: by its first config, this step and the next would have the rate 0.
+    ordered(&attempt, &run, 2, 5);
+    ordered(&attempt, &run, 3, 5);
+    let rate = |step| run.metrics(step).learning_rate;
+    assert!((rate(2) - 1e-3 * 0.75).abs() < 1e-9 && (rate(3) - 1e-3 * 0.5).abs() < 1e-9);
+    let kept = || {
+        let kept = run.store.checkpoints().unwrap();
+        kept.iter().map(|one| one.step).max()
+    };
+    assert_eq!(kept(), None);
+    assert!(attempt.kill(1), "rank 0 ended well although rank 1 died");
+    // A new attempt reads 2 iterations, and repeats the steps with the rates that they had.
+    let attempt = Attempt::start(&run, 2, 2);
+    let state = attempt.state();
+    assert_eq!((state.step, state.weights.as_str()), (3, "l1-v3"), "the same bits");
+    assert_eq!(
+        kept(),
+        Some(3),
+        "it may be the last step, and its checkpoint was missing"
+    );
+    // Fewer: the checkpoint of the last step is complete when the step is done.
+    ordered(&attempt, &run, 4, 4);
+    assert_eq!(kept(), Some(4));
+}
+
 #[test]
 fn a_rank_of_an_earlier_attempt_that_is_still_alive_publishes_nothing() {
     let run = Run::new(1);

@@ -43,6 +43,25 @@ fn files_of_a_folder_come_with_their_sizes_and_unfinished_ones_do_not() {
     assert_eq!(records.files(&none).unwrap(), FilePage::default());
 }
 
+#[test]
+fn pages_of_a_large_folder_have_each_file_once() {
+    let (dir, records) = opened();
+    let folder = dir.path().join("tasks/bases");
+    std::fs::create_dir_all(&folder).unwrap();
+    for number in 0..=FILES_A_PAGE {
+        std::fs::write(folder.join(format!("{number:06}")), "").unwrap();
+    }
+    let page = |after: Option<String>| {
+        let folder = "tasks".into();
+        records.files(&FilesOf { folder, after }).unwrap()
+    };
+    let first = page(None);
+    assert_eq!(first.files.len(), FILES_A_PAGE);
+    let last = page(first.next);
+    assert_eq!((last.files.len(), last.next), (1, None));
+    assert_eq!(last.files[0].path, format!("tasks/bases/{FILES_A_PAGE:06}"));
+}
+
 #[tokio::test]
 async fn a_file_comes_whole_or_from_a_byte_to_another() {
     let (dir, records) = opened();

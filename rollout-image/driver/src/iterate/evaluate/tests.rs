@@ -26,3 +26,17 @@ fn sets_are_due_at_start_at_end_and_every_so_often() {
     );
     assert_eq!(due(&set(Some(2), false, true)), [false, false, true, false, true, true]);
 }
+
+#[test]
+fn evaluations_of_earlier_drivers_are_shown_with_the_newest_version_last() {
+    let mut state = RunState::default();
+    for version in ["l1-v10", "l2-v3", "base", "l1-v2"] {
+        let result = EvaluationState::default();
+        state.evaluations.insert(("s".to_owned(), version.to_owned()), result);
+    }
+    let versions: Vec<String> = evaluations_shown(&state)
+        .into_iter()
+        .map(|shown| shown.weights)
+        .collect();
+    assert_eq!(versions, ["base", "l1-v2", "l1-v10", "l2-v3"]);
+}
