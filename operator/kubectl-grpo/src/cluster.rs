@@ -1,10 +1,12 @@
 //! The selected cluster, namespace and run.
 
+mod proxy;
+
 use crate::arguments::ClusterOptions;
 use crate::error::{Asking, Error, refused};
 use grpo_crds::GrpoRun;
 use kube::api::{Api, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config, ResourceExt};
 
 const RUNS: &str = "grporuns.grpo.dev";
@@ -97,20 +99,47 @@ impl Cluster {
     }
 }
 
+/// Like `Config::infer`, except for the proxy: see [`proxy`].
 async fn config(options: &ClusterOptions) -> Result<Config, Error> {
-    let wrong = |error: kube::config::KubeconfigError| Error::Kubeconfig(error.to_string());
+    let only_in_pod = options.kubeconfig.is_none() && options.context.is_none();
+    let (mut config, of_kubeconfig) = match of_kubeconfig(options).await {
+        Ok(found) => found,
+        Err(KubeconfigError::ParseNoProxy(error)) => {
+            let text = format!("NO_PROXY cannot be read ({error}); separate names by one comma");
+            return Err(Error::Proxy(text));
+        }
+        Err(KubeconfigError::ParseProxyUrl(error)) => {
+            return Err(Error::Proxy(format!(
+                "HTTPS_PROXY or proxy-url is no address ({error})"
+            )));
+        }
+        Err(error) if only_in_pod => {
+            return Config::incluster()
+                .map_err(|in_pod| Error::Kubeconfig(format!("{error} (and this is no pod with access: {in_pod})")));
+        }
+        Err(error) => return Err(Error::Kubeconfig(error.to_string())),
+    };
+    let environment = proxy::Environment::read();
+    config.proxy_url =
+        proxy::choose(&config.cluster_url, of_kubeconfig.as_deref(), &environment).map_err(Error::Proxy)?;
+    if config.proxy_url.is_some()
+        && let Some(server) = proxy::with_port(&config.cluster_url)
+    {
+        config.cluster_url = server;
+    }
+    Ok(config)
+}
+
+/// The selected context, and the `proxy-url` of its cluster.
+async fn of_kubeconfig(options: &ClusterOptions) -> Result<(Config, Option<String>), KubeconfigError> {
+    let read = match &options.kubeconfig {
+        Some(path) => Kubeconfig::read_from(path)?,
+        None => Kubeconfig::read()?,
+    };
+    let proxy = proxy::of_kubeconfig(&read, options.context.as_deref());
     let of_context = KubeConfigOptions {
         context: options.context.clone(),
         ..KubeConfigOptions::default()
     };
-    match (&options.kubeconfig, &options.context) {
-        (Some(path), _) => {
-            let read = Kubeconfig::read_from(path).map_err(wrong)?;
-            Config::from_custom_kubeconfig(read, &of_context).await.map_err(wrong)
-        }
-        (None, Some(_)) => Config::from_kubeconfig(&of_context).await.map_err(wrong),
-        (None, None) => Config::infer()
-            .await
-            .map_err(|error| Error::Kubeconfig(error.to_string())),
-    }
+    Ok((Config::from_custom_kubeconfig(read, &of_context).await?, proxy))
 }

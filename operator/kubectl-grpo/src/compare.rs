@@ -9,7 +9,9 @@ use crate::error::Error;
 use crate::export::pass_at::wilson;
 use crate::output;
 use crate::text::table;
+use grpo_crds::progress::Evaluation;
 use grpo_crds::{GrpoRun, Progress};
+use grpo_records::paths;
 use grpo_records::show::harmless;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -20,6 +22,8 @@ use std::path::Path;
 const ABSENT: &str = "-";
 /// Longer values, such as lists of instances or templates, are cut.
 const WIDEST: usize = 40;
+/// So many evaluations fit into a status.
+const EVALUATIONS_KEPT: usize = 64;
 
 pub async fn compare(cluster: &Cluster, wanted: &Compare) -> Result<(), Error> {
     let mut runs = Vec::new();
@@ -150,15 +154,21 @@ fn evaluations(runs: &[GrpoRun]) -> Vec<Vec<String>> {
             .map(|progress| progress.evaluations.as_slice())
             .unwrap_or_default();
         let told = all.iter().filter(|evaluation| evaluation.set == set);
-        told.map(|evaluation| {
+        let told = told.map(|evaluation| {
             let episodes = f64::from(evaluation.episodes);
             let (low, high) = wilson(evaluation.resolved_rate, episodes);
             format!(
                 "{:.2} of {} ({low:.2} to {high:.2}) {}",
                 evaluation.resolved_rate, evaluation.episodes, evaluation.weights
             )
-        })
-        .collect()
+        });
+        let mut told: Vec<String> = told.collect();
+        if let Some(first) = told.first_mut()
+            && !has_first(all, set)
+        {
+            *first += &format!(", first of the last {EVALUATIONS_KEPT}");
+        }
+        told
     };
     let evaluated = runs
         .iter()
@@ -184,6 +194,25 @@ fn evaluations(runs: &[GrpoRun]) -> Vec<Vec<String>> {
         }
     }
     rows
+}
+
+/// Whether a list has the first evaluation of a set. A driver of an older version kept only the newest ones of all
+/// sets: its full list begins with a later version, and has no gap behind it.
+fn has_first(all: &[Evaluation], set: &str) -> bool {
+    if all.len() < EVALUATIONS_KEPT {
+        return true;
+    }
+    let of_set = all.iter().filter(|evaluation| evaluation.set == set);
+    let steps: Vec<u32> = of_set
+        .map(|evaluation| paths::step_of_weights(&evaluation.weights).unwrap_or(0))
+        .collect();
+    let between: Vec<u32> = steps.windows(2).map(|two| two[0].abs_diff(two[1])).collect();
+    let first = steps.first().copied().unwrap_or(0);
+    match between.as_slice() {
+        [] => first == 0,
+        [every] => first <= *every,
+        [gap, every, ..] => first <= *every || gap > every,
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub enum Error {
     Usage(String),
     #[error("no cluster to talk to: {0}; set KUBECONFIG, or give --kubeconfig or --context")]
     Kubeconfig(String),
+    #[error("the cluster cannot be reached by a proxy: {0}; correct it, or set NO_PROXY to the server's host")]
+    Proxy(String),
     #[error("there is no GrpoRun (grpo.dev) {name} in namespace {namespace}{}", .there.as_ref().map(|there| format!("; there is: {there}")).unwrap_or_else(|| "; `kubectl grpo status -A` lists all".into()))]
     NoRun {
         name: String,
@@ -133,13 +135,19 @@ pub enum Error {
     },
     #[error("GrpoRun {run} was deleted before it ended; `kubectl grpo status` lists the runs that there are")]
     RunDeleted { run: String },
-    #[error("watching GrpoRun {run} failed {tries} times in a row: {why}; `kubectl grpo wait {run}` continues")]
+    #[error(
+        "watching GrpoRun {run} failed {tries} times in a row: {why}; once `kubectl grpo status {run}` works, give the command again"
+    )]
     WatchLost { run: String, tries: u32, why: String },
     #[error(
         "{reason} is no reason of grpo-operator{}; `kubectl grpo explain` lists all",
         match .similar.is_empty() { true => String::new(), false => format!("; similar: {}", .similar.join(", ")) }
     )]
     NoReason { reason: String, similar: Vec<String> },
+    #[error(
+        "{unread} of {all} logs could not be read to their end; `kubectl get nodes` shows whether their nodes are ready"
+    )]
+    LogsUnread { unread: usize, all: usize },
     #[error("writing: {0}")]
     Output(#[from] std::io::Error),
     #[error("interrupted")]

@@ -1,6 +1,7 @@
 //! `kubectl grpo export`: episodes in the file formats of other projects, one sample of each task.
 //!
-//! This module reads episodes one after another and writes each file as soon as its content is known;
+//! This module writes first what follows from verdicts alone. Then it reads episodes one after another: the two files
+//! that have every sample grow with each, because the conversations of an evaluation may not fit into memory.
 //! [`mini_swe_agent`], [`atif`] and [`inspect`] define the content. With a format, [`dataset`] writes all samples as
 //! rows for supervised training instead.
 
@@ -9,7 +10,7 @@ use crate::episodes;
 use crate::error::Error;
 use crate::output;
 use crate::records::Source;
-use grpo_records::{TurnRecord, paths};
+use grpo_records::{EpisodeMeta, TurnRecord, paths};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,11 +21,15 @@ pub mod dataset;
 mod ended;
 pub mod inspect;
 pub mod mini_swe_agent;
+mod part_file;
 pub mod pass_at;
+mod progress;
 pub mod report;
 
 use self::ended::{ended, unreadable};
+use self::part_file::PartFile;
 use self::pass_at::PassAt;
+use self::progress::Progress;
 use self::report::Report;
 
 /// The result of an export.
@@ -83,12 +88,13 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
     let root = scope
         .map(|scope| format!("{}/", paths::scope(scope)))
         .unwrap_or_default();
-    let mut predictions = Map::new();
     let mut report = Report::default();
-    let mut chats = BTreeMap::new();
-    let mut log = inspect::Log::default();
+    // By place (group, sample), which has one verdict: the order of conversations and of Inspect's epochs.
+    let mut verdicts = BTreeMap::new();
+    let mut judged: Vec<&EpisodeMeta> = Vec::new();
+    // The exported episode of each task.
+    let mut exported: BTreeMap<&str, &str> = BTreeMap::new();
     let mut statuses: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    std::fs::create_dir_all(dest)?;
     for episode in listing
         .episodes
         .iter()
@@ -104,50 +110,70 @@ pub async fn export(source: &mut Source, wanted: &Export, dest: &Path) -> Result
             continue;
         }
         report.judged(meta);
-        let is_exported = is_wanted && !predictions.contains_key(id);
-        let turns = match is_exported {
-            true => turns_with_ids(source, &episode.path).await?,
-            false => source.turns(&episode.path).await?,
-        };
-        let place = (meta.key.group, meta.key.sample);
-        chats.insert(place, format!("{}\n", chat_completions::line(&turns)));
-        let patch = patch(source, &episode.path).await?;
-        log.add(meta, &turns, &patch);
-        if !is_exported {
-            continue;
+        verdicts.entry((meta.key.group, meta.key.sample)).or_insert_with(|| {
+            judged.push(meta);
+            (meta, episode.path.as_str())
+        });
+        if is_wanted && !exported.contains_key(id.as_str()) {
+            exported.insert(id, &episode.path);
+            let status = mini_swe_agent::exit_status(meta.end);
+            statuses.entry(status).or_default().push(id.clone());
+            report.exported(meta);
         }
-        let folder = dest.join(id);
-        std::fs::create_dir_all(&folder)?;
-        let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
-        output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
-        let trajectory = atif::trajectory(meta, &turns, &patch);
-        output::write(&folder.join("trajectory.json"), &pretty(&trajectory))?;
-        let status = mini_swe_agent::exit_status(meta.end);
-        statuses.entry(status).or_default().push(id.clone());
-        predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
-        report.exported(meta);
     }
-    done.episodes = predictions.len();
     done.pass_at = report.pass_at();
-    if let Some(scope) = scope {
-        let file = dest.join(chat_completions::file(scope));
-        file.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        output::write(&file, &chats.into_values().collect::<String>())?;
-    }
-    output::write(&dest.join("inspect.json"), &pretty(&log.finish(&done.scope)))?;
     done.without_verdict = report.errors();
+    std::fs::create_dir_all(dest)?;
+    // Everything that follows from verdicts alone is there before hours of reading.
     output::write(&dest.join("results.jsonl"), &report.results())?;
     let summary = report.summary(&done.scope, wanted.sample);
     output::write(&dest.join("summary.json"), &pretty(&summary))?;
+    // JSON is YAML, and the names need no other quotes.
+    let statuses = pretty(&json!({ "instances_by_exit_status": statuses }));
+    output::write(&dest.join("exit_statuses.yaml"), &statuses)?;
+
+    let mut predictions = Map::new();
+    let chats = scope.map(|scope| PartFile::create(dest.join(chat_completions::file(scope))));
+    let mut chats = chats.transpose()?;
+    let mut log = inspect::Log::new(&done.scope, judged);
+    let mut inspected = PartFile::create(dest.join("inspect.json"))?;
+    inspected.write(log.head())?;
+    let mut progress = Progress::new(verdicts.len());
+    for (meta, path) in verdicts.into_values() {
+        let id = &meta.key.instance;
+        let is_exported = exported.get(id.as_str()) == Some(&path);
+        let turns = match is_exported {
+            true => turns_with_ids(source, path).await?,
+            false => source.turns(path).await?,
+        };
+        if let Some(chats) = &mut chats {
+            chats.write(&format!("{}\n", chat_completions::line(&turns)))?;
+        }
+        let patch = patch(source, path).await?;
+        inspected.write(&log.sample(meta, &turns, &patch))?;
+        if is_exported {
+            let folder = dest.join(id);
+            std::fs::create_dir_all(&folder)?;
+            let trajectory = mini_swe_agent::trajectory(meta, &turns, &patch);
+            output::write(&folder.join(format!("{id}.traj.json")), &pretty(&trajectory))?;
+            let trajectory = atif::trajectory(meta, &turns, &patch);
+            output::write(&folder.join("trajectory.json"), &pretty(&trajectory))?;
+            predictions.insert(id.clone(), mini_swe_agent::prediction(meta, &patch));
+        }
+        progress.episode();
+    }
+    done.episodes = predictions.len();
     let lines: String = predictions
         .values()
         .map(|prediction| format!("{prediction}\n"))
         .collect();
     output::write(&dest.join("predictions.jsonl"), &lines)?;
     output::write(&dest.join("preds.json"), &pretty(&Value::Object(predictions)))?;
-    // JSON is YAML, and the names need no other quotes.
-    let statuses = pretty(&json!({ "instances_by_exit_status": statuses }));
-    output::write(&dest.join("exit_statuses.yaml"), &statuses)?;
+    if let Some(chats) = chats {
+        chats.finish()?;
+    }
+    inspected.write(&log.tail())?;
+    inspected.finish()?;
     Ok(done)
 }
 

@@ -8,7 +8,7 @@ use kubectl_grpo::arguments::{Arguments, ClusterOptions, Episodes, RecordsOption
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::error::Error;
 use kubectl_grpo::prepull::pulls::{Limits, State};
-use kubectl_grpo::prepull::{self, PrepullRequest};
+use kubectl_grpo::prepull::{self, PrepullRequest, Prepulled};
 use kubectl_grpo::records::{self, Opened, Source};
 use kubectl_grpo::{
     compare, completion, copy, episodes, explain, export, logs, output, plan, sandbox_pool, status, tasks, ui,
@@ -145,8 +145,9 @@ async fn pull(mut cluster: Cluster, wanted: &Prepull) -> Result<(), Error> {
         look: prepull::LOOK,
     };
     let began = Instant::now();
-    let pulls = prepull::prepull(&cluster, &prepull::call_name(), &order).await?;
+    let Prepulled { pulls, ended } = prepull::prepull(&cluster, &prepull::call_name(), &order).await?;
     output::write(Path::new("-"), &prepull::report::result(&pulls, began.elapsed()))?;
+    ended?;
     let failed = pulls
         .iter()
         .filter(|pull| matches!(pull.state, State::Failed { .. }))

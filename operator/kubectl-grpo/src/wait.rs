@@ -1,4 +1,6 @@
 //! `kubectl grpo wait`: ends when a run has ended, with its result as the exit status. It watches, and does not poll.
+//!
+//! [`follow`] is the watch, which [`crate::status`] shares: states and failures go to an [`Observer`].
 
 use crate::arguments::plan::Wait;
 use crate::cluster::Cluster;
@@ -23,87 +25,105 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// Moves to the beginning of the line and clears it.
 const SAME_LINE: &str = "\r\u{1b}[K";
 
+/// Gets the states of a watched run.
+pub trait Observer {
+    /// A state of the run. An error ends the watch.
+    fn state(&mut self, run: &GrpoRun) -> Result<(), Error>;
+    /// The watch failed, and is begun again: the last state may be old.
+    fn failure(&mut self, why: &str);
+}
+
 pub async fn wait(cluster: &Cluster, wanted: &Wait) -> Result<(), Error> {
     let name = wanted.run.as_str();
     // If the run does not exist, the error names the existing ones.
     let asked_for = cluster.run(name).await?;
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let begun = Instant::now();
-    let left = || wanted.timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
     let mut progress = ProgressLine::on(std::io::stderr());
-    let ended = loop {
-        let events = watcher(cluster.runs(), only.clone()).default_backoff();
-        let ended = until_ended(events, name, &cluster.namespace, left(), |run| progress.show(run)).await;
-        let Err(lost @ Error::WatchLost { .. }) = ended else {
-            break ended;
-        };
-        let asked = tokio::time::timeout(left().unwrap_or(Duration::MAX), answer(cluster, name)).await;
-        match asked.ok().flatten() {
-            Some(run) if run.uid() == asked_for.uid() => {}
-            Some(_) => break Err(Error::RunDeleted { run: name.to_owned() }),
-            None => break Err(lost),
-        }
-    };
+    let ended = follow(cluster, &asked_for, wanted.timeout, &mut progress).await;
     progress.end();
-    let run = ended.map_err(|error| match error {
-        // Part of the timeout had passed when the watch was restarted, so report the whole.
-        Error::StillRuns { run, timeout, state } => Error::StillRuns {
-            run,
-            timeout: wanted.timeout.unwrap_or(timeout),
-            state,
-        },
-        other => other,
-    })?;
+    let run = ended.and_then(outcome)?;
     Ok(writeln!(anstream::stdout(), "GrpoRun {name} succeeded{}", done(&run))?)
 }
 
-/// The run, once the API server answers again.
-async fn answer(cluster: &Cluster, name: &str) -> Option<GrpoRun> {
+/// The run in its last state, once it has ended. It begins a broken watch again.
+pub async fn follow(
+    cluster: &Cluster,
+    asked_for: &GrpoRun,
+    timeout: Option<Duration>,
+    observer: &mut impl Observer,
+) -> Result<GrpoRun, Error> {
+    let name = asked_for.name_any();
+    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let begun = Instant::now();
+    let left = || timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+    loop {
+        let events = watcher(cluster.runs(), only.clone()).default_backoff();
+        let lost = match until_ended(events, &name, &cluster.namespace, left(), observer).await {
+            Err(lost @ Error::WatchLost { .. }) => lost,
+            // Part of the timeout had passed when the watch was restarted, so report the whole.
+            Err(Error::StillRuns {
+                run,
+                timeout: rest,
+                state,
+            }) => {
+                let timeout = timeout.unwrap_or(rest);
+                return Err(Error::StillRuns { run, timeout, state });
+            }
+            ended => return ended,
+        };
+        let asked = tokio::time::timeout(left().unwrap_or(Duration::MAX), answer(cluster, &name)).await;
+        match asked.ok().flatten() {
+            Some(Some(run)) if run.uid() == asked_for.uid() => {}
+            Some(_) => return Err(Error::RunDeleted { run: name }),
+            None => return Err(lost),
+        }
+    }
+}
+
+/// The run, or `Some(None)` if it does not exist, once the API server answers again.
+async fn answer(cluster: &Cluster, name: &str) -> Option<Option<GrpoRun>> {
     for question in 0..QUESTIONS {
         if question > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        if let Ok(run) = cluster.run(name).await {
-            return Some(run);
+        match cluster.run(name).await {
+            Ok(run) => return Some(Some(run)),
+            Err(Error::NoRun { .. }) => return Some(None),
+            Err(_) => {}
         }
     }
     None
 }
 
-/// The run once it has succeeded. `show` is called with each of its states.
+/// The run once it has ended. The observer gets each of its states.
 pub async fn until_ended(
     events: impl Stream<Item = Result<Event<GrpoRun>, watcher::Error>>,
     name: &str,
     namespace: &str,
     timeout: Option<Duration>,
-    mut show: impl FnMut(&GrpoRun),
+    observer: &mut impl Observer,
 ) -> Result<GrpoRun, Error> {
     let mut last = None;
-    let mut shown = |run: &GrpoRun| {
-        show(run);
-        last = Some(run.clone());
-    };
-    let watched = watched(events, name, namespace, &mut shown);
+    let watched = watched(events, name, namespace, observer, &mut last);
     let ended = match timeout {
         None => Some(watched.await),
         Some(timeout) => tokio::time::timeout(timeout, watched).await.ok(),
     };
-    match (ended, timeout) {
-        (Some(ended), _) => ended.and_then(outcome),
-        (None, timeout) => Err(Error::StillRuns {
+    ended.unwrap_or_else(|| {
+        Err(Error::StillRuns {
             run: name.to_owned(),
             timeout: timeout.unwrap_or_default(),
             state: last.as_ref().map_or_else(|| "has not been seen".to_owned(), state),
-        }),
-    }
+        })
+    })
 }
 
-/// The run in its last state.
+/// The run in its last state; `last` has the states before it.
 async fn watched(
     events: impl Stream<Item = Result<Event<GrpoRun>, watcher::Error>>,
     name: &str,
     namespace: &str,
-    show: &mut impl FnMut(&GrpoRun),
+    observer: &mut impl Observer,
+    last: &mut Option<GrpoRun>,
 ) -> Result<GrpoRun, Error> {
     let mut events = std::pin::pin!(events);
     let (mut failures, mut listed, mut uid) = (0, false, None);
@@ -116,10 +136,11 @@ async fn watched(
                 if *uid.get_or_insert_with(|| run.uid()) != run.uid() {
                     return Err(deleted());
                 }
-                show(&run);
+                observer.state(&run)?;
                 if matches!(phase(&run), Some(Phase::Succeeded | Phase::Failed)) {
                     return Ok(run);
                 }
+                *last = Some(run);
             }
             Ok(Event::Delete(_)) => return Err(deleted()),
             Ok(Event::Init) => listed = false,
@@ -128,6 +149,8 @@ async fn watched(
             Err(error) => {
                 failures += 1;
                 let why = error.to_string();
+                // Some load balancers cut a quiet watch each minute, and it begins anew at once.
+                let is_cut = matches!(error, watcher::Error::WatchFailed(_));
                 if let Some(refusal) = watch_refused(error) {
                     let asking = Asking {
                         verb: "watch",
@@ -139,6 +162,9 @@ async fn watched(
                 }
                 if failures > RECONNECTS {
                     return Err(lost(name, why));
+                }
+                if !is_cut {
+                    observer.failure(&why);
                 }
             }
         }
@@ -226,12 +252,12 @@ impl ProgressLine<std::io::Stderr> {
     }
 }
 
-impl<W: Write> ProgressLine<W> {
+impl<W: Write> Observer for ProgressLine<W> {
     /// An unwritable standard error does not end the wait.
-    fn show(&mut self, run: &GrpoRun) {
+    fn state(&mut self, run: &GrpoRun) -> Result<(), Error> {
         let text = crate::text::cut(&state(run), 100);
         if text == self.shown {
-            return;
+            return Ok(());
         }
         let _ = match self.terminal {
             true => write!(self.out, "{SAME_LINE}{text}"),
@@ -239,8 +265,14 @@ impl<W: Write> ProgressLine<W> {
         };
         let _ = self.out.flush();
         self.shown = text;
+        Ok(())
     }
 
+    /// A script waits for the end, and the error at the end has the cause.
+    fn failure(&mut self, _: &str) {}
+}
+
+impl<W: Write> ProgressLine<W> {
     /// Leaves the terminal's line.
     fn end(&mut self) {
         if self.terminal && !self.shown.is_empty() {

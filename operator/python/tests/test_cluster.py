@@ -114,6 +114,15 @@ def test_wait_returns_the_line_of_success(plugin: Plugin, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("timeout", "said"),
+    [(1_209_600, "1209600s"), (1e7, "10000000s"), (0.00001, "0.00001s"), (90.25, "90.25s"), ("2h", "2h")],
+)
+def test_a_timeout_is_given_without_an_exponent(plugin: Plugin, timeout: float | str, said: str) -> None:
+    plugin("import sys; print(sys.argv[2])")
+    assert grpo.wait("demo", timeout, quiet=True) == f"--timeout={said}"
+
+
 def test_a_malformed_plan_is_told(plugin: Plugin) -> None:
     plugin("print('{}')")
     with pytest.raises(grpo.CommandFailed, match=r"(?s)malformed answer.*problems: Field required.*same version"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +122,26 @@ def test_a_plugin_that_hangs_is_ended(
         grpo.open("demo", start_seconds=1.0)
     assert time.monotonic() - began < 10
     assert is_gone(int(pid.read_text()))
+
+
+@pytest.mark.parametrize("refusal", [ValueError("Unsupported signal: 2"), PermissionError("not permitted")])
+def test_a_signal_that_cannot_be_sent_is_followed_by_the_next_and_hides_no_error(
+    plugin: Plugin, refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def send_signal(process: subprocess.Popen[bytes], number: int) -> None:
+        asked.append(process.pid)
+        if number == signal.SIGINT:
+            raise refusal
+        os.kill(process.pid, number)
+
+    plugin(server({}))
+    with pytest.raises(RuntimeError, match="of the caller"), grpo.open("demo"):
+        monkeypatch.setattr(subprocess.Popen, "send_signal", send_signal)
+        raise RuntimeError("of the caller")
+    assert len(asked) == 2
+    assert is_gone(asked[0])
 
 
 def test_a_slow_start_shows_its_progress(

@@ -82,6 +82,40 @@ fn evaluations_are_the_first_and_the_last_with_their_intervals() {
 }
 
 #[test]
+fn a_full_list_without_the_first_evaluation_says_so() {
+    let list = |steps: Vec<u32>| -> Vec<Evaluation> {
+        let evaluation = |step: u32| Evaluation {
+            set: "heldout".to_owned(),
+            weights: paths::weights_version("l1", step),
+            resolved_rate: 0.5,
+            episodes: 8,
+        };
+        steps.into_iter().map(evaluation).collect()
+    };
+    let every_ten = |from: u32, count: u32| (0..count).map(|at| from + 10 * at).collect::<Vec<u32>>();
+    for (steps, expected) in [
+        (every_ten(100, 63), true),
+        (every_ten(100, 64), false),
+        (every_ten(0, 64), true),
+        (every_ten(10, 64), true),
+        ([vec![0], every_ten(100, 63)].concat(), true),
+        ([vec![10], every_ten(100, 63)].concat(), true),
+        ([vec![30], every_ten(100, 63)].concat(), true),
+    ] {
+        assert_eq!(has_first(&list(steps.clone()), "heldout"), expected, "{steps:?}");
+    }
+}
+
+#[test]
+fn the_first_of_a_list_that_lost_earlier_ones_is_not_shown_as_the_first_of_the_run() {
+    let versions: Vec<String> = (100..164).map(|step| format!("l1-v{step}")).collect();
+    let all: Vec<(&str, f64, u32)> = versions.iter().map(|version| (version.as_str(), 0.5, 8)).collect();
+    let text = screen(&[run("one", json!({}), evaluated(&all))]);
+    assert!(text.contains("l1-v100, first of the last 64"), "{text}");
+    assert_eq!(text.matches("first of the last").count(), 1, "{text}");
+}
+
+#[test]
 fn the_interval_is_wilsons() {
     // The same formula in Python gives 0.16015 and 0.36816.
     let (low, high) = wilson(0.25, 64.0);

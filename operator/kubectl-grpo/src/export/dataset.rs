@@ -4,15 +4,15 @@
 //! the ids of an evaluation may not fit into memory.
 
 use super::ended::ended;
+use super::part_file::PartFile;
+use super::progress::Progress;
 use crate::arguments::{DatasetFormat, Part};
 use crate::episodes;
 use crate::error::Error;
-use crate::output;
 use crate::records::Source;
 use grpo_records::dataset::{message_rows, token_rows};
 use grpo_records::paths;
 use std::collections::BTreeMap;
-use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// What was written.
@@ -79,9 +79,8 @@ pub async fn export(source: &mut Source, part: &Part, format: DatasetFormat, des
         file: dest.join(format.file()),
         ..Dataset::default()
     };
-    std::fs::create_dir_all(dest)?;
-    let part = output::part(&done.file);
-    let mut lines = BufWriter::new(std::fs::File::create(&part)?);
+    let mut lines = PartFile::create(done.file.clone())?;
+    let mut progress = Progress::new(chosen.len());
     for (meta, path) in chosen.into_values() {
         if meta.untrainable && format == DatasetFormat::Tokens {
             return Err(Error::NoTokens { episode: path.clone() });
@@ -100,14 +99,14 @@ pub async fn export(source: &mut Source, part: &Part, format: DatasetFormat, des
             }
         };
         for row in &rows {
-            writeln!(lines, "{row}")?;
+            lines.write(&format!("{row}\n"))?;
         }
         done.rows += rows.len();
         done.episodes += 1;
         done.resolved += usize::from(meta.outcome == grpo_records::Outcome::Resolved);
+        progress.episode();
     }
-    lines.flush()?;
-    std::fs::rename(&part, &done.file)?;
+    lines.finish()?;
     Ok(done)
 }
 

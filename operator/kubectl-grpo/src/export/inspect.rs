@@ -1,7 +1,8 @@
 //! `inspect.json`: the log of an evaluation as Inspect of the UK AI Security Institute reads it (inspect_ai, MIT): all
 //! samples of each task as its epochs, with conversations, verdicts and tokens.
 //!
-//! Only episodes with a verdict are in it: Inspect would count a void as wrong.
+//! Only episodes with a verdict are in it: Inspect would count a void as wrong. What comes before the samples follows
+//! from their verdicts, so a log is written while conversations are read.
 
 use super::atif;
 use super::mini_swe_agent::{exit_status, model};
@@ -14,60 +15,50 @@ use std::collections::{BTreeMap, BTreeSet};
 const VERSION: u32 = 2;
 const SCORER: &str = "resolved";
 
-/// The log, while episodes are added to it.
-#[derive(Default)]
+/// The log's field of samples while it is empty: other samples take this place.
+const NO_SAMPLES: &str = "\"samples\": []";
+
+/// The file's parts. Samples are written one after another, because those of an evaluation may not fit into memory.
 pub struct Log {
-    /// Task and content by place (group, sample), which has one verdict.
-    samples: BTreeMap<(u32, u32), (String, Value)>,
-    models: BTreeSet<String>,
-    run: String,
-    resolved: usize,
-    /// Unix times in seconds.
-    first: Option<i64>,
-    last: Option<i64>,
+    head: String,
+    tail: String,
+    /// Samples of each task so far: Inspect knows a sample by task and epoch, and a task may be in two groups of an
+    /// iteration.
+    epochs: BTreeMap<String, u32>,
 }
 
 impl Log {
-    pub fn add(&mut self, meta: &EpisodeMeta, turns: &[TurnRecord], patch: &str) {
-        let place = (meta.key.group, meta.key.sample);
-        let task = meta.key.instance.clone();
-        if self.samples.insert(place, (task, sample(meta, turns, patch))).is_none() {
-            self.resolved += usize::from(meta.outcome == Outcome::Resolved);
+    /// `scope`: the name of the iteration or evaluation. `metas`: those of the samples, in any order.
+    pub fn new<'a>(scope: &str, metas: impl IntoIterator<Item = &'a EpisodeMeta>) -> Self {
+        let (mut first, mut last): (Option<i64>, Option<i64>) = (None, None);
+        let (mut count, mut resolved, mut run) = (0_usize, 0_usize, "");
+        let mut models: BTreeSet<String> = BTreeSet::new();
+        let mut tasks: BTreeMap<&str, u32> = BTreeMap::new();
+        for meta in metas {
+            count += 1;
+            resolved += usize::from(meta.outcome == Outcome::Resolved);
+            run = meta.run.as_str();
+            models.insert(model(meta));
+            *tasks.entry(meta.key.instance.as_str()).or_default() += 1;
+            // Unix times in seconds.
+            first = first.into_iter().chain([meta.at]).min();
+            last = last.into_iter().chain([meta.at]).max();
         }
-        self.models.insert(model(meta));
-        self.run.clone_from(&meta.run);
-        self.first = self.first.into_iter().chain([meta.at]).min();
-        self.last = self.last.into_iter().chain([meta.at]).max();
-    }
-
-    /// The file's content; `scope` is the name of the iteration or evaluation.
-    pub fn finish(self, scope: &str) -> Value {
-        let (first, last) = (time(self.first.unwrap_or(0)), time(self.last.unwrap_or(0)));
-        let count = self.samples.len();
-        let mean = self.resolved as f64 / count.max(1) as f64;
-        // A task may be in two groups of an iteration, and Inspect knows a sample by task and epoch.
-        let mut epochs: BTreeMap<String, u32> = BTreeMap::new();
-        let mut samples: Vec<Value> = Vec::with_capacity(count);
-        for (task, mut sample) in self.samples.into_values() {
-            let epoch = epochs.entry(task).or_default();
-            *epoch += 1;
-            sample["epoch"] = json!(epoch);
-            samples.push(sample);
-        }
-        let tasks: Vec<&String> = epochs.keys().collect();
-        let model = self.models.into_iter().collect::<Vec<_>>().join("+");
-        json!({
+        let (first, last) = (time(first.unwrap_or(0)), time(last.unwrap_or(0)));
+        let mean = resolved as f64 / count.max(1) as f64;
+        let model = models.into_iter().collect::<Vec<_>>().join("+");
+        let log = json!({
             "version": VERSION,
             "status": "success",
             "eval": {
-                "run_id": self.run,
+                "run_id": run,
                 "created": first,
-                "task": format!("{}: {scope}", self.run),
-                "task_id": format!("{}/{scope}", self.run),
+                "task": format!("{run}: {scope}"),
+                "task_id": format!("{run}/{scope}"),
                 "task_version": 0,
-                "dataset": { "name": scope, "samples": tasks.len(), "sample_ids": tasks },
+                "dataset": { "name": scope, "samples": tasks.len(), "sample_ids": tasks.keys().collect::<Vec<_>>() },
                 "model": format!("grpo-operator/{model}"),
-                "config": { "epochs": epochs.values().max().unwrap_or(&1) },
+                "config": { "epochs": tasks.values().max().unwrap_or(&1) },
                 "packages": { "grpo-operator": env!("CARGO_PKG_VERSION") },
             },
             "results": {
@@ -80,8 +71,39 @@ impl Log {
                 }],
             },
             "stats": { "started_at": first, "completed_at": last },
-            "samples": samples,
-        })
+            "samples": [],
+        });
+        let log = format!("{log:#}\n");
+        // Quotes within texts are escaped, so this is the field.
+        let (head, tail) = log.split_once(NO_SAMPLES).unwrap_or((log.as_str(), ""));
+        Self {
+            head: format!("{head}\"samples\": ["),
+            tail: tail.to_owned(),
+            epochs: BTreeMap::new(),
+        }
+    }
+
+    /// The beginning of the file.
+    pub fn head(&self) -> &str {
+        &self.head
+    }
+
+    /// The next sample, in the order of groups and samples.
+    pub fn sample(&mut self, meta: &EpisodeMeta, turns: &[TurnRecord], patch: &str) -> String {
+        let separator = if self.epochs.is_empty() { "" } else { "," };
+        let epoch = self.epochs.entry(meta.key.instance.clone()).or_default();
+        *epoch += 1;
+        let mut sample = sample(meta, turns, patch);
+        sample["epoch"] = json!(epoch);
+        // Line breaks within texts are escaped.
+        let lines = format!("\n{sample:#}").replace('\n', "\n    ");
+        format!("{separator}{lines}")
+    }
+
+    /// The end of the file, after the last sample.
+    pub fn tail(&self) -> String {
+        let end = if self.epochs.is_empty() { "]" } else { "\n  ]" };
+        format!("{end}{}", self.tail)
     }
 }
 

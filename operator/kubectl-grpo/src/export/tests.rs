@@ -85,3 +85,54 @@ async fn a_void_episode_has_no_prediction() {
     let summary = read(&dest.path().join("summary.json"));
     assert_eq!((&summary["total"], &summary["errors"]), (&json!(1), &json!(1)));
 }
+
+#[tokio::test]
+async fn files_that_follow_from_verdicts_are_there_although_an_episode_cannot_be_read() {
+    let store = tempfile::tempdir().unwrap();
+    let dest = tempfile::tempdir().unwrap();
+    fixture::write_store(store.path());
+    let trajectory = store.path().join(paths::trajectory(fixture::RESOLVED));
+    std::fs::write(trajectory, "{").unwrap();
+    let mut source = Source::Folder(look::Records::open(store.path()).unwrap());
+    export(&mut source, &wanted(1), dest.path()).await.unwrap_err();
+    let there = |file: &str| dest.path().join(file).is_file();
+    for file in ["results.jsonl", "summary.json", "exit_statuses.yaml"] {
+        assert!(there(file), "{file}");
+    }
+    // A file without all of its samples has another name.
+    for file in ["inspect.json", "chat_completions/1.jsonl"] {
+        assert!(!there(file) && there(&format!("{file}.part")), "{file}");
+    }
+}
+
+#[tokio::test]
+async fn conversations_and_samples_come_in_the_order_of_groups_and_samples() {
+    let store = tempfile::tempdir().unwrap();
+    let dest = tempfile::tempdir().unwrap();
+    fixture::write_store(store.path());
+    // By name, sample 10 would come before sample 2.
+    for sample in [10, 2] {
+        let mut meta = fixture::episode("psf__requests-1", sample, grpo_records::Outcome::Resolved).meta;
+        meta.key.scope = grpo_records::EpisodeScope::Iteration { iteration: 1 };
+        meta.key.group = 1;
+        let turn = fixture::turn(0, &format!("echo {sample}"), "");
+        fixture::write_ended(store.path(), &fixture::ended(&meta, &[turn]));
+        let file = store.path().join(paths::meta(&meta.key.dir(1)));
+        std::fs::write(file, serde_json::to_vec(&meta).unwrap()).unwrap();
+    }
+    let mut source = Source::Folder(look::Records::open(store.path()).unwrap());
+    export(&mut source, &wanted(1), dest.path()).await.unwrap();
+    let log = read(&dest.path().join("inspect.json"));
+    let samples = log["samples"].as_array().unwrap().iter();
+    let places: Vec<(u64, u64, u64)> = samples
+        .map(|sample| {
+            let number = |value: &Value| value.as_u64().unwrap();
+            let of = &sample["metadata"];
+            (number(&of["group"]), number(&of["sample"]), number(&sample["epoch"]))
+        })
+        .collect();
+    assert_eq!(places, [(0, 0, 1), (0, 1, 2), (1, 2, 3), (1, 10, 4)]);
+    let chats = std::fs::read_to_string(dest.path().join("chat_completions/1.jsonl")).unwrap();
+    let lines: Vec<&str> = chats.lines().collect();
+    assert!(lines[2].contains("echo 2") && lines[3].contains("echo 10"), "{chats}");
+}

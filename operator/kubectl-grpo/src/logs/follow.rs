@@ -42,7 +42,16 @@ const COLOURS: [AnsiColor; 6] = [
 
 enum News {
     Line(SourceId, stream::Stamped),
-    Closed(SourceId, Option<Error>),
+    Closed(SourceId, End),
+}
+
+/// How the reading of a log ended.
+enum End {
+    Complete,
+    /// All logs of the namespace are refused.
+    Refused(Error),
+    /// The rest of this log cannot be read: its node does not answer.
+    Unread(String),
 }
 
 pub async fn logs(cluster: &Cluster, wanted: &Logs) -> Result<(), Error> {
@@ -63,6 +72,7 @@ pub async fn logs(cluster: &Cluster, wanted: &Logs) -> Result<(), Error> {
         names: BTreeMap::new(),
         lines: Interleaver::new(wanted.follow.then_some(PATIENCE)),
         open: 0,
+        unread: 0,
     };
     for pod in &found.items {
         readers.begin(pod);
@@ -90,6 +100,8 @@ struct Readers<'a> {
     names: BTreeMap<SourceId, String>,
     lines: Interleaver,
     open: usize,
+    /// Logs that could not be read to their end.
+    unread: usize,
 }
 
 impl Readers<'_> {
@@ -114,9 +126,31 @@ impl Readers<'_> {
         }
     }
 
-    fn closed(&mut self, id: SourceId) {
+    /// Takes the end of a log, which is an error if it ends all of them.
+    fn closed(&mut self, id: SourceId, end: End) -> Result<(), Error> {
         self.lines.close(id);
         self.open -= 1;
+        match end {
+            End::Complete => Ok(()),
+            End::Refused(error) => Err(error),
+            End::Unread(why) => {
+                self.unread += 1;
+                let name = self.names.get(&id).map_or("", String::as_str);
+                eprintln!("{name}: its log cannot be read: {}", harmless(&why));
+                Ok(())
+            }
+        }
+    }
+
+    /// The result after the last line.
+    fn ended(&self) -> Result<(), Error> {
+        match self.unread {
+            0 => Ok(()),
+            unread => Err(Error::LogsUnread {
+                unread,
+                all: self.begun.len(),
+            }),
+        }
     }
 }
 
@@ -141,7 +175,13 @@ async fn read(
 ) {
     parameters.container = Some(part.container.clone());
     let mut last: Option<Timestamp> = None;
-    let ended = loop {
+    let asking = Asking {
+        verb: "get",
+        resource: "pods/log",
+        namespace: Some(&namespace),
+        name: &part.pod,
+    };
+    let end = loop {
         match pods.log_stream(&part.pod, &parameters).await {
             Ok(log) => {
                 let mut lines = std::pin::pin!(stream::lines(log, last));
@@ -153,26 +193,21 @@ async fn read(
                                 return;
                             }
                         }
-                        Some(Err(_)) => break true,
-                        None => break false,
+                        Some(Err(error)) => break Some(error),
+                        None => break None,
                     }
                 };
-                if !broken || !parameters.follow {
-                    break None;
+                match broken {
+                    None => break End::Complete,
+                    Some(error) if !parameters.follow => break End::Unread(error.to_string()),
+                    Some(_) => {}
                 }
             }
-            // The container ended between the listing and this request.
-            Err(error) if refused(&error, 404) || refused(&error, 400) => break None,
-            Err(error) if refused(&error, 403) || !parameters.follow => {
-                let asking = Asking {
-                    verb: "get",
-                    resource: "pods/log",
-                    namespace: Some(&namespace),
-                    name: &part.pod,
-                };
-                break Some(asking.failed(error));
+            Err(error) => {
+                if let Some(end) = end_after(error, parameters.follow, asking) {
+                    break end;
+                }
             }
-            Err(_) => {}
         }
         tokio::time::sleep(PAUSE).await;
         if last.is_some() {
@@ -182,7 +217,18 @@ async fn read(
         }
     };
     // The receiver is gone only at the end of the program.
-    let _ = sender.send(News::Closed(id, ended)).await;
+    let _ = sender.send(News::Closed(id, end)).await;
+}
+
+/// The end of a log whose request failed; `None` if the request is repeated.
+fn end_after(error: kube::Error, follow: bool, asking: Asking<'_>) -> Option<End> {
+    match error {
+        // The container ended between the listing and this request.
+        error if refused(&error, 404) || refused(&error, 400) => Some(End::Complete),
+        error if refused(&error, 403) => Some(End::Refused(asking.failed(error))),
+        error if !follow => Some(End::Unread(asking.failed(error).to_string())),
+        _ => None,
+    }
 }
 
 /// Prints until all logs are read; while following, until the run has ended.
@@ -206,8 +252,7 @@ async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Rece
         tokio::select! {
             Some(one) = news.recv() => match one {
                 News::Line(id, line) => readers.lines.push(id, line.at, line.text, Instant::now()),
-                News::Closed(id, None) => readers.closed(id),
-                News::Closed(_, Some(error)) => return Err(error),
+                News::Closed(id, end) => readers.closed(id, end)?,
             },
             Some(event) = later.next(), if follow => match event {
                 Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => readers.begin(&pod),
@@ -228,7 +273,7 @@ async fn print(cluster: &Cluster, mut readers: Readers<'_>, mut news: mpsc::Rece
             && readers.lines.is_idle()
             && (!follow || is_over(&cluster.run(&readers.wanted.run).await?))
         {
-            return Ok(());
+            return readers.ended();
         }
     }
 }
@@ -240,3 +285,6 @@ fn print_line(out: &mut impl Write, name: &str, source: SourceId, text: &str) ->
     writeln!(out, "{style}{name:<NAME$}{style:#} {}", harmless(text))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,9 +72,12 @@ fn from_deployment(deployment: &Deployment) -> Option<DriverImage> {
             .flat_map(|container| container.args.iter().flatten())
     };
     let value = |flag: &str| args().find_map(|arg| arg.strip_prefix(flag)).map(str::to_owned);
+    // The operator gives every driver pod these Secrets, of the pod's own namespace.
+    let secrets = args().filter_map(|arg| arg.strip_prefix("--pull-secret="));
+    let secret = |name: &str| LocalObjectReference { name: name.to_owned() };
     Some(DriverImage {
         image: value("--driver-image=")?,
-        pull_secrets: Vec::new(),
+        pull_secrets: secrets.map(secret).collect(),
         hub_endpoint: value("--hub-endpoint="),
     })
 }

@@ -31,7 +31,7 @@ pub const LOOK: Duration = Duration::from_secs(2);
 const SAY: Duration = Duration::from_secs(10);
 /// The pause after the API server temporarily refused a pod.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
-/// Tries to delete the remaining pods at the end, and the pause between them.
+/// Tries to delete the remaining pods at the end, and the pause after the first; each pause is twice the last.
 const CLEARINGS: u32 = 5;
 const CLEARING_PAUSE: Duration = Duration::from_millis(500);
 /// Pods outlive the deadline by this time, so that their failure can still be read.
@@ -49,6 +49,14 @@ pub struct PrepullRequest {
     pub overlay: OverlaySpec,
     /// Interval between looks at the pods.
     pub look: Duration,
+}
+
+/// The result of a call.
+#[derive(Debug)]
+pub struct Prepulled {
+    /// How far the pulls came, also if the call was interrupted.
+    pub pulls: Vec<Pull>,
+    pub ended: Result<(), Error>,
 }
 
 /// The images of a file: one per line, `#` begins a comment.
@@ -69,8 +77,8 @@ pub fn read_images(file: &Path) -> Result<Vec<String>, Error> {
     Ok(names.filter(|name| known.insert(*name)).map(str::to_owned).collect())
 }
 
-/// Pulls until every image is pulled or has failed. `name` is the call's name.
-pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> Result<Vec<Pull>, Error> {
+/// Pulls until every image is pulled or has failed. `name` is the call's name. An error means that nothing was pulled.
+pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> Result<Prepulled, Error> {
     if order.images.is_empty() {
         return Err(Error::Usage("there is no image to pull: the list is empty".into()));
     }
@@ -94,7 +102,10 @@ pub async fn prepull(cluster: &Cluster, name: &str, order: &PrepullRequest) -> R
         _ = tokio::signal::ctrl_c() => Err(Error::Interrupted),
     };
     let cleared = call.clear().await;
-    worked.and(cleared).map(|()| pulls)
+    Ok(Prepulled {
+        pulls,
+        ended: worked.and(cleared),
+    })
 }
 
 fn labels(overlay: &OverlaySpec) -> String {
@@ -203,27 +214,38 @@ impl Call<'_> {
         }
     }
 
+    /// A pod that the API server does not delete for now is deleted at the end of the call.
     async fn delete(&self, name: &str) -> Result<(), Error> {
         match self.pods.delete(name, &DeleteParams::default().grace_period(0)).await {
             Ok(_) => Ok(()),
             Err(error) if refused(&error, 404) => Ok(()),
+            Err(error) if is_passing(&error) => {
+                eprintln!("The API server does not delete pod {name} for now: {error}");
+                Ok(())
+            }
             Err(error) => Err(self.asking("delete", name).failed(error)),
         }
     }
 
     /// Deletes every pod of this call, also one that was being created when the call was interrupted.
     async fn clear(&self) -> Result<(), Error> {
-        for _ in 0..CLEARINGS {
-            let pods = self.list().await;
-            let pods = pods.map_err(|error| self.asking("list", "").failed(error))?;
-            if pods.is_empty() {
-                break;
+        for attempt in 0..CLEARINGS {
+            match self.list().await {
+                Ok(pods) if pods.is_empty() => return Ok(()),
+                Ok(pods) => {
+                    for pod in pods {
+                        self.delete(&pod.name_any()).await?;
+                    }
+                }
+                Err(error) if is_passing(&error) => eprintln!("The API server does not list pods for now: {error}"),
+                Err(error) => return Err(self.asking("list", "").failed(error)),
             }
-            for pod in pods {
-                self.delete(&pod.name_any()).await?;
-            }
-            tokio::time::sleep(CLEARING_PAUSE).await;
+            tokio::time::sleep(CLEARING_PAUSE * 2_u32.pow(attempt)).await;
         }
+        eprintln!(
+            "Pods with the label {CALL}={} may be left in namespace {}; they end by themselves after the deadline",
+            self.template.call, self.cluster.namespace
+        );
         Ok(())
     }
 

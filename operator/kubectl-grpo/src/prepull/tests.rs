@@ -19,6 +19,8 @@ struct Played {
     /// The number of pods that a full quota refuses first.
     refuses: u32,
     selectors: Vec<String>,
+    /// The answers to the next deletions, in place of deleting.
+    refuses_to_delete: Vec<u16>,
 }
 
 type World = Arc<Mutex<Played>>;
@@ -85,7 +87,11 @@ async fn create(Shared(world): Shared<World>, Json(pod): Json<Value>) -> (Status
 }
 
 async fn remove(Shared(world): Shared<World>, InPath(name): InPath<String>) -> (StatusCode, Json<Value>) {
-    match world.lock().unwrap().pods.remove(&name) {
+    let mut world = world.lock().unwrap();
+    if let Some(code) = world.refuses_to_delete.pop() {
+        return refusal(code, "", "not now");
+    }
+    match world.pods.remove(&name) {
         Some((pod, _)) => (StatusCode::OK, Json(pod)),
         None => refusal(404, "NotFound", "no such pod"),
     }
@@ -97,6 +103,13 @@ async fn nodes(Shared(world): Shared<World>, Query(query): Query<HashMap<String,
     let node = |name: &str, os: &str| json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}}});
     let items = [node("n1", "linux"), node("n2", "linux"), node("w1", "windows")];
     Json(json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}))
+}
+
+/// The pulls of a call that came to its end.
+async fn pulled(cluster: &Cluster, order: &PrepullRequest) -> Vec<Pull> {
+    let done = prepull(cluster, "prepull-ab", order).await.unwrap();
+    done.ended.unwrap();
+    done.pulls
 }
 
 async fn started(refuses: u32) -> (World, Cluster) {
@@ -142,7 +155,7 @@ const LIMITS: Limits = Limits {
 async fn every_linux_node_pulls_every_image_and_no_pod_is_left() {
     let (world, cluster) = started(0).await;
     let images = ["good:1", "good:2", "bad:1", "good:3", "good:4"];
-    let pulls = prepull(&cluster, "prepull-ab", &order(&images, LIMITS)).await.unwrap();
+    let pulls = pulled(&cluster, &order(&images, LIMITS)).await;
     let world = world.lock().unwrap();
     assert_eq!((world.pods.len(), world.made.len(), world.most_on_a_node), (0, 10, 2));
     assert!(
@@ -165,9 +178,7 @@ async fn every_linux_node_pulls_every_image_and_no_pod_is_left() {
 async fn a_pull_that_fails_is_tried_again_with_a_new_pod() {
     let (world, cluster) = started(0).await;
     let limits = Limits { retries: 1, ..LIMITS };
-    let pulls = prepull(&cluster, "prepull-ab", &order(&["bad:1"], limits))
-        .await
-        .unwrap();
+    let pulls = pulled(&cluster, &order(&["bad:1"], limits)).await;
     assert!(matches!(pulls[0].state, State::Failed { attempts: 2, .. }), "{pulls:?}");
     let made = &world.lock().unwrap().made;
     assert_eq!(made.len(), 4);
@@ -181,9 +192,7 @@ async fn a_deadline_ends_pulls_that_a_full_quota_holds_up() {
         deadline: Duration::from_millis(100),
         ..LIMITS
     };
-    let pulls = prepull(&cluster, "prepull-ab", &order(&["good:1"], limits))
-        .await
-        .unwrap();
+    let pulls = pulled(&cluster, &order(&["good:1"], limits)).await;
     assert!(
         pulls
             .iter()
@@ -191,6 +200,38 @@ async fn a_deadline_ends_pulls_that_a_full_quota_holds_up() {
         "{pulls:?}"
     );
     assert!(world.lock().unwrap().made.is_empty());
+}
+
+#[tokio::test]
+async fn a_deletion_that_fails_for_now_ends_no_call_and_is_repeated() {
+    let (world, cluster) = started(0).await;
+    // Four during the work, one for each pod, and one at the end.
+    world.lock().unwrap().refuses_to_delete = vec![500; 5];
+    let pulls = pulled(&cluster, &order(&["good:1", "bad:1"], LIMITS)).await;
+    let is_pulled = |pull: &&Pull| pull.state == State::Pulled;
+    assert_eq!(pulls.iter().filter(is_pulled).count(), 2, "{pulls:?}");
+    let world = world.lock().unwrap();
+    assert!(world.refuses_to_delete.is_empty());
+    assert!(world.pods.is_empty(), "{:?}", world.pods);
+}
+
+#[tokio::test]
+async fn a_call_that_may_not_delete_still_says_how_far_the_pulls_came() {
+    let (world, cluster) = started(0).await;
+    world.lock().unwrap().refuses_to_delete = vec![403; 100];
+    let done = prepull(&cluster, "prepull-ab", &order(&["good:1"], LIMITS))
+        .await
+        .unwrap();
+    assert!(
+        matches!(done.ended, Err(Error::Forbidden { verb: "delete", .. })),
+        "{:?}",
+        done.ended
+    );
+    assert!(
+        done.pulls.iter().any(|pull| pull.state == State::Pulled),
+        "{:?}",
+        done.pulls
+    );
 }
 
 #[test]

@@ -119,12 +119,24 @@ impl Source {
         }
     }
 
-    /// All files below a folder, page by page.
+    /// All files below a folder, page by page. Those of episodes come scope by scope: a driver of an older version
+    /// lists the whole folder for each page.
     pub async fn files(&mut self, folder: &str) -> Result<Vec<StoredFile>, Error> {
-        let mut wanted = FilesOf {
-            folder: folder.to_owned(),
-            after: None,
-        };
+        if ![paths::ROLLOUTS, paths::EVALUATIONS].contains(&folder) {
+            return self.files_below(folder.to_owned()).await;
+        }
+        let mut files = Vec::new();
+        for scope in self.contents().await?.scopes {
+            let scope = paths::scope(&scope);
+            if scope.split('/').next() == Some(folder) {
+                files.extend(self.files_below(scope).await?);
+            }
+        }
+        Ok(files)
+    }
+
+    async fn files_below(&mut self, folder: String) -> Result<Vec<StoredFile>, Error> {
+        let mut wanted = FilesOf { folder, after: None };
         let mut files = Vec::new();
         loop {
             let page = match self {
@@ -247,3 +259,6 @@ fn is_running(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,12 +9,13 @@ pub use screen::screen;
 
 use crate::arguments::Status;
 use crate::cluster::Cluster;
-use crate::error::{Asking, Error, watch_refused};
-use futures::StreamExt;
+use crate::error::Error;
+use crate::wait::{self, Observer};
 use grpo_crds::GrpoRun;
 use grpo_crds::grpo_run::Phase;
+use grpo_records::show::harmless;
 use jiff::Timestamp;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::ResourceExt;
 use std::io::{IsTerminal, Write};
 
 /// Moves the cursor to the upper left corner and clears the screen.
@@ -39,7 +40,7 @@ pub async fn status(cluster: &Cluster, wanted: &Status) -> Result<(), Error> {
             let run = cluster.run(name).await?;
             match wanted.watch {
                 false => out.write_all(screen(&run, Timestamp::now()).as_bytes())?,
-                true => watch(cluster, name, &mut out).await?,
+                true => watch(cluster, &run, &mut out).await?,
             }
         }
     }
@@ -47,47 +48,61 @@ pub async fn status(cluster: &Cluster, wanted: &Status) -> Result<(), Error> {
 }
 
 /// Shows the run after every change, until it has ended or is deleted.
-async fn watch(cluster: &Cluster, name: &str, out: &mut impl Write) -> Result<(), Error> {
-    let terminal = std::io::stdout().is_terminal();
-    let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let mut events = std::pin::pin!(watcher(cluster.runs(), only).default_backoff());
-    let asking = Asking {
-        verb: "watch",
-        resource: "grporuns.grpo.dev",
-        namespace: Some(&cluster.namespace),
-        name,
+async fn watch(cluster: &Cluster, run: &GrpoRun, out: &mut impl Write) -> Result<(), Error> {
+    let mut watched = WatchedScreen {
+        name: run.name_any(),
+        terminal: std::io::stdout().is_terminal(),
+        out,
+        err: std::io::stderr(),
+        shown: String::new(),
+        told: String::new(),
     };
-    let mut shown = String::new();
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(watcher::Event::Apply(run) | watcher::Event::InitApply(run)) => {
-                let text = screen(&run, Timestamp::now());
-                if text != shown {
-                    let before = if terminal { CLEAR } else { "" };
-                    write!(out, "{before}{text}")?;
-                    if !terminal {
-                        writeln!(out, "---")?;
-                    }
-                    out.flush()?;
-                    shown = text;
-                }
-                if is_over(&run) {
-                    return Ok(());
-                }
+    let ended = wait::follow(cluster, run, None, &mut watched).await;
+    match ended {
+        Err(Error::RunDeleted { run }) => Ok(writeln!(watched.out, "GrpoRun {run} was deleted")?),
+        ended => ended.map(drop),
+    }
+}
+
+/// The screen of a run that is watched, and the failures of the watch.
+struct WatchedScreen<'a, O, E> {
+    name: String,
+    terminal: bool,
+    out: &'a mut O,
+    err: E,
+    shown: String,
+    /// The last printed failure since the last state.
+    told: String,
+}
+
+impl<O: Write, E: Write> Observer for WatchedScreen<'_, O, E> {
+    fn state(&mut self, run: &GrpoRun) -> Result<(), Error> {
+        let text = screen(run, Timestamp::now());
+        // On a terminal, the screen is drawn again to replace the line about a failure.
+        if text != self.shown || (self.terminal && !self.told.is_empty()) {
+            let before = if self.terminal { CLEAR } else { "" };
+            write!(self.out, "{before}{text}")?;
+            if !self.terminal {
+                writeln!(self.out, "---")?;
             }
-            Ok(watcher::Event::Delete(_)) => {
-                writeln!(out, "GrpoRun {name} was deleted")?;
-                return Ok(());
-            }
-            Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
-            Err(error) => {
-                if let Some(refusal) = watch_refused(error) {
-                    return Err(asking.failed(refusal));
-                }
-            }
+            self.out.flush()?;
+            self.shown = text;
+        }
+        self.told.clear();
+        Ok(())
+    }
+
+    /// Says that the screen may be old, once for each cause. An unwritable standard error does not end the watch.
+    fn failure(&mut self, why: &str) {
+        if self.told != why {
+            why.clone_into(&mut self.told);
+            let (name, why) = (&self.name, harmless(why));
+            let _ = writeln!(
+                self.err,
+                "GrpoRun {name} cannot be watched now, so its state above may be old; trying again: {why}"
+            );
         }
     }
-    Ok(())
 }
 
 /// Whether the run will not change any more.
@@ -95,3 +110,6 @@ pub fn is_over(run: &GrpoRun) -> bool {
     let phase = run.status.as_ref().and_then(|status| status.phase);
     matches!(phase, Some(Phase::Succeeded | Phase::Failed))
 }
+
+#[cfg(test)]
+mod tests;

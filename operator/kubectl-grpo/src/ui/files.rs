@@ -6,9 +6,12 @@ use super::viewed::{Viewed, json};
 use super::wire::LogView;
 use crate::error::Error;
 use crate::export::{atif, inspect, mini_swe_agent, patch, turns_with_ids};
+use bytes::Bytes;
+use futures::stream::{self, BoxStream, StreamExt};
 use grpo_records::look::files::FileAt;
 use grpo_records::{EpisodeMeta, EpisodeScope, TurnRecord, paths};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A part of a log, in bytes.
 const LOG_PART: u64 = 256 << 10;
@@ -52,47 +55,77 @@ impl Download {
     }
 }
 
+/// The content of a download, piece by piece.
+pub type Pieces = BoxStream<'static, Result<Bytes, Error>>;
+
 impl Viewed {
     /// The content of a download.
-    pub async fn download(&self, wanted: &Download) -> Result<Vec<u8>, Error> {
+    pub async fn download(self: &Arc<Self>, wanted: &Download) -> Result<Pieces, Error> {
         let pretty = |value: serde_json::Value| format!("{value:#}\n").into_bytes();
-        match wanted {
+        let whole = match wanted {
             Download::Atif(path) => {
                 let (meta, turns, patch) = self.judged_with_ids(path).await?;
-                Ok(pretty(atif::trajectory(&meta, &turns, &patch)))
+                pretty(atif::trajectory(&meta, &turns, &patch))
             }
             Download::MiniSweAgent(path) => {
                 let (meta, turns, patch) = self.judged_with_ids(path).await?;
-                Ok(pretty(mini_swe_agent::trajectory(&meta, &turns, &patch)))
+                pretty(mini_swe_agent::trajectory(&meta, &turns, &patch))
             }
-            Download::Inspect(scope) => {
-                let mut log = inspect::Log::default();
-                for (path, meta) in self.verdicts(scope).await? {
-                    // The source is free in between: other views wait for one episode only.
-                    let mut source = self.source().await?;
-                    let turns = source.turns(&path).await?;
-                    log.add(&meta, &turns, &patch(&mut source, &path).await?);
-                }
-                Ok(pretty(log.finish(&scope.to_string())))
+            Download::Inspect(scope) => return self.inspect_log(scope).await,
+            Download::Predictions(scope) => self.predictions(scope).await?,
+        };
+        Ok(stream::once(async move { Ok(Bytes::from(whole)) }).boxed())
+    }
+
+    /// The first sample of each task.
+    async fn predictions(&self, scope: &EpisodeScope) -> Result<Vec<u8>, Error> {
+        let mut first: BTreeMap<String, (u32, String)> = BTreeMap::new();
+        for (path, meta) in self.verdicts(scope).await? {
+            let (task, sample) = (meta.key.instance.clone(), meta.key.sample);
+            if first.get(&task).is_some_and(|(known, _)| *known <= sample) {
+                continue;
             }
-            Download::Predictions(scope) => {
-                let mut first: BTreeMap<String, (u32, String)> = BTreeMap::new();
-                for (path, meta) in self.verdicts(scope).await? {
-                    let (task, sample) = (meta.key.instance.clone(), meta.key.sample);
-                    if first.get(&task).is_some_and(|(known, _)| *known <= sample) {
-                        continue;
-                    }
-                    let mut source = self.source().await?;
-                    let patch = patch(&mut source, &path).await?;
-                    first.insert(
-                        task,
-                        (sample, format!("{}\n", mini_swe_agent::prediction(&meta, &patch))),
-                    );
-                }
-                let lines: String = first.into_values().map(|(_, line)| line).collect();
-                Ok(lines.into_bytes())
-            }
+            let mut source = self.source().await?;
+            let patch = patch(&mut source, &path).await?;
+            first.insert(
+                task,
+                (sample, format!("{}\n", mini_swe_agent::prediction(&meta, &patch))),
+            );
         }
+        let lines: String = first.into_values().map(|(_, line)| line).collect();
+        Ok(lines.into_bytes())
+    }
+
+    /// Each sample is read when the browser has taken the one before: all conversations of an evaluation may not fit
+    /// into memory.
+    async fn inspect_log(self: &Arc<Self>, scope: &EpisodeScope) -> Result<Pieces, Error> {
+        let mut verdicts = self.verdicts(scope).await?;
+        let place = |meta: &EpisodeMeta| (meta.key.group, meta.key.sample);
+        let mut places = BTreeSet::new();
+        verdicts.retain(|(_, meta)| places.insert(place(meta)));
+        let log = inspect::Log::new(&scope.to_string(), verdicts.iter().map(|(_, meta)| meta));
+        verdicts.sort_by_key(|(_, meta)| place(meta));
+        let head = Bytes::from(log.head().to_owned());
+        let begun = Some((Arc::clone(self), log, verdicts.into_iter()));
+        let rest = stream::try_unfold(begun, |begun| async move {
+            let Some((run, mut log, mut left)) = begun else {
+                return Ok(None);
+            };
+            let Some((path, meta)) = left.next() else {
+                return Ok(Some((Bytes::from(log.tail()), None)));
+            };
+            let sample = run.sample(&mut log, &path, &meta).await?;
+            Ok::<_, Error>(Some((Bytes::from(sample), Some((run, log, left)))))
+        });
+        Ok(stream::once(async move { Ok(head) }).chain(rest).boxed())
+    }
+
+    async fn sample(&self, log: &mut inspect::Log, path: &str, meta: &EpisodeMeta) -> Result<String, Error> {
+        // The source is free after each sample: other views wait for one episode only.
+        let mut source = self.source().await?;
+        let turns = source.turns(path).await?;
+        let patch = patch(&mut source, path).await?;
+        Ok(log.sample(meta, &turns, &patch))
     }
 
     /// An episode with a verdict, its turns with their ids, and its whole patch.

@@ -119,7 +119,10 @@ impl Index {
                 // Another run continues this store.
                 self.run.end = None;
             }
-            Event::DriverStarted { .. } => self.run.drivers += 1,
+            Event::DriverStarted { .. } => {
+                self.run.drivers += 1;
+                self.run.end = None;
+            }
             Event::SettingsTaken { .. } => {}
             Event::IterationStarted {
                 iteration,

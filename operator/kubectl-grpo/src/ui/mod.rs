@@ -10,12 +10,14 @@ pub mod bundle;
 pub mod files;
 pub mod flags;
 pub mod index;
+mod kept_scopes;
 pub mod server;
 pub mod shown;
 pub mod tokens;
 pub mod trained;
 pub mod viewed;
 pub mod views;
+pub mod wanted;
 pub mod wire;
 pub mod words;
 

@@ -7,10 +7,12 @@
 
 use super::assets;
 use super::files::Download;
-use super::viewed::{Viewed, Wanted};
+use super::viewed::Viewed;
+use super::wanted::Wanted;
 use super::wire::{Problem, RunsView};
 use crate::error::Error;
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, REFERRER_POLICY,
@@ -21,7 +23,7 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{self, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures::Stream;
+use futures::{Stream, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -204,12 +206,21 @@ async fn download(State(shown): State<Arc<Shown>>, Path((run, file)): Path<(usiz
     let Some(wanted) = Download::parse(&file) else {
         return problem(StatusCode::NOT_FOUND, "there is no such file");
     };
-    let mut response = answer(run.download(&wanted).await);
-    // Of a refusal there is nothing to save: opened in a tab, it shows its message.
-    if response.status().is_success()
-        && let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{}\"", wanted.name()))
-    {
-        response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    let pieces = match run.download(&wanted).await {
+        Ok(pieces) => pieces,
+        // Of a refusal there is nothing to save: opened in a tab, it shows its message.
+        Err(error) => return answer(Err(error)),
+    };
+    let name = wanted.name();
+    let attachment = HeaderValue::from_str(&format!("attachment; filename=\"{name}\""));
+    // The status is sent by then, so the browser sees only that the file ends too early.
+    let pieces = pieces.map_err(move |error| {
+        eprintln!("{name}: {error}");
+        error.to_string()
+    });
+    let mut response = ([(CONTENT_TYPE, "application/json")], Body::from_stream(pieces)).into_response();
+    if let Ok(attachment) = attachment {
+        response.headers_mut().insert(CONTENT_DISPOSITION, attachment);
     }
     response
 }

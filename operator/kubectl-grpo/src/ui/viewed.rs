@@ -4,9 +4,11 @@
 //! page asks for it. Both read through the same [`Source`] as the other commands.
 
 use super::index::{Index, MetricsWanted, instance_of};
+use super::kept_scopes::{KeptScope, KeptScopes};
 use super::tokens::Vocabulary;
 use super::trained::{self, Heads};
 use super::views;
+use super::wanted::Wanted;
 use super::wire::{EpisodeLine, Found, Problem, ScopeView, SearchView};
 use super::words::Words;
 use crate::arguments::RecordsOptions;
@@ -81,53 +83,11 @@ pub struct Viewed {
     words: RwLock<Words>,
     vocabulary: OnceCell<Arc<Vocabulary>>,
     heads: Heads,
+    scopes: KeptScopes,
     /// Counts the changes of what the page shows.
     changes: watch::Sender<u64>,
     /// Why the records cannot be read now.
     problem: RwLock<Option<String>>,
-}
-
-/// One view of a run, by its path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Run,
-    Scope(EpisodeScope),
-    Group(EpisodeScope, u32),
-    Episode(String),
-    Tokens(String),
-    Task(String),
-}
-
-impl Wanted {
-    /// The view of a path, such as `scope/rollouts/iter-000003`. Only paths of a store are accepted.
-    pub fn parse(path: &str) -> Option<Self> {
-        let (kind, rest) = path.split_once('/').unwrap_or((path, ""));
-        let episode = || paths::parse_episode(rest).map(|_| rest.to_owned());
-        match kind {
-            "run" if rest.is_empty() => Some(Self::Run),
-            "scope" => paths::parse_scope(rest).map(Self::Scope),
-            "group" => {
-                let (scope, group) = rest.rsplit_once('/')?;
-                Some(Self::Group(paths::parse_scope(scope)?, group.parse().ok()?))
-            }
-            "episode" => episode().map(Self::Episode),
-            "tokens" => episode().map(Self::Tokens),
-            "task" => paths::is_plain_name(rest).then(|| Self::Task(rest.to_owned())),
-            _ => None,
-        }
-    }
-
-    /// The path of the view.
-    pub fn path(&self) -> String {
-        match self {
-            Self::Run => "run".to_owned(),
-            Self::Scope(scope) => format!("scope/{}", paths::scope(scope)),
-            Self::Group(scope, group) => format!("group/{}/{group}", paths::scope(scope)),
-            Self::Episode(path) => format!("episode/{path}"),
-            Self::Tokens(path) => format!("tokens/{path}"),
-            Self::Task(instance) => format!("task/{instance}"),
-        }
-    }
 }
 
 impl Viewed {
@@ -144,6 +104,7 @@ impl Viewed {
             words: RwLock::new(words),
             vocabulary: OnceCell::new(),
             heads: Heads::default(),
+            scopes: KeptScopes::default(),
             changes: watch::channel(0).0,
             problem: RwLock::default(),
         })
@@ -307,7 +268,7 @@ impl Viewed {
     pub async fn answer(&self, wanted: &Wanted) -> Result<Vec<u8>, Error> {
         match wanted {
             Wanted::Run => json(&read(&self.index).run()),
-            Wanted::Scope(scope) => json(&self.scope(scope).await?),
+            Wanted::Scope(scope) => json(&*self.scope(scope, None).await?),
             Wanted::Group(scope, group) => self.group(scope, *group).await,
             Wanted::Episode(path) => self.episode(path).await,
             Wanted::Tokens(path) => self.tokens(path).await,
@@ -334,33 +295,57 @@ impl Viewed {
         }
     }
 
-    async fn scope(&self, scope: &EpisodeScope) -> Result<ScopeView, Error> {
+    /// The view of a scope. `fits`: the last one will do, if nothing has changed since and it has what is needed.
+    async fn scope(
+        &self,
+        scope: &EpisodeScope,
+        fits: Option<&(dyn Fn(&ScopeView) -> bool + Sync)>,
+    ) -> Result<Arc<ScopeView>, Error> {
+        let slot = self.scopes.slot(scope);
+        let mut kept = slot.lock().await;
+        let change = *self.changes.borrow();
+        if let (Some(fits), Some(known)) = (fits, &*kept)
+            && known.change == change
+            && fits(&known.view)
+        {
+            return Ok(Arc::clone(&known.view));
+        }
         let (episodes, cut) = self.episodes(scope).await?;
         let advantages = self.advantages(scope).await?;
-        Ok(views::scope(&read(&self.index), scope, &episodes, &advantages, cut))
+        let none = BTreeMap::new();
+        let of_step = advantages.as_ref().unwrap_or(&none);
+        let view = Arc::new(views::scope(&read(&self.index), scope, &episodes, of_step, cut));
+        // Without advantages that exist, the next view reads it again: the store may answer then.
+        *kept = advantages.map(|_| KeptScope {
+            change,
+            view: Arc::clone(&view),
+        });
+        Ok(view)
     }
 
-    /// The advantages of a scope's episodes, by their folders. Empty before its step is done.
-    async fn advantages(&self, scope: &EpisodeScope) -> Result<BTreeMap<String, f64>, Error> {
+    /// The advantages of a scope's episodes, by their folders. Empty before its step is done; `None` if they cannot be
+    /// read.
+    async fn advantages(&self, scope: &EpisodeScope) -> Result<Option<BTreeMap<String, f64>>, Error> {
         let known = {
             let index = read(&self.index);
             let of = index.step_of(scope);
             of.and_then(|of| Some((index.advantages(of.step)?.to_vec(), of)))
         };
         let Some((lists, of)) = known.filter(|(lists, _)| !lists.is_empty()) else {
-            return Ok(BTreeMap::new());
+            return Ok(Some(BTreeMap::new()));
         };
         let mut source = self.source().await?;
         match trained::advantages(&mut source, &self.heads, &of, &lists).await {
             // The tables are of use without them.
-            Err(Error::Records(_)) => Ok(BTreeMap::new()),
-            found => found,
+            Err(Error::Records(_)) => Ok(None),
+            found => found.map(Some),
         }
     }
 
     async fn group(&self, scope: &EpisodeScope, group: u32) -> Result<Vec<u8>, Error> {
-        let view = self.scope(scope).await?;
-        let Some(found) = view.groups.into_iter().find(|found| found.group == group) else {
+        let has_group = |view: &ScopeView| view.cut || view.groups.iter().any(|found| found.group == group);
+        let view = self.scope(scope, Some(&has_group)).await?;
+        let Some(found) = view.groups.iter().find(|found| found.group == group) else {
             let message = format!("{} has no group {group}", paths::scope(scope));
             return Err(Error::NoEpisode(message));
         };
@@ -370,7 +355,7 @@ impl Viewed {
             samples.push((line.clone(), turns));
         }
         let vocabulary = self.vocabulary().await;
-        json(&views::group(scope, &found, samples, vocabulary.as_deref()))
+        json(&views::group(scope, found, samples, vocabulary.as_deref()))
     }
 
     async fn episode(&self, path: &str) -> Result<Vec<u8>, Error> {
@@ -386,9 +371,13 @@ impl Viewed {
         let Some((scope, _)) = paths::parse_episode(path) else {
             return Ok(alone);
         };
-        let view = self.scope(&scope).await?;
-        let mut lines = view.groups.into_iter().flat_map(|group| group.episodes);
-        Ok(lines.find(|line| line.path == path).unwrap_or(alone))
+        // An episode may have ended before the journal says so.
+        let has_line = |view: &ScopeView| match line_in(view, path) {
+            Some(line) => line.outcome == alone.outcome,
+            None => view.cut,
+        };
+        let view = self.scope(&scope, Some(&has_line)).await?;
+        Ok(line_in(&view, path).cloned().unwrap_or(alone))
     }
 
     async fn turns(&self, path: &str) -> Result<Vec<TurnRecord>, Error> {
@@ -475,6 +464,11 @@ impl Viewed {
         all.extend(instances.into_iter().map(Wanted::Task));
         Ok(all)
     }
+}
+
+fn line_in<'a>(view: &'a ScopeView, path: &str) -> Option<&'a EpisodeLine> {
+    let mut lines = view.groups.iter().flat_map(|group| &group.episodes);
+    lines.find(|line| line.path == path)
 }
 
 pub(super) fn json(view: &impl Serialize) -> Result<Vec<u8>, Error> {

@@ -24,25 +24,54 @@ fn failed() -> GrpoRun {
 
 type Item = Result<Event<GrpoRun>, watcher::Error>;
 
-/// The connection breaks.
-fn broken() -> Item {
-    let error = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-    Err(watcher::Error::WatchFailed(kube::Error::Service(Box::new(error))))
+fn reset() -> kube::Error {
+    kube::Error::Service(Box::new(std::io::Error::from(std::io::ErrorKind::ConnectionReset)))
 }
 
-async fn waited(events: Vec<Item>) -> (Result<GrpoRun, Error>, Vec<String>) {
-    let mut shown = Vec::new();
-    let ended = until_ended(stream::iter(events), "demo", "team", None, |run| shown.push(state(run))).await;
-    (ended, shown)
+/// The API server does not answer.
+fn broken() -> Item {
+    Err(watcher::Error::WatchStartFailed(reset()))
+}
+
+/// A watch is cut; the next one begins at once.
+fn cut() -> Item {
+    Err(watcher::Error::WatchFailed(reset()))
+}
+
+#[derive(Default)]
+struct Heard {
+    states: Vec<String>,
+    failures: usize,
+}
+
+impl Observer for Heard {
+    fn state(&mut self, run: &GrpoRun) -> Result<(), Error> {
+        self.states.push(state(run));
+        Ok(())
+    }
+
+    fn failure(&mut self, why: &str) {
+        assert!(why.contains("failed to start watching"), "{why}");
+        self.failures += 1;
+    }
+}
+
+async fn waited(events: Vec<Item>) -> (Result<GrpoRun, Error>, Heard) {
+    let mut heard = Heard::default();
+    let ended = until_ended(stream::iter(events), "demo", "team", None, &mut heard).await;
+    (ended.and_then(outcome), heard)
 }
 
 #[tokio::test]
 async fn a_run_that_succeeds_ends_the_wait_and_each_state_is_shown() {
     let events = [Event::Init, Event::InitApply(in_phase("Queued")), Event::InitDone];
     let later = [Event::Apply(in_phase("Running")), Event::Apply(in_phase("Succeeded"))];
-    let (ended, shown) = waited(events.into_iter().chain(later).map(Ok).collect()).await;
+    let (ended, heard) = waited(events.into_iter().chain(later).map(Ok).collect()).await;
     assert!(ended.is_ok());
-    assert_eq!(shown, ["Queued, it is Queued", "Running", "Succeeded, it is Succeeded"]);
+    assert_eq!(
+        heard.states,
+        ["Queued, it is Queued", "Running", "Succeeded, it is Succeeded"]
+    );
 }
 
 #[tokio::test]
@@ -59,7 +88,7 @@ async fn a_run_that_fails_says_the_reason_and_the_next_step() {
 #[tokio::test]
 async fn a_run_that_has_not_ended_at_the_timeout_says_its_last_state() {
     let events = stream::iter([Ok(Event::Apply(in_phase("Queued")))]).chain(stream::pending());
-    let ended = until_ended(events, "demo", "team", Some(Duration::ZERO), |_| {}).await;
+    let ended = until_ended(events, "demo", "team", Some(Duration::ZERO), &mut Heard::default()).await;
     let error = ended.unwrap_err();
     assert_eq!(error.exit_code(), 4);
     assert!(error.to_string().contains("Queued, it is Queued"), "{error}");
@@ -72,10 +101,25 @@ async fn a_watch_that_breaks_is_begun_again_a_bounded_number_of_times() {
     events.push(Ok(Event::Apply(in_phase("Running"))));
     events.extend(breaks(RECONNECTS));
     events.push(Ok(Event::Apply(in_phase("Succeeded"))));
-    assert!(waited(events).await.0.is_ok());
-    let error = waited(breaks(RECONNECTS + 1).collect()).await.0.unwrap_err();
-    assert_eq!(error.exit_code(), 1);
-    assert!(error.to_string().contains("kubectl grpo wait demo"), "{error}");
+    let (ended, heard) = waited(events).await;
+    assert!(ended.is_ok());
+    assert_eq!(heard.failures, 2 * RECONNECTS as usize);
+    let (ended, heard) = waited(breaks(RECONNECTS + 1).collect()).await;
+    let error = ended.unwrap_err();
+    assert_eq!((error.exit_code(), heard.failures), (1, RECONNECTS as usize));
+    assert!(error.to_string().contains("`kubectl grpo status demo`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_cut_is_no_failure_until_it_cannot_begin_again() {
+    let quiet = |times: u32| (0..times).map(|_| cut());
+    let succeeds = || Ok(Event::Apply(in_phase("Succeeded")));
+    let (ended, heard) = waited(quiet(RECONNECTS).chain([succeeds()]).collect()).await;
+    assert!(ended.is_ok());
+    assert_eq!(heard.failures, 0);
+    let (ended, heard) = waited(vec![cut(), broken(), succeeds()]).await;
+    assert!(ended.is_ok());
+    assert_eq!(heard.failures, 1);
 }
 
 #[tokio::test]
@@ -90,6 +134,22 @@ async fn a_run_that_is_deleted_or_made_anew_ends_the_wait() {
         let error = waited(events).await.0.unwrap_err();
         assert!(matches!(error, Error::RunDeleted { .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn an_observer_that_cannot_show_a_state_ends_the_watch() {
+    struct Closed;
+    impl Observer for Closed {
+        fn state(&mut self, _: &GrpoRun) -> Result<(), Error> {
+            Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into())
+        }
+        fn failure(&mut self, _: &str) {}
+    }
+    let events = stream::iter([Ok(Event::Apply(in_phase("Running")))]).chain(stream::pending());
+    let error = until_ended(events, "demo", "team", None, &mut Closed)
+        .await
+        .unwrap_err();
+    assert!(error.is_broken_pipe(), "{error}");
 }
 
 #[tokio::test]
@@ -112,7 +172,7 @@ fn on_a_terminal_the_progress_is_one_line_and_elsewhere_a_line_for_each_change()
             shown: String::new(),
         };
         for phase in ["Running", "Running", "Succeeded"] {
-            progress.show(&in_phase(phase));
+            progress.state(&in_phase(phase)).unwrap();
         }
         progress.end();
         assert_eq!(String::from_utf8(progress.out).unwrap(), wanted);

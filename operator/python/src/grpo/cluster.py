@@ -183,6 +183,14 @@ def _json(done: subprocess.CompletedProcess[str], what: str) -> dict[str, Any]:
     return answer
 
 
+def _seconds(seconds: float) -> str:
+    """A number of seconds as the plugin reads it: without an exponent, which `str` and `g` write."""
+    if float(seconds).is_integer():
+        return f"{int(seconds)}s"
+    # A nanosecond is the smallest part that the plugin knows.
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+
+
 def wait(
     name: str,
     timeout: float | str | None = None,
@@ -198,7 +206,7 @@ def wait(
     standard error, unless `quiet`. A run that fails raises RunFailed, one that has not ended RunNotEnded.
     """
     words = [programs.plugin(), "wait", *Cluster(namespace, context, kubeconfig).flags()]
-    words += [] if timeout is None else [f"--timeout={timeout if isinstance(timeout, str) else f'{timeout:g}s'}"]
+    words += [] if timeout is None else [f"--timeout={timeout if isinstance(timeout, str) else _seconds(timeout)}"]
     process = subprocess.Popen(
         [*words, "--", name],
         stdin=subprocess.DEVNULL,

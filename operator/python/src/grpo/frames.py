@@ -154,8 +154,8 @@ def voids(found: Iterable[ScopeOf]) -> pd.DataFrame:
 
 
 def tokens(found: Iterable[TokensView]) -> pd.DataFrame:
-    """A row for each sampled token. Without a tokenizer, `text` has missing values; without a step that had the episode,
-    so have the trainer's columns."""
+    """A row for each sampled token. Without a tokenizer, `text` has missing values; without a step that had the
+    episode, so have the trainer's columns."""
     columns = {
         "turn": "int64",
         "place": "int64",

@@ -196,7 +196,7 @@ class Run(_Opened):
         return self._viewer.get(f"{self._number}/episode/{quoted(path)}", EPISODE)
 
     def tokens(self, path: str) -> pd.DataFrame:
-        """A row for each sampled token of an episode: the engine's logprob, and what the trainer computed in its step."""
+        """A row for each sampled token of an episode: the engine's logprob, and what the trainer's step computed."""
         views = self._viewer.get(f"{self._number}/tokens/{quoted(path)}", TOKENS)
         return frames.tokens(views)
 

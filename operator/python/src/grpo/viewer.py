@@ -68,11 +68,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for send, seconds in steps:
         if process.poll() is not None:
             return
-        send()
-        try:
+        # A system that refuses one signal gets the next: the child must not stay, and an error of the caller, who may
+        # end it because of one, must not be replaced.
+        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+            send()
             process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            continue
 
 
 class Viewer:

@@ -15,20 +15,44 @@ fn roles(sample: &Value) -> Vec<&str> {
     messages.map(|message| message["role"].as_str().unwrap()).collect()
 }
 
+/// The file with these samples, each with the same turn.
+fn written(metas: &[EpisodeMeta], turn: &TurnRecord) -> String {
+    let mut log = Log::new("iteration 1", metas);
+    let mut text = log.head().to_owned();
+    for meta in metas {
+        text += &log.sample(meta, std::slice::from_ref(turn), "diff");
+    }
+    text + &log.tail()
+}
+
+#[test]
+fn a_log_in_parts_is_the_same_as_one_that_is_printed_whole() {
+    // With the field's name and line breaks in texts.
+    let turn = fixture::turn(0, "echo '\"samples\": []'", "one\r\ntwo\u{2028}");
+    let metas: Vec<EpisodeMeta> = (0..3)
+        .map(|number| fixture::episode("\"samples\": []", number, Outcome::Resolved).meta)
+        .collect();
+    for count in 0..=3 {
+        let text = written(&metas[..count], &turn);
+        let whole: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(whole["samples"].as_array().unwrap().len(), count);
+        assert_eq!(text, format!("{whole:#}\n"));
+    }
+}
+
 #[test]
 fn samples_of_a_task_are_its_epochs_and_the_mean_is_the_resolved_rate() {
     let turn = TurnRecord {
         opening: vec![message("system", "You fix bugs."), message("user", "It is off by one.")],
         ..fixture::turn(0, "ls", "lib")
     };
-    let mut log = Log::default();
     // A task in two groups, as where an iteration begins the next pass over the tasks.
-    for (group, number, outcome) in [(0, 0, Outcome::Resolved), (5, 0, Outcome::Unresolved)] {
-        let mut meta = fixture::episode("a-1", number, outcome).meta;
+    let metas = [(0, Outcome::Resolved), (5, Outcome::Unresolved)].map(|(group, outcome)| {
+        let mut meta = fixture::episode("a-1", 0, outcome).meta;
         meta.key.group = group;
-        log.add(&meta, std::slice::from_ref(&turn), "diff");
-    }
-    let log = log.finish("iteration 1");
+        meta
+    });
+    let log: Value = serde_json::from_str(&written(&metas, &turn)).unwrap();
     assert_eq!(log["eval"]["dataset"]["sample_ids"], json!(["a-1"]));
     assert_eq!(log["eval"]["config"]["epochs"], 2);
     assert_eq!(log["results"]["scores"][0]["metrics"]["mean"]["value"], 0.5);

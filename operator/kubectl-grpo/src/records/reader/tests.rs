@@ -15,9 +15,24 @@ fn run() -> GrpoRun {
     .unwrap()
 }
 
+fn image() -> DriverImage {
+    DriverImage {
+        image: "driver:1".to_owned(),
+        ..DriverImage::default()
+    }
+}
+
+/// The reader of a run whose driver has these options, and whose other pods are gone.
+fn reader_of(driver: Value, image: &DriverImage) -> Pod {
+    let mut run = run();
+    run.spec.driver = serde_json::from_value(driver).unwrap();
+    run.spec.image_pull_secrets = serde_json::from_value(json!([{"name": "of-run"}])).unwrap();
+    serde_json::from_value(pod(&run, image, None, TEN_MINUTES)).unwrap()
+}
+
 #[test]
 fn the_reader_is_restricted_reads_only_and_ends_by_itself() {
-    let made: Pod = serde_json::from_value(pod(&run(), "driver:1", None, TEN_MINUTES)).unwrap();
+    let made: Pod = serde_json::from_value(pod(&run(), &image(), None, TEN_MINUTES)).unwrap();
     let spec = made.spec.unwrap();
     assert_eq!(spec.active_deadline_seconds, Some(600));
     assert_eq!(spec.automount_service_account_token, Some(false));
@@ -56,7 +71,7 @@ fn what_let_the_last_driver_run_lets_the_reader_run() {
         "tolerations": [{"key": "team", "operator": "Exists"}], "nodeSelector": {"pool": "cpu"},
     }))
     .unwrap();
-    let made: Pod = serde_json::from_value(pod(&run(), "driver:1", Some(&last), TEN_MINUTES)).unwrap();
+    let made: Pod = serde_json::from_value(pod(&run(), &image(), Some(&last), TEN_MINUTES)).unwrap();
     let spec = made.spec.unwrap();
     assert_eq!(spec.image_pull_secrets, last.image_pull_secrets);
     assert_eq!(
@@ -66,12 +81,73 @@ fn what_let_the_last_driver_run_lets_the_reader_run() {
 }
 
 #[test]
+fn without_a_driver_pod_the_reader_is_pulled_and_scheduled_as_the_run_says() {
+    let driver = json!({"podTemplate": {"spec": {
+        "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "team", "operator": "Exists"}],
+        "imagePullSecrets": [{"name": "of-template"}, {"name": "of-run"}],
+    }}});
+    let neighbour = DriverImage {
+        pull_secrets: serde_json::from_value(json!([{"name": "of-neighbour"}, {"name": "of-run"}])).unwrap(),
+        ..image()
+    };
+    let spec = reader_of(driver, &neighbour).spec.unwrap();
+    assert_eq!(
+        json!(spec.image_pull_secrets),
+        json!([{"name": "of-run"}, {"name": "of-neighbour"}, {"name": "of-template"}])
+    );
+    assert_eq!(json!(spec.node_selector), json!({"pool": "cpu"}));
+    assert_eq!(json!(spec.tolerations), json!([{"key": "team", "operator": "Exists"}]));
+}
+
+#[test]
+fn the_scheduling_of_the_last_driver_pod_is_completed_by_that_of_the_run() {
+    let mut run = run();
+    let template = json!({"podTemplate": {"spec": {
+        "nodeSelector": {"pool": "new"}, "tolerations": [{"key": "team"}, {"key": "new"}],
+    }}});
+    run.spec.driver = serde_json::from_value(template).unwrap();
+    let last: PodSpec = serde_json::from_value(json!({
+        "containers": [], "nodeSelector": {"pool": "cpu"}, "tolerations": [{"key": "team"}],
+    }))
+    .unwrap();
+    let made: Pod = serde_json::from_value(pod(&run, &image(), Some(&last), TEN_MINUTES)).unwrap();
+    let spec = made.spec.unwrap();
+    assert_eq!(json!(spec.node_selector), json!({"pool": "cpu"}));
+    assert_eq!(json!(spec.tolerations), json!([{"key": "team"}, {"key": "new"}]));
+}
+
+#[test]
+fn the_reader_has_the_drivers_environment_labels_and_annotations_and_no_label_of_the_operator() {
+    let driver = json!({
+        "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}],
+        "podTemplate": {"metadata": {
+            "labels": {
+                "azure.workload.identity/use": "true", MANAGED_BY.0: "someone",
+                RUN: "demo", "grpo.dev/role": "driver",
+            },
+            "annotations": {"team": "a", "grpo.dev/admitted-with": "1"},
+        }},
+    });
+    let made = reader_of(driver, &image());
+    assert_eq!(
+        json!(made.metadata.labels),
+        json!({"azure.workload.identity/use": "true", MANAGED_BY.0: MANAGED_BY.1})
+    );
+    assert_eq!(json!(made.metadata.annotations), json!({"team": "a"}));
+    let container = &made.spec.unwrap().containers[0];
+    assert_eq!(
+        json!(container.env),
+        json!([{"name": "HTTPS_PROXY", "value": "http://proxy"}])
+    );
+}
+
+#[test]
 fn a_bucket_is_read_with_the_runs_credentials_and_no_value_of_them_in_sight() {
     let mut run = run();
     run.spec.store = serde_json::from_value(json!({"objectStore": {
         "url": "s3://runs/a", "endpoint": "http://minio:9000", "credentialsSecretRef": {"name": "s3"}}}))
     .unwrap();
-    let made: Pod = serde_json::from_value(pod(&run, "driver:1", None, TEN_MINUTES)).unwrap();
+    let made: Pod = serde_json::from_value(pod(&run, &image(), None, TEN_MINUTES)).unwrap();
     let spec = made.spec.unwrap();
     let container = &spec.containers[0];
     let args = container.args.as_ref().unwrap().join(" ");
@@ -79,7 +155,7 @@ fn a_bucket_is_read_with_the_runs_credentials_and_no_value_of_them_in_sight() {
         args,
         "records --path team/demo --url s3://runs/a --endpoint http://minio:9000 --credentials /store-credentials"
     );
-    assert_eq!(container.env, None);
+    assert_eq!(json!(container.env), json!([]));
     let volumes = spec.volumes.unwrap();
     assert_eq!(volumes.len(), 1);
     let secret = volumes[0].secret.as_ref().unwrap();

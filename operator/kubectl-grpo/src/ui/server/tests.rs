@@ -188,6 +188,52 @@ async fn an_episode_and_a_scope_are_saved_in_the_formats_of_export() {
 }
 
 #[tokio::test]
+async fn a_log_of_a_scope_with_an_unreadable_episode_is_not_taken_for_a_whole_one() {
+    let world = world().await;
+    let unresolved = fixture::RESOLVED.replace("__i0", "__i1");
+    std::fs::write(world.dir.path().join(paths::trajectory(&unresolved)), "{").unwrap();
+    let address = format!("{}/api/0/export/inspect/rollouts/iter-000001", world.url);
+    let request = world.http.get(address).header("cookie", &world.cookie);
+    // The connection may end before the answer begins.
+    let got = match request.send().await {
+        Ok(answer) => answer.bytes().await,
+        Err(error) => Err(error),
+    };
+    assert!(got.is_err(), "{got:?}");
+}
+
+#[tokio::test]
+async fn views_of_a_scope_read_its_verdicts_once_until_the_run_changes() {
+    let world = world().await;
+    let episode = format!("/api/0/episode/{}", fixture::RESOLVED);
+    world.json(&episode).await;
+    // Every later reader of the scope fails.
+    let unresolved = fixture::RESOLVED.replace("__i0", "__i1");
+    std::fs::write(world.dir.path().join(paths::meta(&unresolved)), "{").unwrap();
+    assert_eq!(world.json(&episode).await["episode"]["advantage"], 0.5);
+    let group = world.json("/api/0/group/rollouts/iter-000001/0").await;
+    assert_eq!(group["samples"].as_array().unwrap().len(), 4);
+    // The table of a scope is always new.
+    let table = world.get("/api/0/scope/rollouts/iter-000001").await;
+    assert_eq!(table.status(), 502);
+    write_entry(&world, 15, Event::DriverStarted { epoch: 3 });
+    world.run.catch_up().await.unwrap();
+    assert_eq!(world.get(&episode).await.status(), 502);
+}
+
+#[tokio::test]
+async fn an_episode_that_has_ended_since_its_scope_was_read_is_shown_with_its_verdict() {
+    let world = world().await;
+    let path = fixture::RESOLVED.replace("__i0", "__i3");
+    let episode = format!("/api/0/episode/{path}");
+    assert_eq!(world.json(&episode).await["episode"]["outcome"], "Unfinished");
+    let meta = world.dir.path().join(paths::meta(fixture::RESOLVED));
+    let meta = std::fs::read_to_string(meta).unwrap();
+    std::fs::write(world.dir.path().join(paths::meta(&path)), meta).unwrap();
+    assert_eq!(world.json(&episode).await["episode"]["outcome"], "Resolved");
+}
+
+#[tokio::test]
 async fn a_path_that_no_store_has_is_not_found() {
     let world = world().await;
     for path in [

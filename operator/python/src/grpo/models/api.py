@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: f90dadd6553b2461c6218c1d3f3198faec79dba6e945182f85d7de65f6155fe1
+# inputs sha256: 9f06995d6641bc3f1c501cc763ecd04638933893d868b6d8e029282763603d3d
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -517,7 +517,10 @@ class AttemptCounts(Status):
     """Attempts of a pod group, or of all groups of a pool."""
 
     avoid_nodes: Annotated[list[str] | None, Field(max_length=8)] = None
-    """Nodes that later attempts avoid where they can: a rank hung there. The newest last."""
+    """
+    Nodes that later attempts avoid where they can: a rank hung there, or the kubelet refused to start a pod. The
+    newest last.
+    """
     consecutive_failures: Annotated[int | None, Field(ge=0, le=4294967295)] = None
     """
     Attempts that failed since something was last finished.
@@ -1144,7 +1147,7 @@ class InferencePoolSpec(Spec):
     pool; other pools leave it out.
     """
     env: Annotated[list[EnvVar] | None, Field(max_length=64)] = None
-    """Added to the engines' environment. What the operator sets wins."""
+    """Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins."""
     lora: Lora | None = None
     """
     LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by
@@ -1257,7 +1260,7 @@ class InferencePoolTemplate(Spec):
     engine: Engine
     """The engine."""
     env: Annotated[list[EnvVar] | None, Field(max_length=64)] = None
-    """Added to the engines' environment. What the operator sets wins."""
+    """Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins."""
     lora: Lora | None = None
     """
     LoRA adapters the engines hold beside the model. A pool described in a run whose `model.lora` is set has it by
@@ -2329,7 +2332,8 @@ class StoreVolumeClaimTemplate(Spec):
         Field(max_length=4, min_length=1),
     ] = None
     """
-    How the volume is mounted. ReadWriteOnce puts all pods of the run on one node.
+    How the volume is mounted. The driver and the trainer's pods mount it, and ReadWriteOnce puts them on one node.
+    Engines and sandboxes do not mount it, and may run on other nodes.
     Default: `["ReadWriteOnce"]`.
     """
     storage_class_name: Annotated[str | None, Field(max_length=253)] = None

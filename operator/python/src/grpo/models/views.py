@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: f90dadd6553b2461c6218c1d3f3198faec79dba6e945182f85d7de65f6155fe1
+# inputs sha256: 9f06995d6641bc3f1c501cc763ecd04638933893d868b6d8e029282763603d3d
 """The views of a run's records."""
 
 from __future__ import annotations
