@@ -83,11 +83,33 @@ pub async fn all(scene: &Scene, prometheus: &Prometheus) -> Result<Vec<&'static 
     silent_pod(scene, &image).await?;
     fires("GrpoTargetDown", &[here[0], ("pod", SILENT)]).await?;
 
-    quiet("GrpoProcessOutOfMemory", &[("role", "driver")]).await?;
-    let hungry = small_run("hungry")?.with("/driver/resources", json!({"limits": {"memory": "24Mi"}}));
+    // The kernel kills the trainer while libtorch is loaded, before the trainer's own code runs: the library's static
+    // objects alone need almost twice this limit, in pages that cannot be dropped. The pods of a trainer are not
+    // restarted, so the operator sees them fail, and counts each by its role and the reason of its end.
+    quiet("GrpoProcessOutOfMemory", &[("role", "trainer")]).await?;
+    let hungry = small_run("hungry")?.with("/trainer/resources", json!({"limits": {"memory": "32Mi"}}));
     scene.apply(&hungry).await?;
-    fires("GrpoProcessOutOfMemory", &[("role", "driver")]).await?;
+    fires("GrpoProcessOutOfMemory", &[("role", "trainer")]).await?;
     scene.runs().delete("hungry", &DeleteParams::default()).await?;
+
+    // More processors than any node has. Admission does not let such a run go to the scheduler.
+    let vast = json!({"requests": {"cpu": "1000"}});
+    quiet("GrpoRunNeverFits", &[]).await?;
+    scene
+        .apply(&small_run("vast")?.with("/trainer/resources", vast.clone()))
+        .await?;
+    fires("GrpoRunNeverFits", &[]).await?;
+    scene.runs().delete("vast", &DeleteParams::default()).await?;
+    // Engines of a pool of its own have no gate, as the pods of a run that Kueue has admitted.
+    let of_engines: Labels<'_> = &[("role", "engine")];
+    quiet("GrpoPodsUnschedulable", of_engines).await?;
+    let model = json!({"image": {"reference": other_model::MODEL}});
+    let spec = json!({"model": model, "engine": {"embedded": {}}, "resources": vast});
+    let pool_of_engines = json!({"metadata": {"name": "vast-engines"}, "spec": spec});
+    scene.make::<InferencePool>(pool_of_engines).await?;
+    fires("GrpoPodsUnschedulable", of_engines).await?;
+    let pools: Api<InferencePool> = Api::namespaced(scene.client.clone(), &scene.namespace);
+    pools.delete("vast-engines", &DeleteParams::default()).await?;
 
     // The demo's model as a judge gives no verdict: its votes do not count.
     let of_judged: Labels<'_> = &[here[0], ("run", "judged")];

@@ -13,6 +13,7 @@ mod prometheus;
 use crate::support::{Result, Scene, small_run};
 use grpo_crds::grpo_run::Phase;
 use grpo_monitoring::dashboards::{self, Dashboard};
+use grpo_monitoring::rules::RuleFile;
 use prometheus::Prometheus;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,5 +77,11 @@ async fn every_panel_has_data_and_alerts_fire_when_their_cause_is_there() -> Res
     prometheus.hurry().await?;
     let seen = causes::all(&scene, &prometheus).await?;
     scene.say(&format!("{} alerts fired for their cause: {seen:?}", seen.len()));
+    let rules = RuleFile::of_chart()?;
+    assert_eq!(
+        BTreeSet::from_iter(seen),
+        BTreeSet::from_iter(rules.alerts().into_keys()),
+        "an alert of the chart without a cause here"
+    );
     scene.clear().await
 }

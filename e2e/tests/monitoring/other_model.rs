@@ -17,7 +17,7 @@ use serde_json::json;
 
 /// Pool, account and Secret of the engine.
 const SERVER: &str = "sampler";
-const MODEL: &str = "grpo.dev/demo/model:1";
+pub const MODEL: &str = "grpo.dev/demo/model:1";
 /// The claim with the copy, and the pod that makes it.
 const COPY: &str = "flat-model";
 const MAKE_COPY: &str = r#"set -e

@@ -41,6 +41,7 @@ use tokio::sync::Notify;
 
 use crate::{
     applied::Key,
+    metrics::Census,
     parent::{Controlled, Parent},
     watches::{
         config::{Pauses, every_object},
@@ -122,6 +123,13 @@ impl Admission {
     /// The verdict on a run; `None` before the first decision on it.
     pub fn verdict(&self, run: &str) -> Option<Verdict> {
         self.locked().verdicts.get(run).map(|told| told.verdict.clone())
+    }
+
+    /// Counts the runs that may not start, by the reason of their verdict.
+    pub fn count(&self, census: &Census) {
+        let state = self.locked();
+        let waiting = state.verdicts.values().filter(|told| !told.verdict.admitted);
+        waiting.for_each(|told| census.waiting_run(told.verdict.reason.text()));
     }
 
     /// Whether the operator may read nodes and other cluster-scoped objects.

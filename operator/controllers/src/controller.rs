@@ -95,7 +95,10 @@ where
     ObjectRef<DeserializeGuard<K>>: Hash + Eq,
 {
     let (objects, metrics) = (controller.store(), context.metrics.clone());
+    let listed = K::watched(&context).listed();
     metrics.at_each_look(move |census| {
+        // Before the objects: a list that ends in between must not look like a list of nothing.
+        census.listed(&K::kind(&()), *listed.borrow());
         for object in objects.state() {
             census.objects(
                 &K::kind(&()),

@@ -233,6 +233,8 @@ fn reconcile_all(client: &Client, flags: &Flags, identity: &str, metrics: &Metri
     // Nodes are cluster-scoped: an operator of one namespace may not read them, and leaves it to the scheduler whether
     // pods fit.
     let admission = Arc::new(Admission::new(scope.is_none(), flags.settings.scale_up()));
+    let waiting = admission.clone();
+    metrics.at_each_look(move |census| waiting.count(census));
     if scope.is_none() {
         forever(
             "the watch of nodes",

@@ -123,6 +123,11 @@ impl<K: Watched> WatchedStore<K> {
         let _ = self.forget.set(Box::new(forget));
     }
 
+    /// Whether the first list is complete. Until then the store is empty; later lists replace its content at once.
+    pub fn listed(&self) -> watch::Receiver<bool> {
+        self.filled.subscribe()
+    }
+
     pub fn store(&self) -> Store<DeserializeGuard<K>> {
         self.store.clone()
     }

@@ -23,10 +23,14 @@ pub const DISRUPTED: &str = "Disrupted";
 /// Every other word.
 pub const OTHER: &str = "Other";
 
+/// The scheduler found no node for the pod: Kubernetes' word in the condition PodScheduled.
+const UNSCHEDULABLE: &str = "Unschedulable";
+
 /// The state of a pod, in one word.
 pub fn state(facts: &PodFacts) -> &'static str {
     match &facts.state {
         _ if facts.deleting => "Deleting",
+        PodState::Waiting { reason, .. } if reason == UNSCHEDULABLE => UNSCHEDULABLE,
         PodState::Waiting { .. } => "Waiting",
         PodState::Running { ready: true } => "Ready",
         PodState::Running { ready: false } => "Running",
@@ -40,7 +44,7 @@ pub fn cause(pod: &Pod, facts: &PodFacts) -> Option<&'static str> {
     let PodState::Failed(failure) = &facts.state else {
         return None;
     };
-    if failure.disrupted {
+    if failure.disrupted && !failure.refused {
         return Some(DISRUPTED);
     }
     let status = pod.status.as_ref()?;

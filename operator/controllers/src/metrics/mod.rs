@@ -54,6 +54,11 @@ struct KindState {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WaitReason {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Role {
     role: String,
 }
@@ -108,14 +113,27 @@ pub struct Metrics {
 /// Current numbers of objects and pods, by state.
 #[derive(Clone, Default)]
 pub struct Census {
+    listed: Family<Kind, Gauge>,
     objects: Family<KindState, Gauge>,
+    waiting_runs: Family<WaitReason, Gauge>,
     pods: Family<RoleState, Gauge>,
 }
 
 impl Census {
+    /// A state without objects has no series, so only this tells "no object" from "not listed yet".
+    pub fn listed(&self, kind: &str, listed: bool) {
+        let kind = kind.to_owned();
+        self.listed.get_or_create(&Kind { kind }).set(i64::from(listed));
+    }
+
     pub fn objects(&self, kind: &str, state: &str) {
         let (kind, state) = (kind.to_owned(), state.to_owned());
         self.objects.get_or_create(&KindState { kind, state }).inc();
+    }
+
+    pub fn waiting_run(&self, reason: &str) {
+        let reason = reason.to_owned();
+        self.waiting_runs.get_or_create(&WaitReason { reason }).inc();
     }
 
     pub fn pods(&self, role: &str, state: &str) {
@@ -124,7 +142,9 @@ impl Census {
     }
 
     fn forget(&self) {
+        self.listed.clear();
         self.objects.clear();
+        self.waiting_runs.clear();
         self.pods.clear();
     }
 }
@@ -196,9 +216,19 @@ impl Metrics {
         let own = all.sub_registry_with_prefix("grpo_operator");
         own.register("leader", "1 while this replica reconciles", self.leader.clone());
         own.register(
+            "listed",
+            "1 once this replica has listed all objects of the kind",
+            self.census.listed.clone(),
+        );
+        own.register(
             "objects",
             "Runs by phase, pools by whether they are ready",
             self.census.objects.clone(),
+        );
+        own.register(
+            "waiting_runs",
+            "Runs that admission does not let start, by reason",
+            self.census.waiting_runs.clone(),
         );
         own.register("pods", "Pods of runs and pools", self.census.pods.clone());
         own.register(
@@ -322,8 +352,10 @@ impl Metrics {
 
     /// All metrics as text, with current states.
     pub fn text(&self) -> String {
+        // Held until all is written: two scrapes at a time would count everything twice, or write half of the counts.
+        let looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         self.census.forget();
-        for look in self.looks.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for look in looks.iter() {
             look(&self.census);
         }
         self.waiting.clear();

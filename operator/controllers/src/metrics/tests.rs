@@ -24,7 +24,9 @@ fn filled() -> Metrics {
     metrics.attempt("driver");
     metrics.pod_failed("driver", "OOMKilled");
     metrics.at_each_look(|census| {
+        census.listed("GrpoRun", true);
         census.objects("GrpoRun", "Running");
+        census.waiting_run("NeverFits");
         census.pods("driver", "Ready");
     });
     metrics
@@ -120,4 +122,26 @@ fn how_things_are_is_looked_up_anew_each_time() {
         "{text}"
     );
     assert!(!text.contains("Provisioning"), "{text}");
+}
+
+#[test]
+fn scrapes_at_the_same_time_each_have_all_counts_once() {
+    let metrics = Metrics::new();
+    metrics.at_each_look(|census| {
+        for _ in 0..50 {
+            census.objects("GrpoRun", "Failed");
+        }
+        census.listed("GrpoRun", true);
+    });
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..200 {
+                    let text = metrics.text();
+                    let failed = r#"grpo_operator_objects{kind="GrpoRun",state="Failed"} 50"#;
+                    assert!(text.lines().any(|line| line == failed), "{text}");
+                }
+            });
+        }
+    });
 }

@@ -25,7 +25,7 @@ struct Seeing {
 }
 
 impl Seeing {
-    fn listed(pools: &[(&str, &str)]) -> Self {
+    fn new() -> Self {
         let (store, writer) = reflector::store();
         let watched = WatchedStore {
             store,
@@ -34,7 +34,11 @@ impl Seeing {
             before_list: Mutex::default(),
             forget: OnceLock::new(),
         };
-        let mut seeing = Self { watched, writer };
+        Self { watched, writer }
+    }
+
+    fn listed(pools: &[(&str, &str)]) -> Self {
+        let mut seeing = Self::new();
         seeing.list(pools);
         seeing
     }
@@ -82,6 +86,22 @@ async fn a_reader_is_told_once_when_what_it_read_changes() {
     assert_eq!(seeing.reads("run", "a").await.as_deref(), Some("4"));
     assert_eq!(seeing.sees(Event::Delete(guarded("a", "4"))), ["run"]);
     assert_eq!(seeing.reads("run", "a").await, None);
+}
+
+#[test]
+fn a_kind_is_listed_with_the_end_of_its_first_list_and_stays_so_during_later_ones() {
+    let mut seeing = Seeing::new();
+    let listed = seeing.watched.listed();
+    seeing.sees(Event::Init);
+    seeing.sees(Event::InitApply(guarded("a", "1")));
+    assert!(!*listed.borrow());
+    assert_eq!(seeing.watched.store().len(), 0);
+    seeing.sees(Event::InitDone);
+    assert!(*listed.borrow());
+    assert_eq!(seeing.watched.store().len(), 1);
+    seeing.sees(Event::Init);
+    assert!(*listed.borrow());
+    assert_eq!(seeing.watched.store().len(), 1);
 }
 
 #[tokio::test]
