@@ -29,7 +29,8 @@ pub struct AttemptStatus {
     /// The next attempt begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Time>,
-    /// Nodes that later attempts avoid where they can: a rank hung there. The newest last.
+    /// Nodes that later attempts avoid where they can: a rank hung there, or the kubelet refused to start a pod. The
+    /// newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub avoid_nodes: Vec<String>,

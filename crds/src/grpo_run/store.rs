@@ -52,7 +52,8 @@ pub struct VolumeClaimTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub storage_class_name: Option<String>,
-    /// How the volume is mounted. ReadWriteOnce puts all pods of the run on one node.
+    /// How the volume is mounted. The driver and the trainer's pods mount it, and ReadWriteOnce puts them on one node.
+    /// Engines and sandboxes do not mount it, and may run on other nodes.
     #[serde(default = "default_access_modes")]
     #[schemars(length(min = 1, max = 4))]
     pub access_modes: Vec<AccessMode>,

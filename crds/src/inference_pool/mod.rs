@@ -103,7 +103,7 @@ pub struct InferencePoolSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub clients: Vec<PoolClient>,
-    /// Added to the engines' environment. What the operator sets wins.
+    /// Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env: Vec<EnvVariable>,
@@ -206,7 +206,7 @@ pub struct InferencePoolTemplate {
     /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
-    /// Added to the engines' environment. What the operator sets wins.
+    /// Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub env: Vec<EnvVariable>,

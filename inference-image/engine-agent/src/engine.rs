@@ -18,6 +18,7 @@
 pub mod adapters;
 pub mod canary;
 pub mod chat;
+pub mod client;
 pub mod completion;
 pub mod dialect;
 pub mod embedded;

@@ -25,6 +25,7 @@ pub mod worker;
 
 use cache::Cache;
 use chunks::Shelf;
+use engine::client::{ClientError, client_of};
 use engine::embedded::Embedded;
 use engine::openai::{OpenAi, Probe};
 use engine::remote::Remote;
@@ -40,8 +41,8 @@ use grpo_engine_protocol::{AgentState, AgentStatus};
 use http::access::Grants;
 use http::{HttpState, Limits};
 use metrics::Metrics;
+use reqwest::Url;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue, InvalidHeaderValue};
-use reqwest::{Client, Url};
 use source::PullClient;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -108,6 +109,8 @@ pub enum AgentError {
     CacheDir { path: String, cause: std::io::Error },
     #[error("cannot make an HTTP client: {0}")]
     Client(#[from] reqwest::Error),
+    #[error("cannot call the engine: {0}")]
+    EngineClient(#[from] ClientError),
     #[error("the API key cannot be sent as a header: {0}; look at the Secret for a line break at its end")]
     ApiKey(#[from] InvalidHeaderValue),
     #[error("serving HTTP failed: {0}")]
@@ -196,13 +199,8 @@ fn backend(options: &Options) -> Result<EngineBackend, AgentError> {
         bearer.set_sensitive(true);
         headers.insert(AUTHORIZATION, bearer);
     }
-    let client = Client::builder()
-        .connect_timeout(Duration::from_secs(5))
-        .no_proxy()
-        .default_headers(headers)
-        .build()?;
     let server = Server {
-        client,
+        client: client_of(&options.engine, headers)?,
         token: options
             .own_token
             .then(|| TokenFile::in_folder(&options.tokens, Service::EngineAgent)),

@@ -46,6 +46,7 @@ pub fn ended(exit_code: i32, last_words: &str) -> PodState {
     PodState::Failed(Failure {
         exit_code: Some(exit_code),
         disrupted: false,
+        refused: false,
         message: format!("ended with exit code {exit_code}"),
         last_words: Some(last_words.into()),
         at: None,

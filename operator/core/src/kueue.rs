@@ -36,6 +36,9 @@ const ADMITTED: &str = "Admitted";
 const EVICTED: &str = "Evicted";
 const REQUEUED: &str = "Requeued";
 const PODS_READY: &str = "PodsReady";
+const DEACTIVATED: &str = "Deactivated";
+/// The reason of pods that are not ready again after they were. Kueue counts another time for it than for the start.
+const WAIT_FOR_RECOVERY: &str = "WaitForRecovery";
 /// Reasons of evictions after which Kueue wants the Workload back in its queue at once. After all others Kueue itself
 /// says when.
 const REQUEUED_AT_ONCE: [&str; 2] = ["Preempted", "NodeFailures"];
@@ -53,7 +56,8 @@ pub struct Workload {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WorkloadSpec {
-    /// A person may set it to false: then Kueue evicts the run, and does not admit it again.
+    /// A person may set it to false, and Kueue does so after too many evictions: then Kueue evicts the run, and does
+    /// not admit it again.
     pub active: Option<bool>,
     pub pod_sets: Vec<PodSet>,
 }
@@ -187,6 +191,16 @@ impl Workload {
         self.is(PODS_READY)
     }
 
+    /// Whether the pods have been ready since the run was admitted.
+    pub fn has_started(&self) -> bool {
+        self.has_pods_ready() || self.recovers()
+    }
+
+    fn recovers(&self) -> bool {
+        self.condition(PODS_READY)
+            .is_some_and(|condition| condition.reason == WAIT_FOR_RECOVERY)
+    }
+
     /// Number of pods that a pod set was admitted with.
     pub fn pods(&self, pod_set: &str) -> u32 {
         let mut sets = self.spec.pod_sets.iter();
@@ -196,7 +210,10 @@ impl Workload {
     /// Why the Workload is not admitted, in Kueue's words.
     pub fn wait(&self) -> String {
         if self.spec.active == Some(false) {
-            return "its spec.active is false; set it to true".to_owned();
+            // Kueue itself sets it to false after too many evictions, and says so here.
+            let evicted = self.condition(EVICTED).filter(|evicted| evicted.status == "True");
+            let cause = evicted.map_or_else(String::new, |evicted| format!(" ({})", evicted.message));
+            return format!("its spec.active is false{cause}; set it to true");
         }
         let pending = self.status.admission_checks.iter().find(|check| check.state != "Ready");
         if let Some(check) = pending.filter(|_| self.is(QUOTA_RESERVED)) {
@@ -216,43 +233,59 @@ impl Workload {
         let message = evicted.map_or("the run has no pods", |condition| condition.message.as_str());
         // Without an eviction Kueue would not put it back into its queue.
         let at_once = evicted.is_none() || REQUEUED_AT_ONCE.contains(&reason);
+        // Kueue adds a cause to this reason (DeactivatedDueToRequeuingLimitExceeded). When a person activates the
+        // Workload again, it looks for the reason without a cause, and otherwise leaves the Workload out of its queue.
+        let requeued = if reason.starts_with(DEACTIVATED) {
+            DEACTIVATED
+        } else {
+            reason
+        };
+        let conditions = self.conditions_with(
+            &[
+                (QUOTA_RESERVED, false, "Pending", message),
+                (ADMITTED, false, "NoReservation", "The workload has no reservation"),
+                (PODS_READY, false, "WaitForStart", "Not all pods are ready or succeeded"),
+                (REQUEUED, at_once, requeued, message),
+            ],
+            now,
+        );
+        json!({"status": {"admission": null, "conditions": conditions}})
+    }
+
+    /// The status that tells Kueue whether the pods are ready, as a merge patch. `None`: it says so already. A missing
+    /// condition means to Kueue that the pods have not been ready yet. With `waitForPodsReady` it evicts a run whose
+    /// pods are not ready for too long.
+    pub fn with_pods_ready(&self, ready: bool, now: Timestamp) -> Option<Value> {
+        if self.has_pods_ready() == ready {
+            return None;
+        }
+        let all = "All pods reached readiness and the workload is running";
+        let (reason, message) = match (ready, self.recovers()) {
+            (true, false) => ("Started", all),
+            (true, true) => ("Recovered", all),
+            (false, _) => (WAIT_FOR_RECOVERY, "At least one pod has failed, waiting for recovery"),
+        };
+        let conditions = self.conditions_with(&[(PODS_READY, ready, reason, message)], now);
+        Some(json!({"status": {"conditions": conditions}}))
+    }
+
+    /// All conditions after these changes: type, whether it holds, reason and message.
+    fn conditions_with(&self, changes: &[(&str, bool, &str, &str)], now: Timestamp) -> Vec<Condition> {
         let mut conditions = self.status.conditions.clone();
-        for (type_, holds, reason, message) in [
-            (QUOTA_RESERVED, false, "Pending", message),
-            (ADMITTED, false, "NoReservation", "The workload has no reservation"),
-            (PODS_READY, false, "WaitForStart", "Not all pods are ready or succeeded"),
-            (REQUEUED, at_once, reason, message),
-        ] {
+        for (type_, holds, reason, message) in changes {
             set(
                 &mut conditions,
                 Condition {
-                    type_: type_.to_owned(),
-                    status: if holds { "True" } else { "False" }.to_owned(),
-                    reason: reason.to_owned(),
-                    message: message.to_owned(),
+                    type_: (*type_).to_owned(),
+                    status: if *holds { "True" } else { "False" }.to_owned(),
+                    reason: (*reason).to_owned(),
+                    message: (*message).to_owned(),
                     last_transition_time: Time(now),
                     observed_generation: self.metadata.generation,
                 },
             );
         }
-        json!({"status": {"admission": null, "conditions": conditions}})
-    }
-
-    /// The status of a run whose pods are ready, as a merge patch: with `waitForPodsReady` Kueue evicts the others.
-    pub fn with_pods_ready(&self, now: Timestamp) -> Value {
-        let mut conditions = self.status.conditions.clone();
-        set(
-            &mut conditions,
-            Condition {
-                type_: PODS_READY.to_owned(),
-                status: "True".to_owned(),
-                reason: "Started".to_owned(),
-                message: "All pods reached readiness and the workload is running".to_owned(),
-                last_transition_time: Time(now),
-                observed_generation: self.metadata.generation,
-            },
-        );
-        json!({"status": {"conditions": conditions}})
+        conditions
     }
 
     /// Names of the ResourceFlavors of its admission.

@@ -13,6 +13,21 @@ const LAST_LINES: usize = 5;
 /// Reason of a pod that waits behind a scheduling gate.
 pub const GATED: &str = "SchedulingGated";
 
+/// Reasons of pods that a kubelet refused to start: devices or resources of the node were not free although
+/// the scheduler counted them, or the node was short of something else.
+const REFUSALS: [&str; 6] = [
+    "UnexpectedAdmissionError",
+    "TopologyAffinityError",
+    "SMTAlignmentError",
+    "NodePorts",
+    "TaintToleration",
+    "InvalidNodeInfo",
+];
+/// The kubelet appends the resource: `OutOfcpu`, `OutOfpods`, `OutOfnvidia.com/gpu`.
+const OUT_OF: &str = "OutOf";
+/// The message of a pod refused by a node under pressure. Its reason is `Evicted`, as for a pod over its own limits.
+const NODE_CONDITION: &str = "The node had condition";
+
 /// The facts about one pod that decisions need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodFacts {
@@ -59,8 +74,10 @@ pub enum PodState {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Failure {
     pub exit_code: Option<i32>,
-    /// Ended by the cluster (preemption, drain, node loss), not by its own process.
+    /// Ended by the cluster (preemption, drain, node loss, a kubelet's refusal), not by its own process.
     pub disrupted: bool,
+    /// The kubelet refused the pod before a container started: another node may take it.
+    pub refused: bool,
     /// Pod, image, exit code and last output, for people.
     pub message: String,
     /// The termination message of the process.
@@ -345,12 +362,28 @@ fn taken(status: &PodStatus) -> Option<String> {
     Some(format!("was taken away by the cluster ({reason}): {message}"))
 }
 
+/// Whether the kubelet refused to start the pod. It writes no containers into the status of such a pod.
+fn is_refused(status: &PodStatus) -> bool {
+    let mut containers = status.container_statuses.iter().flatten();
+    let started = containers.any(|container| {
+        let state = container.state.as_ref();
+        state.is_some_and(|state| state.running.is_some() || state.terminated.is_some())
+    });
+    let reason = status.reason.as_deref().unwrap_or_default();
+    let under_pressure = || {
+        let message = status.message.as_deref().unwrap_or_default();
+        reason == "Evicted" && message.contains(NODE_CONDITION)
+    };
+    !started && (REFUSALS.contains(&reason) || reason.starts_with(OUT_OF) || under_pressure())
+}
+
 fn failure(name: &str, own: Option<&str>, status: &PodStatus) -> Failure {
     let taken = taken(status);
     let lost = matches!(
         status.reason.as_deref(),
         Some("NodeLost" | "NodeShutdown" | "Preempting" | "Shutdown" | "Terminated" | "NodeAffinity")
     );
+    let refused = is_refused(status);
     let containers = status.container_statuses.iter().flatten();
     let mut ends = containers.filter_map(|container| {
         let state: &ContainerState = container.state.as_ref()?;
@@ -364,7 +397,13 @@ fn failure(name: &str, own: Option<&str>, status: &PodStatus) -> Failure {
         .or_else(|| ends.next());
     let cause = match (&taken, &status.reason, &status.message) {
         (Some(taken), ..) => format!(" {taken}"),
-        (None, Some(reason), message) => format!(" failed ({reason}): {}", message.as_deref().unwrap_or_default()),
+        (None, Some(reason), message) => {
+            let how = match refused {
+                true => "was refused by the kubelet of its node, before a process started",
+                false => "failed",
+            };
+            format!(" {how} ({reason}): {}", message.as_deref().unwrap_or_default())
+        }
         (None, None, _) => String::new(),
     };
     let end = ended.map_or_else(
@@ -379,7 +418,8 @@ fn failure(name: &str, own: Option<&str>, status: &PodStatus) -> Failure {
     );
     Failure {
         exit_code: ended.map(|(_, ended)| ended.exit_code),
-        disrupted: taken.is_some() || lost,
+        disrupted: taken.is_some() || lost || refused,
+        refused,
         message: format!("pod {name}{cause}{end}"),
         last_words: ended.and_then(|(_, ended)| ended.message.clone()),
         at: ended.and_then(|(_, ended)| ended.finished_at.as_ref().map(|time| time.0)),

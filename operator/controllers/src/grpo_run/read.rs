@@ -234,25 +234,31 @@ async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolum
         return Ok((volume, context.run_volumes.terms(uid)));
     }
     let mut volumes = VolumeTerms::new();
-    volumes.extend(read.store_claim().map(|claim| (claim, of_store)));
-    if context.admission.sees_nodes() {
-        for claim in read.named_claims() {
-            let found: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &claim).await?;
-            if let Some(bound) = found.and_then(|found| found.spec?.volume_name) {
-                volumes.insert(claim, context.cluster.volume_terms(&bound).await?);
-            }
+    volumes.extend(read.store_claim().zip(of_store));
+    for claim in read.named_claims() {
+        let found: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &claim).await?;
+        if let Some(bound) = found.and_then(|found| found.spec?.volume_name) {
+            // Volumes are cluster-scoped, as nodes are.
+            let terms = match context.admission.sees_nodes() {
+                true => context.cluster.volume_terms(&bound).await?,
+                false => Vec::new(),
+            };
+            volumes.insert(claim, terms);
         }
     }
     context.run_volumes.keep_terms(uid, &volumes);
     Ok((volume, volumes))
 }
 
-/// The kind of the store's volume, and the volume's node requirements. A volume that does not exist yet has none, even
-/// if the scheduler has chosen its node: it may choose another one.
-async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume, Vec<NodeSelectorTerm>), Error> {
+/// The kind of the store's volume, and the volume's node requirements. `None`: it does not exist yet, even if the
+/// scheduler has chosen its node; it may choose another one.
+async fn store(
+    read: &RunObservation,
+    context: &Context,
+) -> Result<(StoreVolume, Option<Vec<NodeSelectorTerm>>), Error> {
     let store = &read.run.spec.store;
     let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
-    let nowhere = |volume: StoreVolume| Ok((volume, Vec::new()));
+    let nowhere = |volume: StoreVolume| Ok((volume, None));
     let (name, own) = match (&store.persistent_volume_claim, &store.volume_claim_template) {
         (Some(existing), _) => {
             // Read once, not at each event of the run. Only admission needs the node requirements, and only until it
@@ -290,8 +296,9 @@ async fn store(read: &RunObservation, context: &Context) -> Result<(StoreVolume,
     };
     context.run_volumes.keep(&read.owner.uid, volume);
     let terms = match &spec.volume_name {
-        Some(name) if context.admission.sees_nodes() => context.cluster.volume_terms(name).await?,
-        _ => Vec::new(),
+        Some(name) if context.admission.sees_nodes() => Some(context.cluster.volume_terms(name).await?),
+        Some(_) => Some(Vec::new()),
+        None => None,
     };
     Ok((volume, terms))
 }

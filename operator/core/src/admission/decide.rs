@@ -1,8 +1,9 @@
 //! Decides which run's gates are lifted now, which pods are requeued, and the verdict on each run that waits. Pure.
 //!
 //! The rules, in order:
-//! 1. While lifted pods are not bound, no other run is admitted, unless nodes are added for them. Pods not bound by the
-//!    deadline are requeued; a run that has just begun is requeued whole, so that it holds nothing.
+//! 1. While lifted pods are not bound, no other run is admitted, unless nodes are added for them, or a volume is made
+//!    for them that takes long. Pods not bound by the deadline are requeued; a run that has just begun is requeued
+//!    whole, so that it holds nothing.
 //! 2. A run that has pods and waits for the rest (a failed rank, a new engine replica) comes before runs without pods,
 //!    and blocks them: they would take what it waits for. If it has waited too long and one of them would fit in its
 //!    place, it is requeued whole. A run that works and only waits for further replicas delays no other run, and is
@@ -31,11 +32,13 @@ use super::{
 };
 pub use super::{
     history::History,
-    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step},
+    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step, VOLUME_DEADLINE},
 };
 
 /// A run with some of its pods may wait this long for the rest while other runs wait too.
 pub const PATIENCE: SignedDuration = SignedDuration::from_secs(300);
+
+/// Decides on all runs.
 pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
     let mut members: HashMap<&str, Vec<(&PodNeeds, &Member)>> = HashMap::new();
     for pod in &snapshot.pods {
@@ -116,7 +119,7 @@ pub fn decide(snapshot: &Snapshot<'_>, history: &mut History) -> Decision {
 }
 
 /// Handles lifted pods that are not bound yet. Returns true if no other decision may follow now. A run for which nodes
-/// are added blocks no others here.
+/// are added, or a slow volume is made, blocks no others here: what its pods need is reserved.
 fn binding(
     snapshot: &Snapshot<'_>,
     standings: &[Standing<'_>],
@@ -136,7 +139,9 @@ fn binding(
             .lifted
             .entry(uid)
             .or_insert_with(|| Lifted::found(run, snapshot));
-        let (deadline, wait, adds_nodes) = (lifted.at + lifted.wait, lifted.wait, lifted.adds_nodes);
+        let volumes = run.volumes_being_made();
+        let deadline = lifted.deadline(!volumes.is_empty(), snapshot.now);
+        let (usual, wait, adds_nodes) = (lifted.at + BIND_DEADLINE, lifted.wait, lifted.adds_nodes);
         if snapshot.now >= deadline {
             // A run that held nothing before must not keep the half that was bound.
             let pods: Vec<&PodNeeds> = if lifted.first {
@@ -150,7 +155,15 @@ fn binding(
             take_back(run, pods, adds_nodes, snapshot.now, history, decision);
             return true;
         }
-        decision.wake(deadline);
+        if !adds_nodes && snapshot.now >= usual {
+            decision.wake(deadline);
+            decision.tell(run, messages::volumes_wanted(&volumes, &run.unbound, VOLUME_DEADLINE));
+            if snapshot.nodes.is_none() {
+                before_others = before_others.or(Some(run));
+            }
+            continue;
+        }
+        decision.wake(if adds_nodes { deadline } else { usual });
         if !adds_nodes {
             decision.tell(run, messages::being_bound(&run.unbound));
             before_others = before_others.or(Some(run));

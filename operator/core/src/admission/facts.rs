@@ -83,6 +83,8 @@ pub struct Member {
     pub together: bool,
     /// The pod has a constraint that admission does not evaluate: only the scheduler knows which nodes are possible.
     pub beyond_us: bool,
+    /// The scheduler tried the pod and found no node for it.
+    pub unschedulable: bool,
 }
 
 impl NodeFacts {
@@ -182,6 +184,7 @@ impl PodNeeds {
             let deleting = pod.metadata.deletion_timestamp.is_some();
             Box::new(Member {
                 pool,
+                unschedulable: is_unschedulable(pod),
                 ..Member::of(run, &spec, pod.labels(), deleting)
             })
         });
@@ -260,8 +263,19 @@ impl Member {
             tolerations: spec.tolerations.clone().unwrap_or_default().into(),
             together: is_with_its_store(&affinity),
             beyond_us: is_beyond_us(spec, &affinity),
+            unschedulable: false,
         }
     }
+}
+
+/// Whether the scheduler's last word on a pod is that no node can take it. While the scheduler waits for a volume that
+/// is made for the pod, it says nothing.
+fn is_unschedulable(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| {
+        let unschedulable = condition.reason.as_deref() == Some("Unschedulable");
+        condition.type_ == "PodScheduled" && condition.status == "False" && unschedulable
+    })
 }
 
 fn claims(spec: &PodSpec) -> Vec<String> {
@@ -328,8 +342,8 @@ fn is_beyond_us(spec: &PodSpec, affinity: &Affinity) -> bool {
             .is_some_and(|name| name != "default-scheduler")
 }
 
-/// Requests as the scheduler counts them: containers and sidecars together, or the largest init container; plus the
-/// overhead.
+/// Requests as the scheduler counts them: containers and sidecars together, or the largest init container; in their
+/// place what the pod requests as a whole; plus the overhead.
 fn requests(spec: &PodSpec) -> Amounts {
     let mut running = Amounts::new();
     let mut largest_init = Amounts::new();
@@ -360,6 +374,12 @@ fn requests(spec: &PodSpec) -> Amounts {
         let total = running.entry(resource).or_insert(0);
         *total = (*total).max(amount);
     }
+    let whole = spec.resources.as_ref();
+    // The API server takes a limit of the pod as its request where neither the pod nor a container requests any.
+    for (resource, amount) in amounts(whole.and_then(|whole| whole.limits.as_ref())) {
+        running.entry(resource).or_insert(amount);
+    }
+    running.extend(amounts(whole.and_then(|whole| whole.requests.as_ref())));
     add(&mut running, &amounts(spec.overhead.as_ref()));
     running.insert(Arc::from(PODS), 1000);
     running
@@ -451,8 +471,8 @@ pub struct Candidate {
     pub volumes: VolumeTerms,
 }
 
-/// Node requirements of volumes, by the claim that is bound to each: any of the terms. A claim without an entry has no
-/// requirement: its volume may be reached from every node, or does not exist yet.
+/// Node requirements of volumes, by the claim that is bound to each: any of the terms; none if every node reaches the
+/// volume. A claim without an entry has no volume yet.
 pub type VolumeTerms = BTreeMap<String, Vec<NodeSelectorTerm>>;
 
 impl Candidate {
@@ -468,3 +488,6 @@ impl Candidate {
             }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use super::{
     facts::{HOSTNAME, PodNeeds},
     messages,
     standing::Standing,
-    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step},
+    step::{BIND_DEADLINE, Chosen, Decision, Snapshot, Step, VOLUME_DEADLINE},
     verdict::Verdict,
 };
 use crate::backoff::Backoff;
@@ -34,6 +34,8 @@ pub(super) struct Lifted {
     pub wait: SignedDuration,
     /// No node is planned for the pods: an autoscaler adds some.
     pub adds_nodes: bool,
+    /// At the last decision a volume was being made for some of the pods.
+    pub waits_for_volumes: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -58,7 +60,22 @@ impl Lifted {
             first: false,
             wait: adds_nodes.unwrap_or(BIND_DEADLINE),
             adds_nodes: adds_nodes.is_some(),
+            waits_for_volumes: false,
         }
+    }
+
+    /// Follows whether a volume is being made for some of the pods; returns the deadline of the lift. Pods that need
+    /// the same volume elsewhere are bound only after it was made: from then on they have the usual time.
+    pub(super) fn deadline(&mut self, makes_volumes: bool, now: Timestamp) -> Timestamp {
+        if self.waits_for_volumes && !makes_volumes {
+            self.at = now;
+        }
+        self.waits_for_volumes = makes_volumes;
+        let wait = match makes_volumes {
+            true => self.wait.max(VOLUME_DEADLINE),
+            false => self.wait,
+        };
+        self.at + wait
     }
 }
 
@@ -129,6 +146,7 @@ pub(super) fn lift(
         first: run.bound.is_empty(),
         wait: adds_nodes.unwrap_or(BIND_DEADLINE),
         adds_nodes: adds_nodes.is_some(),
+        waits_for_volumes: false,
     };
     decision.wake(now + lifted.wait);
     history.lifted.insert(uid.clone(), lifted);

@@ -1,6 +1,6 @@
 //! Messages for waiting runs: what is missing, how much, where, and what to do about it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use grpo_contracts::reason::Reason;
 use jiff::{SignedDuration, Timestamp};
@@ -74,16 +74,39 @@ pub fn pods_missing(roles: &[&str]) -> Verdict {
 }
 
 pub fn being_bound(unbound: &[&PodNeeds]) -> Verdict {
-    let names: Vec<&str> = unbound.iter().take(4).map(|pod| pod.name.as_str()).collect();
     Verdict {
         admitted: true,
         reason: Reason::BeingScheduled,
         message: format!(
             "its pods were admitted; the scheduler has not bound {} of them yet ({})",
             unbound.len(),
-            names.join(", ")
+            first_names(unbound)
         ),
     }
+}
+
+/// For a run whose pods wait for volumes that are made for them, at most this long.
+pub fn volumes_wanted(claims: &BTreeSet<&str>, unbound: &[&PodNeeds], wait: SignedDuration) -> Verdict {
+    let claims: Vec<&str> = claims.iter().copied().collect();
+    let plural = if claims.len() == 1 { "" } else { "s" };
+    Verdict {
+        admitted: true,
+        reason: Reason::BeingScheduled,
+        message: format!(
+            "its pods were admitted; {} of them ({}) wait for the volume of PersistentVolumeClaim{plural} {}. Pods without a node after {} min are deleted \
+             and tried again later. `kubectl describe pvc {}` shows what the provisioner does",
+            unbound.len(),
+            first_names(unbound),
+            claims.join(", "),
+            wait.as_mins(),
+            claims.join(" ")
+        ),
+    }
+}
+
+fn first_names(pods: &[&PodNeeds]) -> String {
+    let names: Vec<&str> = pods.iter().take(4).map(|pod| pod.name.as_str()).collect();
+    names.join(", ")
 }
 
 /// For a run that does not fit on the present nodes, while an autoscaler may add some.

@@ -1,6 +1,6 @@
 //! The pods of one run as admission counts them: bound, lifted, gated, missing. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     facts::{Candidate, Member, PodNeeds},
@@ -60,6 +60,18 @@ impl<'a> Standing<'a> {
 
     pub fn all(&self) -> impl Iterator<Item = &'a PodNeeds> + '_ {
         self.bound.iter().chain(&self.unbound).chain(&self.gated).copied()
+    }
+
+    /// Claims without a volume that lifted pods mount, while the scheduler has not said that these pods fit nowhere: it
+    /// has chosen their nodes, and waits until the volumes are made there.
+    pub fn volumes_being_made(&self) -> BTreeSet<&'a str> {
+        let members = self.unbound.iter().copied().filter_map(|pod| pod.member.as_deref());
+        members
+            .filter(|member| !member.unschedulable)
+            .flat_map(|member| &member.claims)
+            .filter(|claim| !self.run.volumes.contains_key(*claim))
+            .map(String::as_str)
+            .collect()
     }
 
     pub fn without_gates(&self) -> Verdict {

@@ -13,6 +13,10 @@ use super::{
 
 /// Lifted pods not bound after this time are requeued.
 pub const BIND_DEADLINE: SignedDuration = SignedDuration::from_secs(30);
+/// The same while a volume is made for them: the scheduler binds a pod after its volumes, and a provisioner of shared
+/// file systems needs minutes. The scheduler itself gives up after this time.
+pub const VOLUME_DEADLINE: SignedDuration = SignedDuration::from_mins(10);
+
 /// All input of a decision.
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a> {

@@ -23,15 +23,15 @@ use super::{
     queue::{self, QueueVerdict},
     status::{claim_release, claims, conditions, phase_before, status},
     terminal::{End, end, evicted, over, recorded_end, resettled, suspended, terminating},
-    workload,
+    workload::{self, Readiness},
 };
 use crate::{
-    admission::{Candidate, Gate, Verdict, messages, whole},
+    admission::{Candidate, Gate, messages, whole},
     conditions::ConditionStatus,
     desired_object::DesiredObject,
     events::{normal, warning},
     names::{self, role},
-    pod_group::{GroupUpdate, PodGroups, UpdatePolicy, advance},
+    pod_group::{GroupState, GroupUpdate, PodGroups, UpdatePolicy, advance},
     pods::PodFacts,
     settings::Settings,
 };
@@ -95,13 +95,22 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
         None => {
             let create = pods_to_make(seen, settings, &driver, trainer.as_ref(), &attempts);
             let decision = going_on(seen, &accepted, &driver, trainer.as_ref(), attempts, blockers, events);
-            let works = decision.status.phase == Some(Phase::Running);
+            let readiness = readiness(decision.status.phase, &driver, trainer.as_ref());
             Decision {
                 create,
-                workload: workload::step(seen, settings, may_ask, works),
+                workload: workload::step(seen, settings, may_ask, readiness),
                 ..decision
             }
         }
+    }
+}
+
+fn readiness(phase: Option<Phase>, driver: &GroupUpdate, trainer: Option<&GroupUpdate>) -> Readiness {
+    let mut groups = [Some(driver), trainer].into_iter().flatten();
+    match groups.all(|group| group.state == GroupState::Running) {
+        true if phase == Some(Phase::Running) => Readiness::All,
+        true => Readiness::DriverAndTrainer,
+        false => Readiness::None,
     }
 }
 
@@ -260,7 +269,7 @@ fn pods_to_make(
     let mut pods = Vec::new();
     for _ in &driver.create {
         let attempt = attempts.driver.current;
-        let pod = process_pods::driver(seen, settings, attempt);
+        let pod = process_pods::driver(seen, settings, &attempts.driver);
         pods.push((role::DRIVER, pod, attempt, 0));
     }
     if let (Some(update), Some(spec)) = (trainer, &seen.run.spec.trainer) {
@@ -295,17 +304,20 @@ fn candidate(seen: &RunObservation) -> Candidate {
 }
 
 /// A run claims a shared pool when it can begin, and releases the claim if it no longer can and has not begun: a run
-/// that never fits, or lacks something, would block the pool for all others. Kueue is asked only while the run holds
-/// the claim.
+/// that never fits, waits for Kueue's quota, or lacks something, would block the pool for all others.
 fn claim(seen: &RunObservation, blocked: bool) -> ClaimStep {
     let Some(pool) = &seen.inference else {
         return ClaimStep::Leave;
     };
     let shared = seen.run.spec.inference.pool_ref.is_some();
-    let ours = seen.run.spec.queue_name.is_none();
-    let waits = |verdict: &Verdict| !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
-    let waits = blocked || ours && seen.verdict.as_ref().is_none_or(waits);
-    let cannot_begin = shared && waits && !seen.has_begun();
+    let verdict = blockers::admission(seen);
+    let waits = blocked || !verdict.admitted && verdict.reason != messages::CLAIMS_POOL;
+    // No gate keeps the pods of a run with a queue from starting.
+    let begun = match seen.run.spec.queue_name {
+        Some(_) => seen.has_pods(),
+        None => seen.has_begun(),
+    };
+    let cannot_begin = shared && waits && !begun;
     let free = pool.status.as_ref().is_none_or(|status| status.claimed_by.is_none());
     match cannot_begin {
         true => claim_release(seen),

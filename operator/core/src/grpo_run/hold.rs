@@ -1,5 +1,6 @@
 //! Decides when a run's missing pods are not created: a ResourceQuota is short, or Kueue has not admitted the run.
-//! Behind our own gate pods wait without harm. Kueue is asked when the run lacks nothing, and the pods follow.
+//! Behind our own gate pods wait without harm. Kueue is asked when the run lacks nothing. After its admission the run
+//! takes the claim on a shared pool, and then makes its pods.
 
 use crate::{
     grpo_run::{
@@ -34,12 +35,12 @@ pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
     }
     let message = match (blockers.first(), verdict) {
         (Some((_, message)), _) => message.clone(),
+        (None, QueueVerdict::Waits(message) | QueueVerdict::Evicted(message)) => message,
         (None, _) if lacks_claim(seen) => format!(
             "its pods are made when it has the claim on InferencePool {} ({})",
             seen.inference_name(),
             grpo_crds::GROUP
         ),
-        (None, QueueVerdict::Waits(message) | QueueVerdict::Evicted(message)) => message,
         (None, _) => return None,
     };
     Some(Hold {
@@ -49,7 +50,7 @@ pub fn hold(seen: &RunObservation, blockers: &[Blocker]) -> Option<Hold> {
 }
 
 /// Whether the run samples from a shared pool that it has not claimed yet.
-pub fn lacks_claim(seen: &RunObservation) -> bool {
+fn lacks_claim(seen: &RunObservation) -> bool {
     let spec = &seen.run.spec;
     spec.mode.needs_engines() && spec.inference.pool_ref.is_some() && !claims(seen)
 }

@@ -141,14 +141,16 @@ fn callers_reach_the_driver(run: &GrpoRun, owner: &Owner) -> DesiredObject {
         from.push(json!({"podSelector": {"matchLabels": trainer}}));
     }
     if run.spec.agent.cli.is_some() {
-        let pool = run
-            .spec
-            .sandboxes
-            .pool_ref
-            .as_ref()
-            .map_or(&owner.name, |pool| &pool.name);
-        let gateway = json!({names::SANDBOX_POOL: pool, names::ROLE: role::GATEWAY});
-        from.push(json!({"podSelector": {"matchLabels": gateway}}));
+        let pool = run.spec.sandboxes.pool_ref.as_ref();
+        let name = pool.map_or(&owner.name, |pool| &pool.name);
+        let gateway = json!({names::SANDBOX_POOL: name, names::ROLE: role::GATEWAY});
+        let mut peer = json!({"podSelector": {"matchLabels": gateway}});
+        // Without a selector of namespaces a peer is of the run's namespace.
+        let namespace = pool.and_then(|pool| pool.namespace.as_ref());
+        if let Some(namespace) = namespace.filter(|namespace| **namespace != owner.namespace) {
+            peer["namespaceSelector"] = json!({"matchLabels": {names::NAMESPACE_NAME: namespace}});
+        }
+        from.push(peer);
     }
     from.push(from_metrics());
     owner.object::<NetworkPolicy>(

@@ -44,7 +44,8 @@ const START_MARGIN: u64 = 600;
 const CALLED_BY_THE_DRIVER: [Service; 3] = [Service::Gateway, Service::Trainer, Service::EngineAgent];
 
 /// The driver of an attempt.
-pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> DesiredObject {
+pub fn driver(seen: &RunObservation, settings: &Settings, attempts: &AttemptStatus) -> DesiredObject {
+    let attempt = attempts.current;
     let config = RunConfig::of(&seen.run);
     let options = seen.run.spec.driver.clone().unwrap_or_default();
     let (mut volumes, mut mounts) = common_volumes(seen, settings, role::DRIVER);
@@ -96,6 +97,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempt: u32) -> Desir
     let mut pod = group_pod(seen, role::DRIVER, attempt, 0, spec);
     lay_over(&mut pod.object, options.pod_template.as_ref());
     add_pull_secrets(&mut pod.object["spec"], settings);
+    avoid_nodes(&mut pod.object["spec"], &attempts.avoid_nodes);
     pod
 }
 

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | lacks something, and has no pod on a node | deleted: its quota would be of no use |
 //! | could begin | created; no pod is created until Kueue admits it |
-//! | is admitted | kept; once all works, Kueue is told so |
+//! | is admitted | kept; the run takes the claim on a shared pool, and makes its pods |
+//! | works, or lost a pod of driver or trainer after that | Kueue is told whether its pods are ready |
 //! | is evicted | kept: the run gives all back, and then the quota |
 //! | is suspended, or over | deleted when none of its pods is left |
 

@@ -12,7 +12,7 @@ use kube::runtime::events::Event;
 
 use super::{
     acceptance::Acceptance,
-    decision::{ADMITTED, AdmissionStep, Decision, FAILED, PROVISIONED, SUCCEEDED, WorkloadStep},
+    decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED, WorkloadStep},
     objects::volume,
     observation::{QueueState, RunObservation},
     queue,
@@ -214,7 +214,8 @@ pub fn suspended(seen: &RunObservation, accepted: &Acceptance) -> Decision {
 }
 
 /// The run has no quota any more: it gives all back as if it were suspended, and continues from its store when Kueue
-/// admits it again. `at_last`: the step that returns the quota with its last pod.
+/// admits it again. `at_last`: the step that returns the quota with its last pod. The claim on a shared pool is given
+/// back then too.
 pub fn evicted(seen: &RunObservation, accepted: &Acceptance, why: &str, at_last: WorkloadStep) -> Decision {
     let still = held(seen).count();
     let message = match still {
@@ -229,6 +230,11 @@ pub fn evicted(seen: &RunObservation, accepted: &Acceptance, why: &str, at_last:
         events,
         objects: kept_store(seen).into_iter().collect(),
         workload: at_last,
+        // Until its driver has ended, another run's driver must not load weights into the same engines.
+        claim: match still {
+            0 => claim_release(seen),
+            _ => ClaimStep::Leave,
+        },
         retry_in: Some(RESETTLED),
         ..given_back(
             seen,

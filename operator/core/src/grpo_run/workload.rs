@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use super::{
     colocation::SharedGpus,
     decision::WorkloadStep,
-    hold::lacks_claim,
     objects::described_engines,
     observation::{QueueState, RunObservation},
     process_pods, queue,
@@ -41,9 +40,21 @@ const PLACED_BY: [&str; 6] = [
     "overhead",
 ];
 
-/// The step for a run that has not ended and is not evicted. `may_ask`: it lacks nothing but quota. `works`: all of it
-/// is ready.
-pub fn step(seen: &RunObservation, settings: &Settings, may_ask: bool, works: bool) -> WorkloadStep {
+/// How much of a run is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// All of it works.
+    All,
+    /// Driver and trainer run, which is enough for a run that has worked: its engines may sleep while the trainer has
+    /// their GPUs, or be replaced one by one.
+    DriverAndTrainer,
+    /// A pod of driver or trainer is missing, or does not run yet.
+    None,
+}
+
+/// The step for a run that has not ended and is not evicted. `may_ask`: it lacks nothing but quota and the claim on a
+/// shared pool.
+pub fn step(seen: &RunObservation, settings: &Settings, may_ask: bool, readiness: Readiness) -> WorkloadStep {
     let known = match &seen.queue {
         QueueState::Asked(asked) => Some(&asked.workload),
         QueueState::Unasked => None,
@@ -54,22 +65,29 @@ pub fn step(seen: &RunObservation, settings: &Settings, may_ask: bool, works: bo
         return known.map_or(WorkloadStep::Leave, |_| WorkloadStep::Delete);
     }
     let Some(known) = known else {
-        return match may_ask && !lacks_claim(seen) {
+        return match may_ask {
             true => WorkloadStep::Create(Box::new(workload(seen, settings))),
             false => WorkloadStep::Leave,
         };
     };
-    // A person stopped the run by its Workload. Another one would be active.
+    // A person, or Kueue after too many evictions, stopped the run by its Workload. Another one would be active.
     if known.spec.active == Some(false) {
         return WorkloadStep::Leave;
     }
-    if !may_ask || lacks_claim(seen) && known.holds_quota() {
-        return queue::released(seen);
+    if !may_ask && let WorkloadStep::Delete = queue::released(seen) {
+        return WorkloadStep::Delete;
     }
-    if works && known.is_admitted() && !known.has_pods_ready() {
-        return WorkloadStep::Status(known.with_pods_ready(seen.now));
+    let ready = match readiness {
+        Readiness::All => true,
+        Readiness::DriverAndTrainer => known.has_started(),
+        Readiness::None => false,
+    };
+    if known.is_admitted()
+        && let Some(patch) = known.with_pods_ready(ready, seen.now)
+    {
+        return WorkloadStep::Status(patch);
     }
-    match known.holds_quota() || is_same(known, &workload(seen, settings), SHAPE) {
+    match !may_ask || known.holds_quota() || is_same(known, &workload(seen, settings), SHAPE) {
         true => WorkloadStep::Leave,
         // Created anew when it is gone.
         false => WorkloadStep::Delete,
@@ -151,12 +169,12 @@ pub fn priority_class(run: &GrpoRun) -> Option<Value> {
 
 /// The first pod of a role.
 fn pod_of(seen: &RunObservation, settings: &Settings, role: &str) -> Option<Value> {
+    // A later attempt avoids nodes, which is no other quota.
+    let first = AttemptStatus::default();
     match role {
-        role::DRIVER => Some(process_pods::driver(seen, settings, 1).object),
+        role::DRIVER => Some(process_pods::driver(seen, settings, &first).object),
         role::TRAINER => {
             let trainer = seen.run.spec.trainer.as_ref()?;
-            // A later attempt avoids nodes, which is no other quota.
-            let first = AttemptStatus::default();
             let mut pod = process_pods::trainer(seen, trainer, settings, &first, 0).object;
             // Kueue counts no claims on devices by default. The GPUs of a claim are counted as those of its trainer
             // pod.

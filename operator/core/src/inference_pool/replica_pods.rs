@@ -235,6 +235,11 @@ fn agent(
         args.extend(["--allow".to_owned(), operator.clone()]);
     }
     let (tokens, access) = agent_access();
+    // An external engine has no container: the pool's variables, proxies among them, are its agent's.
+    let given: &[_] = match &seen.pool.spec.engine.external {
+        Some(_) => seen.pool.spec.env.as_slice(),
+        None => &[],
+    };
     let mut resources = resources(None, 0);
     if let Some(bytes) = in_memory(&seen.pool.spec) {
         // The kubelet charges files in memory to the container that writes them.
@@ -245,7 +250,7 @@ fn agent(
         "image": settings.agent_image,
         "imagePullPolicy": settings.image_pull_policy,
         "args": args,
-        "env": with_secrets(environment(settings, attempt, &[], &[]), secrets),
+        "env": with_secrets(environment(settings, attempt, &[], given), secrets),
         "ports": [{"name": "http", "containerPort": RunConfig::AGENT_PORT, "protocol": "TCP"}],
         "readinessProbe": {
             "httpGet": {"path": "/readyz", "port": RunConfig::AGENT_PORT},

@@ -359,6 +359,27 @@ fn an_external_server_is_asked_through_the_api_that_it_has() {
 }
 
 #[test]
+fn the_variables_of_a_pool_reach_the_agent_of_an_external_engine_and_no_other_agent() {
+    let has = |engine: &str| {
+        let mut seen = with_engine(engine, 1);
+        let proxy = json!([{"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"}]);
+        seen.pool.spec.env = serde_json::from_value(proxy.clone()).unwrap();
+        let decision = decided(&seen);
+        let spec = &decision.create[0].0.object["spec"];
+        let of = |list: &str| spec[list].as_array().cloned().unwrap_or_default();
+        let containers = [of("containers"), of("initContainers")].concat();
+        let agent = containers
+            .iter()
+            .find(|container| container["name"] == "agent")
+            .unwrap();
+        agent["env"].as_array().unwrap().contains(&proxy[0])
+    };
+    assert!(has("{external: {url: 'https://example.com/v1'}}"));
+    assert!(!has("{embedded: {}}"));
+    assert!(!has("{vllm: {}}"));
+}
+
+#[test]
 fn a_pool_at_rest_is_not_looked_at_again() {
     let mut pool = seen(1);
     pool.pods = vec![current(&pool, 0, running())];

@@ -69,13 +69,14 @@ fn a_run_may_have_pods_from_its_admission_to_its_eviction() {
 #[test]
 fn quota_is_returned_as_kueue_does_it_for_its_own_jobs() {
     let now = "2026-01-02T00:00:00Z".parse().unwrap();
-    // Reason of the eviction, and whether Kueue may admit the run again at once.
-    for (reason, at_once) in [
-        ("Preempted", "True"),
-        ("NodeFailures", "True"),
-        ("PodsReadyTimeout", "False"),
-        ("Deactivated", "False"),
-        ("AdmissionCheck", "False"),
+    // Reason of the eviction, whether Kueue may admit the run again at once, and the reason that Kueue looks for.
+    for (reason, at_once, requeued) in [
+        ("Preempted", "True", "Preempted"),
+        ("NodeFailures", "True", "NodeFailures"),
+        ("PodsReadyTimeout", "False", "PodsReadyTimeout"),
+        ("Deactivated", "False", "Deactivated"),
+        ("DeactivatedDueToRequeuingLimitExceeded", "False", "Deactivated"),
+        ("AdmissionCheck", "False", "AdmissionCheck"),
     ] {
         let before = [
             ("QuotaReserved", "True", "QuotaReserved"),
@@ -96,8 +97,13 @@ fn quota_is_returned_as_kueue_does_it_for_its_own_jobs() {
             (&json!("False"), &json!("False"))
         );
         assert_eq!(
+            of("PodsReady")["reason"],
+            "WaitForStart",
+            "the next start has its own time"
+        );
+        assert_eq!(
             (&of("Requeued")["status"], &of("Requeued")["reason"]),
-            (&json!(at_once), &json!(reason))
+            (&json!(at_once), &json!(requeued))
         );
         assert_eq!(
             of("Evicted")["status"],
@@ -146,6 +152,10 @@ fn a_wait_has_the_words_of_what_it_waits_for() {
     assert_eq!(inactive.wait(), "QuotaReserved is False");
     inactive.spec.active = Some(false);
     assert!(inactive.wait().contains("spec.active"));
+    let evicted = [("Evicted", "True", "DeactivatedDueToRequeuingLimitExceeded")];
+    let mut by_kueue = workload(&evicted, json!({}));
+    by_kueue.spec.active = Some(false);
+    assert!(by_kueue.wait().contains("Evicted is True"), "{}", by_kueue.wait());
     let mut status = admission();
     status["admissionChecks"] = json!([
         {"name": "budget", "state": "Ready", "message": ""},
@@ -176,4 +186,63 @@ fn quota_that_is_returned_without_an_eviction_can_be_had_again_at_once() {
         (&requeued["status"], &requeued["reason"]),
         (&json!("True"), &json!("Pending"))
     );
+}
+
+#[test]
+fn kueue_is_told_of_each_change_of_the_pods_and_of_their_first_start_apart_from_a_recovery() {
+    let now = "2026-01-02T00:00:00Z".parse().unwrap();
+    let before = "2026-01-01T00:00:00Z";
+    let change = "2026-01-02T00:00:00Z";
+    // The known condition, whether the pods are ready; the condition that is written, and since when it holds.
+    type Told = Option<(&'static str, &'static str)>;
+    type Case = (Told, bool, Told, &'static str);
+    let cases: [Case; 10] = [
+        (None, false, None, ""),
+        (None, true, Some(("True", "Started")), change),
+        (Some(("False", "WaitForStart")), false, None, ""),
+        (Some(("False", "WaitForStart")), true, Some(("True", "Started")), change),
+        (Some(("True", "Started")), true, None, ""),
+        (
+            Some(("True", "Started")),
+            false,
+            Some(("False", "WaitForRecovery")),
+            change,
+        ),
+        (Some(("False", "WaitForRecovery")), false, None, ""),
+        (
+            Some(("False", "WaitForRecovery")),
+            true,
+            Some(("True", "Recovered")),
+            change,
+        ),
+        (Some(("True", "Recovered")), true, None, ""),
+        (
+            Some(("True", "Recovered")),
+            false,
+            Some(("False", "WaitForRecovery")),
+            change,
+        ),
+    ];
+    for (known, ready, wanted, since) in cases {
+        let mut conditions = vec![("Admitted", "True", "Admitted")];
+        conditions.extend(known.map(|(status, reason)| ("PodsReady", status, reason)));
+        let workload = workload(&conditions, admission());
+        let has_started = known.is_some_and(|(status, reason)| status == "True" || reason == "WaitForRecovery");
+        assert_eq!(workload.has_started(), has_started, "{known:?}");
+        let patch = workload.with_pods_ready(ready, now);
+        let Some(patch) = patch else {
+            assert_eq!(wanted, None, "{known:?} {ready}");
+            continue;
+        };
+        let written = patch["status"]["conditions"].as_array().unwrap();
+        assert_eq!(written.len(), 2, "the other conditions stay: {written:?}");
+        assert_eq!(written[0]["lastTransitionTime"], before);
+        let told = (
+            written[1]["status"].as_str().unwrap(),
+            written[1]["reason"].as_str().unwrap(),
+        );
+        assert_eq!(Some(told), wanted, "{known:?} {ready}");
+        assert_eq!(written[1]["lastTransitionTime"], since);
+        assert_eq!(patch["status"].get("admission"), None, "the quota stays");
+    }
 }

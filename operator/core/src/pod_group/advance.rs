@@ -42,7 +42,7 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
     }) = ends.first
     {
         count_end(wanted, &mut status, &failure, started, now);
-        avoid(&mut status, ends.hung_on);
+        avoid(&mut status, ends.bad_nodes);
         if let Some(message) = used_up(wanted, &status, &failure) {
             return GroupUpdate {
                 ended: Some((attempt, failure.message)),
@@ -209,7 +209,7 @@ struct Ends {
     over: Vec<u32>,
     /// The first of them that failed by itself, otherwise the first of all.
     first: Option<First>,
-    hung_on: Vec<String>,
+    bad_nodes: Vec<String>,
     not_yet: Option<Duration>,
 }
 
@@ -221,9 +221,9 @@ impl Ends {
             match ending(wanted, made, &unit.pods, now) {
                 Ending::None => {}
                 Ending::NotYet(left) => ends.not_yet = ends.not_yet.into_iter().chain([left]).min(),
-                Ending::Over { failure, hung_on } => {
+                Ending::Over { failure, bad_nodes } => {
                     ends.over.push(unit.group);
-                    ends.hung_on.extend(hung_on);
+                    ends.bad_nodes.extend(bad_nodes);
                     let explains = |known: &First| known.failure.disrupted && !failure.disrupted;
                     if ends.first.as_ref().is_none_or(explains) {
                         ends.first = Some(First {

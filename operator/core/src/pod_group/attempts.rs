@@ -88,14 +88,15 @@ pub(super) fn used_up(wanted: &PodGroups, status: &AttemptStatus, failure: &Fail
 }
 
 /// Adds nodes to avoid, the newest last; a node named again moves to the end.
-pub(super) fn avoid(status: &mut AttemptStatus, hung_on: Vec<String>) {
-    status.avoid_nodes.retain(|node| !hung_on.contains(node));
-    status.avoid_nodes.extend(hung_on);
+pub(super) fn avoid(status: &mut AttemptStatus, nodes: Vec<String>) {
+    status.avoid_nodes.retain(|node| !nodes.contains(node));
+    status.avoid_nodes.extend(nodes);
     let surplus = status.avoid_nodes.len().saturating_sub(AVOIDED);
     status.avoid_nodes.drain(..surplus);
 }
 
-/// Forgets the avoided nodes once new work is finished since a rank hung: the node may have been innocent.
+/// Forgets the avoided nodes once new work is finished since a rank hung or a pod was refused there: the node may have
+/// been innocent.
 pub(super) fn forget_avoided(wanted: &PodGroups, status: &mut AttemptStatus) {
     if status.progress_mark != wanted.mark {
         status.avoid_nodes.clear();

@@ -1,8 +1,8 @@
 //! Finds why an attempt is over, if it is: the cause among all that its pods report, not a consequence.
 //!
-//! The end of one rank ends all others, and watches show the ends in any order. A pod that the cluster removed explains
-//! all ends. A rank that waited too long reports which ranks hang. A rank that ended by itself explains the ranks that
-//! report a lost peer; the operator waits a moment for it.
+//! The end of one rank ends all others, and watches show the ends in any order. A pod that the cluster removed, or that
+//! a kubelet refused, explains all ends. A rank that waited too long reports which ranks hang. A rank that ended by
+//! itself explains the ranks that report a lost peer; the operator waits a moment for it.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub(super) enum Ending {
     NotYet(Duration),
     Over {
         failure: Failure,
-        /// Nodes on which a rank hung.
-        hung_on: Vec<String>,
+        /// Nodes that later attempts avoid: a rank hung there, or the kubelet refused a pod.
+        bad_nodes: Vec<String>,
     },
 }
 
@@ -33,7 +33,7 @@ impl Ending {
     fn over(failure: Failure) -> Self {
         Self::Over {
             failure,
-            hung_on: Vec::new(),
+            bad_nodes: Vec::new(),
         }
     }
 }
@@ -48,7 +48,10 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
         })
         .collect();
     if let Some(taken) = taken_away(live, &failures) {
-        return Ending::over(taken);
+        return Ending::Over {
+            failure: taken,
+            bad_nodes: refused_by(wanted, live),
+        };
     }
     let mut reports = failures.iter().filter(|_| wanted.ranks_report_peers);
     if let Some((hang, at)) = reports.find_map(|failure| Some((failure.hang()?, failure.at))) {
@@ -94,6 +97,15 @@ fn taken_away(live: &[&PodFacts], failures: &[&Failure]) -> Option<Failure> {
     Some(taken(format!("pod {} {how}", deleted.name)))
 }
 
+/// Nodes whose kubelets refused a pod. Groups that serve finish no work, after which they would be forgotten.
+fn refused_by(wanted: &PodGroups, live: &[&PodFacts]) -> Vec<String> {
+    let counts = wanted.update == UpdatePolicy::Recreate;
+    let refused = live
+        .iter()
+        .filter(|pod| counts && matches!(&pod.state, PodState::Failed(failure) if failure.refused));
+    refused.filter_map(|pod| pod.node_name.clone()).collect()
+}
+
 /// A rank hung. If its pod is out of reach, the node is lost, which the cluster reports only later.
 fn hung(hang: &Hang, at: Option<Timestamp>, live: &[&PodFacts]) -> Ending {
     let pods: Vec<&&PodFacts> = live.iter().filter(|pod| hang.pods.contains(&pod.rank)).collect();
@@ -123,7 +135,7 @@ fn hung(hang: &Hang, at: Option<Timestamp>, live: &[&PodFacts]) -> Ending {
             at,
             ..Failure::default()
         },
-        hung_on: pods.iter().filter_map(|pod| pod.node_name.clone()).collect(),
+        bad_nodes: pods.iter().filter_map(|pod| pod.node_name.clone()).collect(),
     }
 }
 

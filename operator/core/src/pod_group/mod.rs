@@ -5,8 +5,9 @@
 //! the new record. One failed, deleted or lost pod ends its group's attempt: its pods are deleted without waiting for
 //! their end, and the next attempt, whose pods have other names, begins at once; from the second failure in a row after
 //! a growing back-off. Pulling images has no deadline. Failures count only until new work is finished, or until all
-//! groups serve. A removal by the cluster is no failure; if it repeats before pods have started, it has a back-off too.
-//! Later attempts avoid nodes on which a rank hung, if they can, until new work is finished.
+//! groups serve. A removal by the cluster, or a kubelet's refusal to start a pod, is no failure; if it repeats before
+//! pods have started, it has a back-off too. Later attempts avoid nodes on which a rank hung or a pod was refused, if
+//! they can, until new work is finished.
 //!
 //! Pods with devices of their own need no order: a new pod waits for its devices. Attempts whose pods name the same
 //! devices would use them together, so the next one begins when no pod of the last one can use them.

@@ -94,6 +94,59 @@ fn a_pod_evicted_for_its_own_limit_is_not_taken_away_by_the_cluster() {
 }
 
 #[test]
+fn pods_that_a_kubelet_refused_to_start_are_the_clusters_doing_and_others_without_an_exit_code_are_not() {
+    let no_devices = "Pod was rejected: Allocate failed due to no healthy devices present";
+    let pressure = "Pod was rejected: The node had condition: [DiskPressure].";
+    for (reason, message, refused) in [
+        ("UnexpectedAdmissionError", no_devices, true),
+        (
+            "TopologyAffinityError",
+            "Resources cannot be allocated with Topology locality",
+            true,
+        ),
+        ("OutOfcpu", "Node didn't have enough resource: cpu", true),
+        ("OutOfpods", "Node didn't have enough capacity: pods", true),
+        ("OutOfnvidia.com/gpu", "Node didn't have enough resource", true),
+        ("NodePorts", "Predicate NodePorts failed", true),
+        ("Evicted", pressure, true),
+        (
+            "Evicted",
+            "Pod ephemeral local storage usage exceeds the total limit",
+            false,
+        ),
+        (
+            "DeadlineExceeded",
+            "Pod was active on the node longer than the specified deadline",
+            false,
+        ),
+        ("SysctlForbidden", "forbidden sysctl", false),
+    ] {
+        let PodState::Failed(failure) = read(json!({"phase": "Failed", "reason": reason, "message": message})) else {
+            panic!("{reason}")
+        };
+        let found = (failure.refused, failure.disrupted, failure.exit_code);
+        assert_eq!(found, (refused, refused, None), "{failure:?}");
+        assert!(
+            failure.message.contains(&format!("({reason}): {message}")),
+            "{failure:?}"
+        );
+        assert_eq!(
+            failure.message.contains("before a process started"),
+            refused,
+            "{failure:?}"
+        );
+    }
+    // A kubelet that restarts may refuse a pod that had run: its process ended by itself.
+    let ended = container(json!({"terminated": {"exitCode": 3}}));
+    let ran = json!({"phase": "Failed", "reason": "OutOfcpu", "containerStatuses": ended});
+    let PodState::Failed(failure) = read(ran) else { panic!() };
+    assert_eq!(
+        (failure.refused, failure.disrupted, failure.exit_code),
+        (false, false, Some(3))
+    );
+}
+
+#[test]
 fn a_container_that_keeps_ending_is_waiting_although_its_pod_runs() {
     let mut status = container(json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}));
     status[0]["lastState"] = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": "no model"}});

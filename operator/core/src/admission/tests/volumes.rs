@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use serde_json::json;
 
-use super::world::{World, candidate, mounted, node, pod_from};
-use crate::admission::facts::VolumeTerms;
+use super::world::{World, candidate, manifest, mounted, node, pod_from};
+use crate::admission::{
+    decide::{BIND_DEADLINE, Step, VOLUME_DEADLINE},
+    facts::{PodNeeds, VolumeTerms},
+};
 
 /// Node terms of a PersistentVolume that exists only on nodes with this label.
 fn terms(label: &str, value: Option<&str>) -> Vec<NodeSelectorTerm> {
@@ -99,4 +103,83 @@ fn pods_go_to_the_node_of_every_volume_that_they_mount_before_the_stores_is_made
 
 fn of_store(run: &str, terms: Vec<NodeSelectorTerm>) -> VolumeTerms {
     BTreeMap::from([(format!("{run}-store"), terms)])
+}
+
+/// A world with a run whose pods are lifted, while the store's volume does not exist. The scheduler waits for it with
+/// the driver, and finds no node for the trainer.
+fn waiting_for_its_store() -> World {
+    let mut world = World::new(vec![node("a", 8), node("b", 8)]);
+    world.add("run", 60, (1, 8), (0, 0));
+    world.runs[0].volumes = VolumeTerms::new();
+    world.step();
+    for uid in ["run-driver-0", "run-trainer-0"] {
+        world.unbind(uid);
+    }
+    world.find("run-trainer-0").member.as_mut().unwrap().unschedulable = true;
+    assert!(world.step().is_none());
+    world
+}
+
+#[test]
+fn pods_whose_volume_is_being_made_have_minutes_and_delay_other_runs_only_at_first() {
+    let mut world = waiting_for_its_store();
+    world.add("next", 30, (1, 8), (0, 0));
+    assert!(world.step().is_none());
+    assert_eq!(world.message("next").0, "BehindAnotherRun");
+
+    world.now += BIND_DEADLINE;
+    let decision = world.decide();
+    let Some(Step::Lift { run, pods }) = &decision.step else {
+        panic!("{decision:?}")
+    };
+    assert_eq!(run, "next");
+    let reserved = world.find("run-trainer-0").member.as_ref().unwrap().selector["kubernetes.io/hostname"].clone();
+    let taken = pods.iter().find(|pod| pod.uid == "next-trainer-0").unwrap();
+    assert!(taken.host.is_some() && taken.host != Some(reserved), "{pods:?}");
+    assert!(decision.again_at.unwrap() > world.now, "{decision:?}");
+    let (reason, message) = world.message("run");
+    assert_eq!(reason, "BeingScheduled");
+    for words in [
+        "2 of them",
+        "the volume of PersistentVolumeClaim run-store",
+        "kubectl describe pvc run-store",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    world.now += VOLUME_DEADLINE - BIND_DEADLINE;
+    let step = world.step();
+    assert!(
+        matches!(&step, Some(Step::Requeue { pods, .. }) if pods.len() == 2),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn when_the_volume_exists_the_other_pods_have_the_usual_time() {
+    let mut world = waiting_for_its_store();
+    world.now += SignedDuration::from_secs(240);
+    assert!(world.step().is_none());
+    world.find("run-driver-0").node = Some("a".into());
+    assert!(world.step().is_none(), "the trainer is bound a moment later");
+    world.now += BIND_DEADLINE;
+    let step = world.step();
+    assert!(matches!(step, Some(Step::Requeue { .. })), "{step:?}");
+}
+
+#[test]
+fn pods_that_fit_nowhere_are_taken_back_in_time_although_their_claim_has_no_volume() {
+    let mut world = waiting_for_its_store();
+    let mut status = manifest("run", "driver", 0, 0, json!({}));
+    status["spec"]["schedulingGates"] = json!([]);
+    status["status"] = json!({"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
+    let driver = PodNeeds::of(&serde_json::from_value(status).unwrap());
+    assert!(driver.member.as_ref().unwrap().unschedulable);
+    *world.find("run-driver-0") = driver;
+    world.now += BIND_DEADLINE;
+    // What waits for no volume any longer has the usual time from now on.
+    assert!(world.step().is_none());
+    world.now += BIND_DEADLINE;
+    let step = world.step();
+    assert!(matches!(step, Some(Step::Requeue { .. })), "{step:?}");
 }

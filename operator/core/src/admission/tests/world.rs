@@ -264,7 +264,7 @@ pub fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate
         pool: Some(format!("{name}-pool")),
         unclaimed: false,
         whole,
-        volumes: VolumeTerms::new(),
+        volumes: VolumeTerms::from([(format!("{name}-store"), Vec::new())]),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Runs in Kueue's queue, from asking for quota to returning it.
 
+mod claims;
+mod pods_ready;
+
 use std::time::Duration;
 
 use grpo_crds::grpo_run::Phase;
@@ -12,7 +15,7 @@ use crate::{
     grpo_run::{
         decision::Decision,
         observation::Asked,
-        tests::{condition, created, decided, inference_pool, new_demo, running_demo, with_spec},
+        tests::{condition, created, decided, new_demo, running_demo, with_spec},
     },
     pods::PodState,
     settings::Settings,
@@ -30,9 +33,9 @@ fn requested(decision: &Decision) -> Value {
     }
 }
 
-/// The run's Workload, with these conditions that hold.
-fn workload(conditions: &[&str]) -> Workload {
-    let mut object = requested(&decided(&queued(new_demo())));
+/// The Workload that this run asks with, with these conditions that hold.
+fn workload_of(run: &RunObservation, conditions: &[&str]) -> Workload {
+    let mut object = requested(&decided(run));
     let conditions: Vec<Value> = conditions
         .iter()
         .map(|type_| json!({"type": type_, "status": "True", "reason": "R", "message": "as told", "lastTransitionTime": "2026-01-01T00:00:00Z"}))
@@ -42,7 +45,7 @@ fn workload(conditions: &[&str]) -> Workload {
 }
 
 fn asked(run: RunObservation, conditions: &[&str]) -> RunObservation {
-    let workload = workload(conditions);
+    let workload = workload_of(&queued(new_demo()), conditions);
     let placement = Placement {
         node_selector: [("gpu".to_owned(), "h200".to_owned())].into(),
         ..Placement::default()
@@ -283,17 +286,6 @@ fn a_run_that_cannot_begin_holds_no_quota() {
         run.spec.sandboxes = serde_json::from_value(json!({"poolRef": {"name": "there-is-none"}})).unwrap();
     });
     assert!(matches!(decided(&blocked).workload, WorkloadStep::Delete));
-    let unclaimed = with_spec(queued(new_demo()), |run| {
-        run.spec.inference = serde_json::from_value(json!({"poolRef": {"name": "demo"}})).unwrap();
-    });
-    let unclaimed = RunObservation {
-        inference: Some(inference_pool(None, "True", "")),
-        ..unclaimed
-    };
-    assert!(
-        matches!(decided(&unclaimed).workload, WorkloadStep::Leave),
-        "first the claim, then the quota"
-    );
 }
 
 #[test]

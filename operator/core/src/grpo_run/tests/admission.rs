@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{after, condition, decided, inference_pool, new_demo, running_demo, with_spec};
 use crate::grpo_run::{
     decision::{AdmissionStep, ClaimStep, WorkloadStep},
-    observation::RunObservation,
+    observation::{Asked, QueueState, RunObservation},
 };
 use crate::{admission::Verdict, fixtures::pod, pods::PodState, quota::QuotaWait};
 
@@ -190,16 +190,23 @@ fn with_a_queue_no_pod_is_made_while_a_precondition_is_unmet_because_kueue_would
 }
 
 #[test]
-fn with_a_queue_quota_is_asked_for_once_the_run_has_its_claim_on_a_shared_pool() {
+fn with_a_queue_a_shared_pool_is_claimed_once_kueue_has_admitted_the_run() {
     let (mut run, _) = queued_and_blocked().into_iter().next_back().unwrap();
     run.sandboxes = running_demo().sandboxes;
     run.inference = Some(inference_pool(None, "True", ""));
     let decision = decided(&run);
+    assert_eq!(decision.claim, ClaimStep::Leave);
+    let WorkloadStep::Create(workload) = &decision.workload else {
+        panic!("{:?}", decision.workload)
+    };
+    run.queue = QueueState::Asked(Box::new(Asked::granted(workload).unwrap()));
+    let decision = decided(&run);
     assert_eq!(decision.claim, ClaimStep::Take);
-    assert!(matches!(decision.workload, WorkloadStep::Leave));
+    assert!(decision.create.is_empty(), "another run may get the claim");
     run.inference = Some(inference_pool(Some("uid-1"), "True", ""));
     let decision = decided(&run);
-    assert!(decision.create.is_empty() && matches!(decision.workload, WorkloadStep::Create(_)));
+    assert_eq!(decision.claim, ClaimStep::Leave);
+    assert!(!decision.create.is_empty());
 }
 
 #[test]
@@ -344,13 +351,13 @@ fn with_kueue_a_run_that_lacks_something_makes_no_pods_and_has_no_claim() {
     assert_eq!(queued(true, Some("uid-of-another")), (ClaimStep::Leave, 0));
     assert_eq!(
         queued(false, None),
-        (ClaimStep::Take, 0),
-        "first the claim, then the pods"
+        (ClaimStep::Leave, 0),
+        "first the quota, then the claim, and then the pods"
     );
     assert_eq!(
         queued(false, Some("uid-1")),
-        (ClaimStep::Leave, 0),
-        "then the quota, and then the pods"
+        (ClaimStep::Release, 0),
+        "other runs can use the pool while it waits"
     );
 }
 

@@ -47,3 +47,34 @@ fn a_pool_of_the_runs_own_gets_the_agents_image_and_a_shared_pool_needs_it() {
     }
     assert_ne!(condition(&shared(Some("agent:1")), "Admitted").1, "AgentImageMissing");
 }
+
+#[test]
+fn the_gateway_of_a_pool_in_another_namespace_reaches_the_driver() {
+    let from = |pool: serde_json::Value| {
+        let run = with_spec(new_demo(), |run| {
+            run.spec.agent =
+                serde_json::from_value(json!({"cli": {"preset": "QwenCode", "image": "agent:1"}})).unwrap();
+            run.spec.sandboxes = serde_json::from_value(json!({"poolRef": pool})).unwrap();
+        });
+        let decision = decided(&run);
+        let policy = find(&decision.objects, "NetworkPolicy", "demo-driver");
+        let mut from = policy["spec"]["ingress"][0]["from"].as_array().unwrap().iter();
+        from.find(|peer| peer["podSelector"]["matchLabels"][names::ROLE] == names::role::GATEWAY)
+            .unwrap()
+            .clone()
+    };
+    let gateway = json!({"matchLabels": {names::SANDBOX_POOL: "shared", names::ROLE: names::role::GATEWAY}});
+    assert_eq!(
+        from(json!({"name": "shared", "namespace": "sandboxes"})),
+        json!({
+            "podSelector": gateway,
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "sandboxes"}},
+        })
+    );
+    for near in [
+        json!({"name": "shared"}),
+        json!({"name": "shared", "namespace": "team"}),
+    ] {
+        assert_eq!(from(near), json!({"podSelector": gateway}));
+    }
+}

@@ -142,6 +142,19 @@ fn pods_prefer_other_nodes_than_those_on_which_a_rank_hung_but_may_use_them_and_
     assert!(affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].is_object());
     let driver = created(&decision, "demo-driver-1-0");
     assert_eq!(driver["spec"]["affinity"]["nodeAffinity"], Value::Null);
+
+    demo.attempts.driver = AttemptStatus {
+        avoid_nodes: vec!["gpu-3".into()],
+        progress_mark: Some(String::new()),
+        ..AttemptStatus::default()
+    };
+    let decision = decided(&demo);
+    let driver = created(&decision, "demo-driver-1-0");
+    let nodes = &driver["spec"]["affinity"]["nodeAffinity"];
+    assert_eq!(
+        nodes["preferredDuringSchedulingIgnoredDuringExecution"],
+        json!([not("gpu-3")])
+    );
 }
 
 #[test]

@@ -422,3 +422,31 @@ fn a_termination_message_that_is_no_verdict_is_told_as_it_is() {
     assert!(told(&update).ends_with("exit code 43: not JSON"), "{update:?}");
     assert_eq!(update.status.avoid_nodes, [] as [&str; 0]);
 }
+
+/// A device plugin that has just restarted refuses every pod for a while.
+#[test]
+fn pods_that_kubelets_refuse_end_no_run_have_growing_pauses_and_their_nodes_are_avoided() {
+    let refused = || {
+        json!({"phase": "Failed", "reason": "UnexpectedAdmissionError",
+               "message": "Allocate failed due to no healthy devices present"})
+    };
+    let mut known = known();
+    let mut pauses = Vec::new();
+    for attempt in 3..13 {
+        let mut seen = pods([runs(), runs(), refused(), runs()]);
+        for pod in &mut seen {
+            pod.attempt = attempt;
+        }
+        let update = advance(&group(), &known, &seen, now());
+        assert_eq!(update.status.consecutive_failures, 2, "{update:?}");
+        assert_eq!(update.status.avoid_nodes, ["gpu-2"]);
+        assert!(told(&update).contains("no healthy devices"), "{update:?}");
+        pauses.push(update.retry_in.map_or(0, |pause| pause.as_secs()));
+        known = AttemptStatus {
+            created: true,
+            ..update.status
+        };
+    }
+    assert_eq!(pauses[..4], [0, 5, 10, 20]);
+    assert_eq!(pauses[9], 300);
+}
