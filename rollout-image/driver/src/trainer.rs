@@ -280,9 +280,21 @@ impl TrainerClient {
         })
     }
 
-    async fn put(&self, k: u32, request: &StepRequest) -> Result<(), OrderError> {
+    async fn put_once(&self, k: u32, request: &StepRequest) -> Result<reqwest::Response, OrderError> {
         let put = self.http.put(format!("{}/v1/steps/{k}", self.url)).json(request);
-        let answer = self.order(put.timeout(Duration::from_secs(10))).await?;
+        self.order(put.timeout(Duration::from_secs(10))).await
+    }
+
+    async fn put(&self, k: u32, request: &StepRequest) -> Result<(), OrderError> {
+        let mut answer = self.put_once(k, request).await?;
+        // A trainer of an earlier version knows no such field. It works with the number that it read at its start.
+        if answer.status() == StatusCode::UNPROCESSABLE_ENTITY && request.iterations.is_some() {
+            let without = StepRequest {
+                iterations: None,
+                ..request.clone()
+            };
+            answer = self.put_once(k, &without).await?;
+        }
         let why = match answer.status() {
             status if status.is_success() => return Ok(()),
             // The state has changed since the last request; the next request shows it.

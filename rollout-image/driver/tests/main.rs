@@ -24,6 +24,7 @@ mod judged;
 mod kodcode;
 mod listing;
 mod model;
+mod older_trainer;
 mod overlap;
 mod prefixes;
 mod process;

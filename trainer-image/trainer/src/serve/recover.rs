@@ -74,7 +74,7 @@ impl Rank {
             (self.lineage, self.step) = (checkpoint.lineage.clone(), checkpoint.step);
             self.board.with(|shared| shared.state.checkpoint_step = checkpoint.step);
         } else {
-            self.resume_from_another_run()?;
+            self.resume_from_another_run(!versions.is_empty())?;
         }
         self.settle_lineage(&versions)?;
         self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;

@@ -32,15 +32,18 @@ pub struct ResumedFrom {
 
 impl Rank {
     /// Takes over the other run's checkpoint, if the spec names one. Every rank calls it, and only if the run has no
-    /// checkpoint of its own.
-    pub(super) fn resume_from_another_run(&mut self) -> Result<(), TrainError> {
+    /// checkpoint of its own. `published`: it has published weights.
+    pub(super) fn resume_from_another_run(&mut self, published: bool) -> Result<(), TrainError> {
         let Some(from) = self.config.spec.resume_from.clone() else {
             return Ok(());
         };
         let checkpoint: CheckpointManifest = self.of_rank_0("reading the checkpoint of resumeFrom", || {
             let known = self.store.read_if_there(paths::RESUMED)?;
-            // A run that lost its own checkpoint has already published versions based on this one.
-            let known: Option<ResumedFrom> = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            // A run that lost its own checkpoint has already published versions based on this one. Without versions the
+            // choice is free: the other run may have removed that checkpoint meanwhile.
+            let known: Option<ResumedFrom> = known
+                .filter(|_| published)
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok());
             chosen(&other_store(&self.config, &from)?, &from, known.as_ref())
         })?;
         let watch = self.watch.clone();
@@ -71,7 +74,7 @@ impl Rank {
                 updates: checkpoint.updates,
                 optimizer: from.optimizer,
             };
-            self.store.create(paths::RESUMED, json(&resumed)?)?;
+            self.store.put(paths::RESUMED, json(&resumed)?)?;
         }
         // Before the first version is published: a restart must find these values again.
         self.begin_checkpoint(0, 1)?;

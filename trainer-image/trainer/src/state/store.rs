@@ -108,7 +108,7 @@ impl TrainerStore {
     }
 
     /// Writes a file atomically; replaces a file of the same name.
-    pub(super) fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), TrainError> {
+    pub(crate) fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), TrainError> {
         match &self.attempt {
             Some((epoch, claim)) => {
                 wait(claim.replace(path, bytes.into())).map_err(|error| fenced(error, "writing", epoch))
