@@ -189,21 +189,14 @@ async fn a_run_with_a_queue_says_that_there_is_no_kueue_when_it_lacks_nothing_el
     )
     .await?;
     assert_eq!(pods(&client, "first").await?, Vec::<String>::new());
+    // It claims the pool when it has quota: until then, other runs may use the engines.
     ask(&client, Verb::Create, &second, false).await?;
-    told(
-        &client,
-        &second,
-        "Admitted",
-        "InferencePoolClaimed",
-        SOON,
-        &["GrpoRun first"],
-    )
-    .await?;
-    assert_eq!(
-        pods(&client, "second").await?,
-        Vec::<String>::new(),
-        "another run claims its pool"
-    );
+    told(&client, &second, "Admitted", "WaitsForQuota", SOON, &["install Kueue"]).await?;
+    assert_eq!(pods(&client, "second").await?, Vec::<String>::new());
+    let pool = get(&client, &engines("engines"))
+        .await
+        .map_err(|refusal| refusal.to_string())?;
+    assert!(pool["status"]["claimedBy"].is_null(), "{pool}");
     Ok(())
 }
 
