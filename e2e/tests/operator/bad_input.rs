@@ -195,17 +195,6 @@ async fn put_there(client: &Client, number: usize, entry: &Entry) -> std::result
             .await
             .map_err(|refusal| format!("beside: {refusal}"))?;
     }
-    if let Some(after) = &entry.after {
-        let object = json!({"apiVersion": "grpo.dev/v1alpha1", "kind": after.kind, "metadata": {"name": after.name, "namespace": NAMESPACE}});
-        let there = until(SOON, &after.field, async || {
-            let found = get(client, &object).await.map_err(|refusal| refusal.to_string())?;
-            found
-                .pointer(&after.field)
-                .map(drop)
-                .ok_or_else(|| found["status"].to_string())
-        });
-        there.await.map_err(|error| error.to_string())?;
-    }
     let verdict = verdict(client, number, entry).await;
     match (entry.refused_by, verdict) {
         (RefusedBy::Operator, Ok(())) => Ok(()),

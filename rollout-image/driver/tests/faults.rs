@@ -11,8 +11,7 @@ use grpo_driver::fault::DriverError;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::trainer::TrainerClient;
 use grpo_records::{
-    EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, StepPhase, StepRequest, StepState, TrainerPhase, TrainerState,
-    VoidReason, paths,
+    EpisodeEnd, EpisodeKey, EpisodeScope, Outcome, StepPhase, StepRequest, StepState, TrainerPhase, VoidReason, paths,
 };
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Arc;
@@ -299,21 +298,14 @@ async fn replaying(until: u32) -> TrainerClient {
     let state = move || {
         let step = asked.fetch_add(1, Ordering::Relaxed).min(until);
         async move {
-            Json(TrainerState {
-                attempt: 1,
-                world_size: 1,
-                lineage: "a".into(),
+            Json(world::state_of(
                 step,
-                weights: paths::weights_version("a", step),
-                manifest_sha256: String::new(),
-                checkpoint_step: 0,
-                phase: if step < 5 {
+                if step < 5 {
                     TrainerPhase::Starting
                 } else {
                     TrainerPhase::Idle
                 },
-                error: None,
-            })
+            ))
         }
     };
     let address = world::serve(Router::new().route("/v1/state", get(state))).await;
@@ -360,19 +352,7 @@ async fn a_trainer_that_never_answers_ends_the_attempt_and_not_the_run() {
 #[tokio::test]
 async fn a_step_that_runs_for_longer_than_the_patience_is_waited_for() {
     let polled = Arc::new(AtomicU32::new(0));
-    let state = || async {
-        Json(TrainerState {
-            attempt: 1,
-            world_size: 1,
-            lineage: "a".into(),
-            step: 0,
-            weights: paths::weights_version("a", 0),
-            manifest_sha256: String::new(),
-            checkpoint_step: 0,
-            phase: TrainerPhase::Stepping,
-            error: None,
-        })
-    };
+    let state = || async { Json(world::state_of(0, TrainerPhase::Stepping)) };
     let polls = polled.clone();
     let step = move || {
         let done = polls.fetch_add(1, Ordering::Relaxed) >= 4;

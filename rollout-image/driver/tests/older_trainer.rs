@@ -6,7 +6,7 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use grpo_driver::trainer::TrainerClient;
-use grpo_records::{StepPhase, StepRequest, StepState, TrainerPhase, TrainerState, paths};
+use grpo_records::{StepPhase, StepRequest, StepState, TrainerPhase, paths};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -18,19 +18,7 @@ async fn a_trainer_of_an_earlier_version_takes_an_order_without_the_field_that_i
     let (orders, done) = (taken.clone(), taken.clone());
     let state = move || {
         let step = done.load(Ordering::Relaxed);
-        async move {
-            Json(TrainerState {
-                attempt: 1,
-                world_size: 1,
-                lineage: "a".into(),
-                step,
-                weights: paths::weights_version("a", step),
-                manifest_sha256: String::new(),
-                checkpoint_step: 0,
-                phase: TrainerPhase::Idle,
-                error: None,
-            })
-        }
+        async move { Json(world::state_of(step, TrainerPhase::Idle)) }
     };
     let order = move |Json(body): Json<serde_json::Value>| {
         let known = body.get("iterations").is_none();

@@ -32,7 +32,6 @@ pub struct Entry {
     content: Option<String>,
     #[serde(default)]
     pub beside: Vec<Value>,
-    pub after: Option<After>,
     /// Sent twice: the API server keeps a writer's text about other writers only the second time.
     #[serde(default)]
     pub twice: bool,
@@ -57,15 +56,6 @@ struct Repeat {
     at: String,
     times: usize,
     of: String,
-}
-
-/// A field of another object that must exist first.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct After {
-    pub kind: String,
-    pub name: String,
-    pub field: String,
 }
 
 pub fn entries() -> Vec<Entry> {

@@ -182,3 +182,18 @@ fn rows_of(path: &str) -> String {
     path.split_once("/turns/")
         .map_or_else(|| path.to_owned(), |(episode, _)| grpo_records::paths::rows(episode))
 }
+
+/// The state of a trainer that has no store.
+pub fn state_of(step: u32, phase: TrainerPhase) -> TrainerState {
+    TrainerState {
+        attempt: 1,
+        world_size: 1,
+        lineage: "a".into(),
+        step,
+        weights: paths::weights_version("a", step),
+        manifest_sha256: String::new(),
+        checkpoint_step: 0,
+        phase,
+        error: None,
+    }
+}

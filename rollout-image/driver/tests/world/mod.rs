@@ -18,6 +18,7 @@ mod settings;
 pub use model::{model, model_with};
 
 pub use fake_gateway::lost;
+pub use fake_trainer::state_of;
 pub use python::{Images, grader_site, grader_worker, pytest};
 pub use relays::Passed;
 
