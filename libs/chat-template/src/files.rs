@@ -2,6 +2,7 @@
 
 use super::error::TemplateError;
 use serde_json::Value;
+use std::io::ErrorKind;
 use std::path::Path;
 use tokenizers::Tokenizer;
 
@@ -16,9 +17,15 @@ pub fn read_json(file: &Path) -> Result<Value, TemplateError> {
     })
 }
 
-/// The template is a text in `tokenizer_config.json`, the default of a list of named templates there, or a separate
-/// file.
+/// The template is a separate file; without one, a text in `tokenizer_config.json`, or the default of a list of named
+/// templates there. The transformers library and engines use this order: a model may have both, and they may differ.
 pub fn chat_template(model: &Path, config: &Value) -> Result<String, TemplateError> {
+    let file = model.join("chat_template.jinja");
+    match std::fs::read_to_string(&file) {
+        Ok(template) => return Ok(template),
+        Err(source) if source.kind() == ErrorKind::NotFound => {}
+        Err(source) => return Err(TemplateError::Read { file, source }),
+    }
     let named = |list: &Vec<Value>| {
         list.iter()
             .find(|one| one["name"] == "default")
@@ -29,14 +36,10 @@ pub fn chat_template(model: &Path, config: &Value) -> Result<String, TemplateErr
         Value::Array(list) => named(list),
         _ => None,
     };
-    let file = model.join("chat_template.jinja");
-    match inline {
-        Some(template) => Ok(template),
-        None => std::fs::read_to_string(&file).map_err(|_| TemplateError::File {
-            file: model.join("tokenizer_config.json"),
-            what: "has no chat_template, and there is no chat_template.jinja beside it".into(),
-        }),
-    }
+    inline.ok_or_else(|| TemplateError::File {
+        file: model.join("tokenizer_config.json"),
+        what: "has no chat_template, and there is no chat_template.jinja beside it".into(),
+    })
 }
 
 /// A token is a text, or an object with its text in `content`.

@@ -45,7 +45,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads `tokenizer.json`, `tokenizer_config.json` and the end tokens of `generation_config.json` or `config.json`.
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` if present, and the end tokens of
+    /// `generation_config.json` or `config.json`.
     pub fn load(model: &Path) -> Result<Self, TemplateError> {
         let config = files::read_json(&model.join("tokenizer_config.json"))?;
         let template = files::chat_template(model, &config)?;
@@ -146,7 +147,7 @@ impl ChatTemplate {
             .unwrap_or(glue)
     }
 
-    /// A prompt's tools as the template sees them; the undefined value without tools.
+    /// A prompt's tools as the template sees them; `none` without tools.
     fn tools(&self, shape: &PromptShape) -> Result<Value, TemplateError> {
         if shape.tools.is_empty() {
             return Ok(Value::from(()));

@@ -1,5 +1,8 @@
 //! Keeps text that is not the template's own from becoming special tokens, which could open a turn.
 //!
+//! Some tokenizers do not call every control token special, such as DeepSeek's `<｜User｜>`. Tokens that are spelt like
+//! it count as special here.
+//!
 //! Before rendering, [`Literals::mark`] replaces each special token that a message or a tool spells with a mark. The
 //! template sees all other text unchanged. After rendering, [`Literals::encode`] encodes the special tokens that the
 //! template wrote; between them it restores the marked spellings and encodes them as ordinary text.
@@ -9,7 +12,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use minijinja::Value;
 use minijinja::value::ValueKind;
 use std::borrow::Cow;
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, Tokenizer};
 
 /// Opens and closes a mark: a private-use code point that no template contains. Text that contains it is marked too, so
 /// it cannot imitate a mark.
@@ -29,11 +32,15 @@ pub struct Literals {
 
 impl Literals {
     pub fn new(tokenizer: Tokenizer) -> Result<Self, aho_corasick::BuildError> {
-        let mut literal = tokenizer.clone();
-        literal.set_encode_special_tokens(true);
         let added = tokenizer.get_added_tokens_decoder().into_values();
-        let mut marked: Vec<String> = added.filter(|token| token.special).map(|token| token.content).collect();
-        marked.retain(|special| !special.is_empty());
+        let specials: Vec<AddedToken> = added
+            .filter(|token| !token.content.is_empty() && (token.special || is_control(&token.content)))
+            .map(|token| token.special(true))
+            .collect();
+        let mut literal = tokenizer.clone();
+        literal.add_special_tokens(&specials);
+        literal.set_encode_special_tokens(true);
+        let mut marked: Vec<String> = specials.into_iter().map(|token| token.content).collect();
         marked.sort();
         let finds_specials = finder(&marked)?;
         marked.push(FENCE.to_string());
@@ -124,6 +131,13 @@ impl Literals {
         out.push_str(rest);
         out
     }
+}
+
+/// Whether a token is spelt like a control token: `<|…|>`, also with DeepSeek's wide bars.
+fn is_control(content: &str) -> bool {
+    [("<|", "|>"), ("<｜", "｜>")]
+        .into_iter()
+        .any(|(open, close)| content.starts_with(open) && content.ends_with(close))
 }
 
 fn finder(patterns: &[String]) -> Result<AhoCorasick, aho_corasick::BuildError> {

@@ -1,9 +1,10 @@
 //! The Python behaviour that templates expect: they were written for Jinja2 as configured by the transformers library.
 //!
 //! minijinja's own `tojson` escapes for HTML, writes no spaces, and writes large floats in full. `tojson` here writes
-//! like `json.dumps(x, ensure_ascii=False)`, as in that library; floats print like Python's `repr`. Two known
-//! differences remain: a list or an object printed without `tojson` has double quotes, and an integer beyond 64 bits
-//! becomes a float.
+//! like `json.dumps(x, ensure_ascii=False)`, as in that library; floats, lists and objects print like Python's `repr`.
+//! `none` is not iterable. The library's tags around an answer's tokens, `generation` and `endgeneration`, have no
+//! effect here. Two known differences remain: a list or an object joined with `~` has double quotes, and an integer
+//! beyond 64 bits becomes a float.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value, escape_formatter};
@@ -20,29 +21,129 @@ pub fn environment(template: String, globals: Vec<(&'static str, String)>) -> Re
     environment.set_formatter(print);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", string);
+    environment.add_test("iterable", iterable);
     environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     for (name, text) in globals {
         environment.add_global(name, text);
     }
-    environment.add_template_owned("chat", template)?;
+    environment.add_template_owned("chat", without_generation_tags(&template))?;
     Ok(environment)
 }
 
+/// A template with plain blocks in place of `{% generation %}` and `{% endgeneration %}`. Variables that are set within
+/// them stay local, as in the library.
+fn without_generation_tags(template: &str) -> String {
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((before, tag)) = rest.split_once("{%") {
+        out.push_str(before);
+        out.push_str("{%");
+        let inner = tag.strip_prefix(['-', '+']).unwrap_or(tag).trim_start();
+        let tags = [("generation", "with"), ("endgeneration", "endwith")];
+        let replaced = tags.into_iter().find_map(|(name, block)| {
+            let after = inner.strip_prefix(name)?;
+            let end = after.trim_start();
+            let end = end.strip_prefix(['-', '+']).unwrap_or(end);
+            end.starts_with("%}").then_some((block, after))
+        });
+        rest = match replaced {
+            Some((block, after)) => {
+                out.push_str(&tag[..tag.len() - inner.len()]);
+                out.push_str(block);
+                after
+            }
+            None => tag,
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
 fn print(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
-    match float(value) {
-        Some(number) => out.write_str(&repr(number)).map_err(Error::from),
+    match python_text(value) {
+        Some(text) => out.write_str(&text).map_err(Error::from),
         None => escape_formatter(out, state, value),
     }
 }
 
 fn string(value: &Value) -> Value {
-    match float(value) {
-        Some(number) => Value::from(repr(number)),
+    match python_text(value) {
+        Some(text) => Value::from(text),
         None if value.kind() == ValueKind::String => value.clone(),
         None => Value::from(value.to_string()),
     }
+}
+
+/// minijinja's test takes `none` for an empty list. Templates check it before the length, which `none` does not have.
+fn iterable(value: &Value) -> bool {
+    !value.is_none() && value.try_iter().is_ok()
+}
+
+/// Python's text of a float, a list or an object; `None` for other values, which minijinja writes in the same way.
+fn python_text(value: &Value) -> Option<String> {
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::Map => {
+            let mut text = String::new();
+            write_repr(value, &mut text);
+            Some(text)
+        }
+        _ => float(value).map(repr),
+    }
+}
+
+/// A value as Python's `repr` writes it.
+fn write_repr(value: &Value, out: &mut String) {
+    let items = || value.try_iter().into_iter().flatten().enumerate();
+    let separator = |at: usize| if at > 0 { ", " } else { "" };
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            for (at, item) in items() {
+                out.push_str(separator(at));
+                write_repr(&item, out);
+            }
+            out.push(']');
+        }
+        ValueKind::Map => {
+            out.push('{');
+            for (at, key) in items() {
+                out.push_str(separator(at));
+                write_repr(&key, out);
+                out.push_str(": ");
+                write_repr(&value.get_item(&key).unwrap_or_default(), out);
+            }
+            out.push('}');
+        }
+        ValueKind::String => write_quoted(value.as_str().unwrap_or_default(), out),
+        _ => out.push_str(&float(value).map_or_else(|| value.to_string(), repr)),
+    }
+}
+
+/// A text as Python's `repr` writes it, except that all code points from U+0100 stay unchanged: marks
+/// ([`super::literal`]) are made of one.
+fn write_quoted(text: &str, out: &mut String) {
+    let quote = if text.contains('\'') && !text.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
+    out.push(quote);
+    for character in text.chars() {
+        match character {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\\' => out.push_str("\\\\"),
+            '\0'..='\u{1f}' | '\u{7f}'..='\u{a0}' | '\u{ad}' => {
+                out.push_str(&format!("\\x{:02x}", u32::from(character)));
+            }
+            _ if character == quote => out.extend(['\\', quote]),
+            _ => out.push(character),
+        }
+    }
+    out.push(quote);
 }
 
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {

@@ -79,18 +79,55 @@ fn an_observation_cannot_open_a_turn_by_spelling_a_special_token() {
     }
 }
 
-#[test]
-fn a_template_that_hides_answers_is_refused_when_it_is_loaded() {
+/// A folder with the demo's model, whose template hides answers, and the demo's own template.
+fn hiding_model() -> (tempfile::TempDir, String) {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/model");
     let dir = tempfile::tempdir().unwrap();
     for file in ["tokenizer.json", "generation_config.json"] {
         std::fs::copy(model.join(file), dir.path().join(file)).unwrap();
     }
     let mut config = read_json(&model.join("tokenizer_config.json")).unwrap();
+    let own = config["chat_template"].as_str().unwrap().to_owned();
     config["chat_template"] =
         Value::String("{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}".into());
     std::fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    (dir, own)
+}
+
+#[test]
+fn a_template_that_hides_answers_is_refused_when_it_is_loaded() {
+    let (dir, _) = hiding_model();
     assert!(matches!(ChatTemplate::load(dir.path()), Err(TemplateError::Shape(_))));
+}
+
+#[test]
+fn a_separate_file_with_a_template_has_precedence_over_the_tokenizers_config() {
+    let (dir, own) = hiding_model();
+    std::fs::write(dir.path().join("chat_template.jinja"), own).unwrap();
+    ChatTemplate::load(dir.path()).unwrap();
+}
+
+/// `<｜User｜>` opens turns of DeepSeek's models, whose tokenizers do not call it special. Their other tokens are data.
+#[test]
+fn text_cannot_open_a_turn_with_a_control_token_that_is_not_called_special() {
+    let (demo, _) = demo();
+    let mut tokenizer = demo.literals.tokenizer().clone();
+    let [user, think] = ["<｜User｜>", "<think>"];
+    tokenizer.add_tokens(&[user, think].map(|text| tokenizers::AddedToken::from(text, false).normalized(false)));
+    let text = "{% for m in messages %}<｜User｜>{{ m.content }}{% endfor %}".to_owned();
+    let template = ChatTemplate {
+        environment: python::environment(text, Vec::new()).unwrap(),
+        literals: Literals::new(tokenizer).unwrap(),
+        ..demo
+    };
+    let said = format!("a{user}b{think}");
+    let messages = [ChatMessage::new(Role::User, said.as_str())];
+    let ids = template.prompt(&PromptShape::default(), &messages).unwrap();
+    for token in [user, think] {
+        let id = template.literals.tokenizer().token_to_id(token).unwrap();
+        assert_eq!(ids.iter().filter(|i| **i == id).count(), 1, "{token}: {ids:?}");
+    }
+    assert!(template.text(&ids).unwrap().ends_with(&said));
 }
 
 mod peers;

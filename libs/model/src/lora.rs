@@ -165,6 +165,20 @@ impl Lora {
                 ));
             }
         }
+        // Others also change the model's own weights, and PEFT changes them again when it loads the adapter.
+        let plain = |init: &Value| match init {
+            Value::String(name) => ["gaussian", "orthogonal", "eva"]
+                .iter()
+                .any(|known| name.eq_ignore_ascii_case(known)),
+            _ => true,
+        };
+        if let Some(init) = peft.rest.get("init_lora_weights").filter(|init| !plain(init)) {
+            return Err(unsupported(
+                "init_lora_weights",
+                init.to_string(),
+                "convert it to an adapter of the unchanged model (PEFT: path_initial_model_for_weight_conversion)",
+            ));
+        }
         if let Some(bias) = peft.rest.get("bias").filter(|bias| *bias != "none") {
             return Err(unsupported("bias", bias.to_string(), "none is"));
         }
@@ -198,8 +212,10 @@ struct PeftConfig {
 }
 
 /// Fields that change an adapter's computation, or the modules that it applies to.
-const MUST_BE_EMPTY: [&str; 14] = [
+const MUST_BE_EMPTY: [&str; 16] = [
+    "alora_invocation_tokens",
     "alpha_pattern",
+    "arrow_config",
     "rank_pattern",
     "exclude_modules",
     "fan_in_fan_out",

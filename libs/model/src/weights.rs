@@ -30,6 +30,10 @@ pub struct Array {
     pub values: Vec<f32>,
 }
 
+/// The embedding's table, and the vocabulary head, which a tied model does not have.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
 /// A model's tensors by name.
 pub type Weights = BTreeMap<String, Array>;
 
@@ -57,11 +61,11 @@ impl Unit {
 pub fn units(config: &Config) -> Vec<Unit> {
     let h = config.hidden_size;
     let mut ends = vec![
-        ("model.embed_tokens.weight".to_owned(), vec![config.vocab_size, h]),
+        (EMBEDDING.to_owned(), vec![config.vocab_size, h]),
         ("model.norm.weight".to_owned(), vec![h]),
     ];
     if !config.tie_word_embeddings {
-        ends.push(("lm_head.weight".to_owned(), vec![config.vocab_size, h]));
+        ends.push((HEAD.to_owned(), vec![config.vocab_size, h]));
     }
     let ends = Unit {
         name: "embedding".to_owned(),

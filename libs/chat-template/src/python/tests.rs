@@ -31,6 +31,56 @@ fn floats_are_written_as_python_does() {
     }
 }
 
+/// Expected: `str` of Python 3.
+#[test]
+fn lists_and_objects_are_written_as_python_does() {
+    for (json, expected) in [
+        (r#"["number", "null"]"#, "['number', 'null']"),
+        ("[]", "[]"),
+        (
+            r#"{"b": {}, "a": [true, null, 1, 1.0, 1e16]}"#,
+            "{'b': {}, 'a': [True, None, 1, 1.0, 1e+16]}",
+        ),
+        (
+            r#"["it's", "a \"b\" 'c'", "\\\n\u0001é\u00a0東"]"#,
+            r#"["it's", 'a "b" \'c\'', '\\\n\x01é\xa0東']"#,
+        ),
+    ] {
+        for template in ["{{ x }}", "{{ x | string }}"] {
+            assert_eq!(rendered(template, json), expected, "{template}");
+        }
+    }
+}
+
+/// Qwen3-Coder's template asks this of its tools, which are `none` in a prompt without tools.
+#[test]
+fn none_is_not_iterable() {
+    let template = "{{ x is iterable and x | length > 0 }}";
+    for (json, expected) in [("null", "False"), ("[]", "False"), ("[1]", "True"), ("1", "False")] {
+        assert_eq!(rendered(template, json), expected, "{json}");
+    }
+}
+
+#[test]
+fn tags_around_an_answers_tokens_have_no_effect() {
+    let template = [
+        "{% for m in x %}{% set n = m %}- \n{%- generation -%}\n {% set n = 9 %}{{ m }}\n",
+        "{%- endgeneration %}{{ n }}\n{%+ generation %}{% endgeneration +%}.{% endfor %}",
+    ];
+    let template = template.concat();
+    assert_eq!(rendered(&template, "[1, 2]"), "-11\n.-22\n.");
+    assert_eq!(
+        rendered("{{ '{% generation' }} {% set generation = 1 %}", "0"),
+        "{% generation "
+    );
+}
+
+#[test]
+fn loops_can_be_left_early() {
+    let text = "{% for m in x %}{% if m == 2 %}{% continue %}{% elif m > 3 %}{% break %}{% endif %}{{ m }}{% endfor %}";
+    assert_eq!(rendered(text, "[1, 2, 3, 4]"), "13");
+}
+
 #[test]
 fn json_has_the_spaces_and_lines_of_python() {
     let json = r#"{"b":[1,{}, []],"a":"<é>&'\"\u0001"}"#;

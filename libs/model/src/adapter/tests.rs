@@ -71,6 +71,8 @@ fn other_kinds_of_adapters_are_refused_by_field() {
         ("rank_pattern", json!({"q_proj": 8})),
         ("modules_to_save", json!(["lm_head"])),
         ("bias", json!("all")),
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("alora_invocation_tokens", json!([151_644])),
         ("target_modules", json!("all-linear")),
     ] {
         let message = refused(field, value);
@@ -79,7 +81,13 @@ fn other_kinds_of_adapters_are_refused_by_field() {
             "{message}"
         );
     }
-    // The unchanged configuration passes; only the tensors are missing.
-    assert!(refused("r", json!(2)).contains("adapter_model.safetensors"));
+    // These configurations pass; only the tensors are missing.
+    for (field, value) in [
+        ("r", json!(2)),
+        ("init_lora_weights", json!("gaussian")),
+        ("alora_invocation_tokens", Value::Null),
+    ] {
+        assert!(refused(field, value).contains("adapter_model.safetensors"), "{field}");
+    }
     let _ = std::fs::remove_dir_all(&dir);
 }

@@ -16,7 +16,7 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-use super::units;
+use super::{EMBEDDING, HEAD, units};
 use crate::config::Config;
 use crate::error::ModelError;
 
@@ -25,6 +25,9 @@ const HEADER_BYTES: u64 = 100_000_000;
 
 /// Values that are read at once, so that a large tensor needs no second copy.
 const PIECE: usize = 1 << 20;
+
+/// Places where a stored head is compared with the embedding, and the values of each.
+const COMPARED: (usize, usize) = (16, 1 << 12);
 
 /// The tensors of a model directory, readable in ranges.
 pub struct Source {
@@ -50,12 +53,41 @@ struct Index {
 impl Source {
     /// Reads the headers of `dir` and checks that its files hold exactly the tensors that the config requires.
     pub fn open(dir: &Path, config: &Config) -> Result<Self, ModelError> {
-        Self::of_tensors(
+        let source = Self::of_tensors(
             dir,
             "model",
             units(config).into_iter().flat_map(|unit| unit.tensors),
             config.tie_word_embeddings,
-        )
+        )?;
+        if config.tie_word_embeddings {
+            source.check_tied_head(config)?;
+        }
+        Ok(source)
+    }
+
+    /// Refuses a tied model's head that is not a copy of the embedding: transformers 5 computes with it, and engines
+    /// ignore it. A head that was trained by itself differs nearly everywhere, so a few places are enough.
+    fn check_tied_head(&self, config: &Config) -> Result<(), ModelError> {
+        let Some(head) = self.tensors.get(HEAD) else {
+            return Ok(());
+        };
+        let mut same = head.shape == [config.vocab_size, config.hidden_size] && bytes_of(head.dtype).is_some();
+        let numel = config.vocab_size * config.hidden_size;
+        let (places, values) = (COMPARED.0, COMPARED.1.min(numel));
+        for place in 0..places {
+            let from = (numel - values) / (places - 1) * place;
+            let read = |name: &str| self.read(name, from..from + values);
+            same = same && read(HEAD)? == read(EMBEDDING)?;
+        }
+        match same {
+            true => Ok(()),
+            false => Err(ModelError::Unsupported {
+                path: self.path(head.file),
+                field: "tie_word_embeddings",
+                found: format!("true beside a tensor {HEAD} that is no copy of {EMBEDDING}"),
+                wanted: "set it to false, or remove the tensor",
+            }),
+        }
     }
 
     /// `stem` is `model`, or `adapter_model` in a PEFT directory. `tied`: a copy of the embedding as head is ignored.
@@ -237,7 +269,7 @@ impl Source {
             known.insert(name);
         }
         // Tensors that older writers store with a model and the model does not use.
-        let idle = |name: &str| (tied && name == "lm_head.weight") || name.ends_with("rotary_emb.inv_freq");
+        let idle = |name: &str| (tied && name == HEAD) || name.ends_with("rotary_emb.inv_freq");
         match self
             .tensors
             .iter()

@@ -341,8 +341,20 @@ fn tensors_of_another_model_are_refused_by_file_and_name() {
     for error in [missing, shape, unexpected] {
         assert!(error.to_string().contains("model.safetensors"), "{error}");
     }
-    // Some writers leave a copy of the tied embedding.
-    changed(&|w| drop(w.insert("lm_head.weight".to_owned(), w["model.embed_tokens.weight"].clone()))).unwrap();
+    // Some writers leave a copy of the tied embedding; another head would change the model.
+    let head = |change: fn(&mut Array)| {
+        changed(&|w| {
+            let mut head = w[EMBEDDING].clone();
+            change(&mut head);
+            w.insert(HEAD.to_owned(), head);
+        })
+    };
+    head(|_| {}).unwrap();
+    let changes: [fn(&mut Array); 2] = [|head| head.values[27] += 1.0, |head| head.shape.reverse()];
+    for change in changes {
+        let error = head(change).unwrap_err().to_string();
+        assert!(error.contains("tie_word_embeddings") && error.contains(HEAD), "{error}");
+    }
 }
 
 #[test]
