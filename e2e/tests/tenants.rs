@@ -279,6 +279,17 @@ async fn a_user_of_another_namespace_reaches_nothing_of_a_run() -> Result<()> {
             }
         }
     }
+    // With the operator's token, which the operator sends to the engine agents of every namespace, also to one that she
+    // has replaced by a program of her own.
+    let engine = &TARGETS[3];
+    let operators = service_token(&theirs.client, "grpo-system", "grpo-operator", Service::EngineAgent).await?;
+    for call in engine.calls {
+        let code = ask_service(&theirs, engine, *call, Some(&operators)).await?;
+        let is_report = *call == ("GET", "/agent/v1/status");
+        let wanted = if is_report { "200" } else { "403" };
+        assert_eq!(code, wanted, "{call:?} with the operator's token");
+        attempts += 1;
+    }
     for (role, port) in LOOPBACK {
         let address = format!("{}:{port}", pod_of(&theirs, role).await?.1);
         assert_eq!(

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, watch};
 
-use access::{CHUNKS, Client, Grants, authorize};
+use access::{CHUNKS, Client, Grants, STATUS, authorize};
 
 /// State that the HTTP handlers share.
 pub struct HttpState {
@@ -89,7 +89,7 @@ fn router(state: Arc<HttpState>) -> Router {
         .route("/agent/v1/weights", put(order))
         .route("/agent/v1/prefetch", put(prefetch))
         .route("/agent/v1/sleep", put(sleep))
-        .route("/agent/v1/status", get(status))
+        .route(STATUS, get(status))
         .route(&format!("{CHUNKS}{{version}}/{{file}}/{{chunk}}"), get(chunk))
         .route("/agent/v1/drain", get(drain))
         .route("/healthz", get(|| async { "ok" }))

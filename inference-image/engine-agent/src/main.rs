@@ -82,6 +82,10 @@ struct Flags {
     /// Repeated.
     #[arg(long)]
     allow_chunks: Vec<AllowedAccount>,
+    /// A service account that may read the agent's report and do nothing else, `namespace/name`: the operator.
+    /// Repeated.
+    #[arg(long)]
+    allow_status: Vec<AllowedAccount>,
     /// A service account that may sample and do nothing else, `namespace/name`: a client outside of runs. Repeated.
     #[arg(long)]
     allow_sampling: Vec<AllowedAccount>,
@@ -187,11 +191,14 @@ async fn run(flags: Flags) -> Result<(), Box<dyn std::error::Error>> {
         grants: Grants {
             everything: flags.auth.allow.clone(),
             chunks: flags.allow_chunks.clone(),
+            status: flags.allow_status.clone(),
             sampling: flags.allow_sampling.clone(),
         },
         client_inflight: flags.max_client_inflight.min(flags.max_inflight / 2).max(1),
     };
-    let limited = flags.allow_chunks.into_iter().chain(flags.allow_sampling);
+    let limited = (flags.allow_chunks.into_iter())
+        .chain(flags.allow_status)
+        .chain(flags.allow_sampling);
     let (guard, keys) = flags.auth.guard(Service::EngineAgent, limited)?;
     tokio::spawn(keys);
     let shutdown = async move {

@@ -58,6 +58,14 @@ pub struct Pace {
 /// engine samples some hundred tokens for a row, which is most answers.
 const CLIENT_GRACE: Duration = Duration::from_secs(10);
 
+impl Pace {
+    /// The back-off after this many failures.
+    fn pause_after(&self, failures: u32) -> Duration {
+        let pause = self.first_pause.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        pause.min(self.longest_pause)
+    }
+}
+
 impl Default for Pace {
     fn default() -> Self {
         Self {
@@ -122,6 +130,16 @@ struct Attempts {
     found_awake: bool,
     /// Whether the engine got the order to sleep, after all orders before it.
     told_to_sleep: bool,
+    failed_prefetch: Option<FailedPrefetch>,
+}
+
+/// A prefetch that failed. Without a back-off a source with wrong bytes would send a version again and again, while
+/// episodes need the same network.
+struct FailedPrefetch {
+    order: WeightsOrder,
+    times: u32,
+    not_before: Instant,
+    message: String,
 }
 
 impl Attempts {
@@ -133,6 +151,7 @@ impl Attempts {
             last_setback: None,
             found_awake: false,
             told_to_sleep: false,
+            failed_prefetch: None,
         }
     }
 
@@ -149,8 +168,7 @@ impl Attempts {
 
     /// Plans the next attempt after one that failed; returns the message for the status.
     fn fail(&mut self, aim: &str, setback: &Setback, pace: &Pace) -> String {
-        let pause = pace.first_pause.saturating_mul(1 << (self.made - 1).min(16));
-        self.not_before = Instant::now() + pause.min(pace.longest_pause);
+        self.not_before = Instant::now() + pace.pause_after(self.made);
         let message = format!("attempt {} of {ATTEMPTS} to {aim} failed: {setback}", self.made);
         tracing::warn!("{message}");
         self.last_setback = Some(message.clone());
@@ -212,7 +230,7 @@ impl<E: Engine> Worker<E> {
         if order.is_none() && !wakes {
             attempts.succeed();
             self.say(AgentState::Idle, Some(&serving), None);
-            return self.prefetch(&serving).await;
+            return self.prefetch(attempts, &serving).await;
         }
         if !attempts.are_due() {
             return self.say(AgentState::Failed, Some(&serving), attempts.last_setback.clone());
@@ -251,12 +269,23 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Pulls the next version to disk until the engine changes or a new order comes.
-    async fn prefetch(&self, serving: &Serving) {
+    /// Pulls the next version to disk until the engine changes or a new order comes. After a failure it waits for the
+    /// back-off: the order that follows pulls what is missing anyway.
+    async fn prefetch(&self, attempts: &mut Attempts, serving: &Serving) {
         let order = self.orders.borrow().prefetch.clone();
         let Some(order) = order.filter(|order| self.status.borrow().pulled.as_ref() != Some(&order.version)) else {
             return;
         };
+        let failed = attempts
+            .failed_prefetch
+            .take()
+            .filter(|failed| failed.order.is_same(&order));
+        let times = failed.as_ref().map_or(0, |failed| failed.times);
+        if let Some(failed) = failed.filter(|failed| Instant::now() < failed.not_before) {
+            self.say(AgentState::Idle, Some(serving), Some(failed.message.clone()));
+            attempts.failed_prefetch = Some(failed);
+            return;
+        }
         if self.engine.reads_folders() && order.version != serving.version {
             self.make_room(&[&serving.version, &order.version]);
             let pulled = tokio::select! {
@@ -266,6 +295,12 @@ impl<E: Engine> Worker<E> {
             if let Err(error) = pulled {
                 let message = format!("prefetching {}: {error}", order.version);
                 tracing::warn!("{message}");
+                attempts.failed_prefetch = Some(FailedPrefetch {
+                    order,
+                    times: times + 1,
+                    not_before: Instant::now() + self.pace.pause_after(times + 1),
+                    message: message.clone(),
+                });
                 return self.say(AgentState::Idle, Some(serving), Some(message));
             }
         }

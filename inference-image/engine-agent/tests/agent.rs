@@ -1,8 +1,13 @@
 //! The agent between a real engine and a source of weights, over real sockets.
 
 use crate::support::{Agent, Source, at_own_port, engine, model_of};
-use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorBody, ErrorCode, FinishReason};
+use axum::routing::get;
+use axum::{Json, Router};
+use grpo_engine_protocol::{AgentState, CompletionRequest, EngineState, ErrorBody, ErrorCode, FinishReason};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::TcpListener;
 
 const SAMPLE: u32 = 8;
 
@@ -56,6 +61,53 @@ async fn weights_that_come_next_are_brought_to_disk_while_the_old_ones_serve() {
     agent.order(&order).await;
     agent.wait_until_serving("a-v1").await;
     assert_eq!(source.fetched().len(), fetched, "the switch pulls nothing");
+}
+
+/// The pause is longer than any test, so a second attempt within it would be seen.
+#[tokio::test]
+async fn a_prefetch_that_failed_waits_before_it_is_tried_again_and_the_next_one_does_not_wait_for_it() {
+    let looks = Arc::new(AtomicU64::new(0));
+    let counted = looks.clone();
+    let state = EngineState {
+        version: "base".to_owned(),
+        sha256: "0".repeat(64),
+        draining: Vec::new(),
+        asleep: false,
+        running: 0,
+        waiting: 0,
+        max_rows: 1,
+        max_context: 1,
+    };
+    let look = move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let answer = Json(state.clone());
+        async move { answer }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let engine = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().route("/admin/state", get(look));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let source = Source::start().await;
+    let (lost, _) = source.publish("a-v1", 2);
+    source.remove("a-v1/model.safetensors");
+    let agent = Agent::pausing(&engine, Duration::from_secs(3600)).await;
+    agent.prefetch(&lost).await;
+    let failed = |message: &str| message.contains("prefetching a-v1");
+    let status = agent
+        .wait_for(|status| status.message.as_deref().is_some_and(failed))
+        .await;
+    assert_eq!(
+        (status.state, status.serving.as_deref()),
+        (AgentState::Idle, Some("base"))
+    );
+    let tried = source.fetched();
+    let seen = looks.load(Ordering::SeqCst);
+    while looks.load(Ordering::SeqCst) < seen + 10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(source.fetched(), tried);
+    agent.prefetch(&source.publish("a-v2", 3).0).await;
+    agent.wait_for(|status| status.pulled.as_deref() == Some("a-v2")).await;
 }
 
 #[tokio::test]

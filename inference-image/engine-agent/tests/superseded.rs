@@ -1,6 +1,7 @@
 //! Orders of a driver that a later attempt has followed: they are refused, and change nothing.
 
-use crate::support::{Agent, Source, engine, model_of};
+use crate::support::{Agent, Source, bearing, engine, model_of, operator};
+use grpo_contracts::access::Service;
 use grpo_contracts::driver_epoch::{HEADER, NEWER_HEADER};
 use grpo_engine_protocol::{AgentState, ErrorBody, ErrorCode};
 use reqwest::Response;
@@ -87,5 +88,21 @@ async fn an_attempt_that_asked_for_the_status_is_known_and_another_run_may_order
     assert!(!engine.state().await.asleep);
 
     accepted(&agent, "sleep", &asleep, Some("other/1")).await;
+    agent.wait_until_asleep().await;
+}
+
+#[tokio::test]
+async fn an_account_that_may_only_read_the_report_does_not_close_an_agent_to_its_driver() {
+    let base = model_of(1);
+    let engine = engine::start(engine::options(base.path())).await;
+    let agent = Agent::before(&engine.url).await;
+    agent.wait_until_serving("base").await;
+    let client = bearing(&agent.issuer.token(&operator(), Service::EngineAgent).unwrap());
+    let asleep = json!({"asleep": true});
+    let report = client.get(format!("{}/agent/v1/status", agent.url));
+    assert_eq!(report.header(HEADER, "run/9").send().await.unwrap().status(), 200);
+    let order = client.put(format!("{}/agent/v1/sleep", agent.url)).json(&asleep);
+    assert_eq!(order.header(HEADER, "run/9").send().await.unwrap().status(), 403);
+    accepted(&agent, "sleep", &asleep, Some("run/4")).await;
     agent.wait_until_asleep().await;
 }

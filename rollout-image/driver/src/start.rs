@@ -159,7 +159,7 @@ pub async fn run(
         .judge
         .as_ref()
         .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
-    let rewards = settings.reward.service.as_ref().map(RewardService::new).transpose()?;
+    let rewards = settings.reward.service.as_ref().map(RewardService::new);
     take_up_store(owner, &journal, started(&settings, &of_rows, &of_sets, all.len())).await?;
     for set in &sets {
         report::keep(&store, set).await?;

@@ -9,11 +9,8 @@
 //! Spans have the target [`TARGET`] and the level TRACE, which logs leave out. Without a collector no layer asks for
 //! them, and a span costs a comparison.
 
-use crate::episode::EpisodePlan;
-use crate::fault::DriverError;
 use crate::outside;
 use bytes::Bytes;
-use grpo_records::{EpisodeMeta, EpisodeScope};
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{ExporterBuildError, Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
@@ -23,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
-use tracing::{Span, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
@@ -37,6 +34,8 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 /// A collector that does not answer delays neither episodes nor the end of the run for longer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer of a collector that is read, in bytes. It says which spans were refused.
+const LONGEST_ANSWER: usize = 64 << 10;
 
 /// A span of one step of an episode: `step!("lease")`, `step!("turn", turn = 3)`.
 macro_rules! step {
@@ -45,67 +44,6 @@ macro_rules! step {
     };
 }
 pub(crate) use step;
-
-/// The span of an attempt; [`ended`] adds its result.
-pub fn attempt(plan: &EpisodePlan, (namespace, run): (&str, &str), attempt: u32) -> Span {
-    let (scope, number) = match &plan.key.scope {
-        EpisodeScope::Iteration { iteration } => ("iteration", Some(u64::from(*iteration))),
-        EpisodeScope::Evaluation { set, .. } => (set.as_str(), None),
-    };
-    tracing::trace_span!(
-        target: TARGET,
-        "episode",
-        k8s.namespace.name = namespace,
-        grpo.run = run,
-        grpo.episode = plan.key.dir(attempt),
-        grpo.task = plan.key.instance,
-        grpo.scope = scope,
-        grpo.iteration = number,
-        grpo.group = plan.key.group,
-        grpo.sample = plan.key.sample,
-        grpo.attempt = attempt,
-        grpo.outcome = tracing::field::Empty,
-        grpo.reward = tracing::field::Empty,
-        grpo.turns = tracing::field::Empty,
-        grpo.sampled_tokens = tracing::field::Empty,
-        otel.status_code = tracing::field::Empty,
-        otel.status_description = tracing::field::Empty,
-    )
-}
-
-/// Adds the result to an attempt's span. A void is an error: the infrastructure lost the attempt.
-pub fn ended(span: &Span, result: &Result<Option<EpisodeMeta>, DriverError>) {
-    match result {
-        Ok(Some(meta)) => {
-            span.record("grpo.outcome", meta.outcome.to_string());
-            span.record("grpo.turns", meta.turns);
-            span.record("grpo.sampled_tokens", meta.sampled_tokens as u64);
-            if let Some(reward) = meta.reward {
-                span.record("grpo.reward", f64::from(reward));
-            }
-            if !meta.outcome.is_verdict() {
-                span.record("otel.status_code", "ERROR");
-                // Not the message: it may quote what a task's image printed, and traces leave the run's namespace.
-                span.record("otel.status_description", meta.outcome.to_string());
-            }
-        }
-        Ok(None) => {
-            span.record("grpo.outcome", "Abandoned");
-        }
-        Err(error) => {
-            span.record("otel.status_code", "ERROR");
-            span.record("otel.status_description", described(error));
-        }
-    }
-}
-
-/// Without what a message may quote.
-fn described(error: &DriverError) -> &'static str {
-    match error {
-        DriverError::Terminal(fault) => fault.reason.text(),
-        _ => "an error of the driver; its log has the message",
-    }
-}
 
 /// Sends spans until it is shut down.
 pub struct Traces(SdkTracerProvider);
@@ -196,15 +134,16 @@ impl HttpClient for Client {
         let sent = self.runtime.spawn(async move {
             let mut request: reqwest::Request = request.try_into()?;
             *request.timeout_mut() = Some(PATIENCE);
-            let answer = client.execute(request).await;
-            let answer = answer.inspect_err(|error| told(&is_well, Some(error.to_string())))?;
+            let to = outside::shown(request.url().as_str());
+            let answer = client.execute(request).await.map_err(reqwest::Error::without_url);
+            let answer = answer.inspect_err(|error| told(&is_well, Some(format!("{to}: {error}"))))?;
             let status = answer.status();
             told(
                 &is_well,
                 (!status.is_success()).then(|| format!("the collector answers {status}")),
             );
-            let body = answer.bytes().await?;
-            Ok::<_, HttpError>(Response::builder().status(status).body(body)?)
+            let body = outside::body(answer, LONGEST_ANSWER).await?.unwrap_or_default();
+            Ok::<_, HttpError>(Response::builder().status(status).body(Bytes::from(body))?)
         });
         sent.await?
     }

@@ -54,6 +54,8 @@ pub enum TrackerError {
         /// What to check.
         advice: &'static str,
     },
+    #[error("{doing}: the answer has more than {most} bytes, which no answer of a tracker has; check the url")]
+    TooLong { doing: String, most: usize },
     #[error("{doing}: the server refuses it: {says}")]
     Declined { doing: String, says: String },
     #[error("{doing}: the answer is not {whose}; check the url: {says}")]

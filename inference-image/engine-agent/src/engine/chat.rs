@@ -5,12 +5,14 @@
 //! does not take is sent again in another one ([`super::dialect`]).
 
 use axum::http::StatusCode;
-use grpo_engine_protocol::{ChatRequest, ChatResponse, ErrorBody, ErrorCode, Penalties, TextRequest, TextResponse};
+use grpo_engine_protocol::{
+    ChatChoice, ChatRequest, ChatResponse, ErrorBody, ErrorCode, Penalties, TextRequest, TextResponse,
+};
 use serde_json::{Value, json};
 
 use super::dialect::MOST_CHANGES;
 use super::refusal::ServerRefusal;
-use super::wire::{Answered, Server, engine_seed, is_bad_request, misbehaved, not_sampled, said};
+use super::wire::{Answered, GIVEN_UP, Server, engine_seed, given_up, is_bad_request, misbehaved, not_sampled, said};
 
 const PATH: &str = "/v1/chat/completions";
 /// The answer of a model that reasoned until the limit, where a server refuses the request instead.
@@ -114,7 +116,13 @@ fn add_settings(asked: &mut Value, top_k: Option<i64>, penalties: Penalties, see
 
 fn checked(server: &Server, answer: Answered) -> Result<Answered, ErrorBody> {
     let read: ChatResponse = server.read(PATH, &answer)?;
-    has_choices(server, !read.choices.is_empty()).map(|()| answer)
+    has_choices(server, !read.choices.is_empty())?;
+    // A judge would read the words so far as a whole answer.
+    let is_given_up = |choice: &ChatChoice| choice.finish_reason.as_deref() == Some(GIVEN_UP);
+    match read.choices.iter().any(is_given_up) {
+        true => Err(given_up()),
+        false => Ok(answer),
+    }
 }
 
 fn has_choices(server: &Server, has: bool) -> Result<(), ErrorBody> {

@@ -12,6 +12,10 @@ use reqwest::{Certificate, Client, Url};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long an idle connection is kept. vLLM and SGLang close theirs after five seconds, and a request that is sent at
+/// that moment is lost: the replica would look as if it did not answer.
+const IDLE: Duration = Duration::from_secs(4);
+
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -30,6 +34,7 @@ pub fn client_of(server: &Url, headers: HeaderMap) -> Result<Client, ClientError
 fn client(server: &Url, headers: HeaderMap, authorities: Option<&Path>) -> Result<Client, ClientError> {
     let builder = Client::builder()
         .connect_timeout(CONNECT_WITHIN)
+        .pool_idle_timeout(IDLE)
         .default_headers(headers);
     if is_near(server) {
         return Ok(builder.no_proxy().build()?);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::adapters::version_of_label;
 use super::experts::Asked;
-use super::wire::{Answered, engine_seed, misbehaved};
+use super::wire::{Answered, GIVEN_UP, engine_seed, given_up, misbehaved};
 
 /// The request in vLLM's format. Unlike OpenAI's, its completions take and return token ids.
 pub fn completion(request: &CompletionRequest, prompts: &[Vec<u32>], model: &str) -> Value {
@@ -149,6 +149,8 @@ fn row(
     prompts: &[Vec<u32>],
     weights_version: String,
 ) -> Result<CompletionChoice, ErrorBody> {
+    // First: a row that was given up lacks other parts.
+    let finish_reason = finish_reason(choice.finish_reason.as_deref().unwrap_or_default())?;
     let ids = choice
         .token_ids
         .ok_or_else(|| misbehaved("the engine returned no token ids: it does not know return_token_ids"))?;
@@ -179,7 +181,7 @@ fn row(
         index: choice.index,
         text: choice.text,
         token_ids: if request.return_token_ids { ids } else { Vec::new() },
-        finish_reason: finish_reason(choice.finish_reason.as_deref().unwrap_or_default())?,
+        finish_reason,
         stop_reason: choice
             .stop_reason
             .as_ref()
@@ -191,11 +193,12 @@ fn row(
     })
 }
 
+/// Why the model's row ended. A row that the engine gave up is not the model's, however many tokens it has.
 pub fn finish_reason(said: &str) -> Result<FinishReason, ErrorBody> {
     match said {
         "stop" => Ok(FinishReason::Stop),
         "length" => Ok(FinishReason::Length),
-        "abort" => Ok(FinishReason::Abort),
+        GIVEN_UP => Err(given_up()),
         other => Err(misbehaved(format!(
             "the engine ended a row for a reason that is not known here: {other:?}"
         ))),

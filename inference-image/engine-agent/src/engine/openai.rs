@@ -4,7 +4,7 @@
 //! after a probe: one completion of token ids that returns token ids with a logprob each, or one answer in text. The
 //! probe is repeated, because such a server may be replaced by another behind the same URL.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -40,13 +40,15 @@ pub struct OpenAi {
     /// It speaks only text.
     text_only: bool,
     probe: Probe,
+    /// Locked during a probe.
     probed: Arc<Mutex<Probed>>,
+    /// The name of the model that passed the last probe. Requests read it while the next probe waits for its answer.
+    passed: Arc<std::sync::Mutex<Option<String>>>,
 }
 
 #[derive(Debug, Default)]
 struct Probed {
     at: Option<Instant>,
-    model: Option<String>,
     outcome: Option<Result<(), EngineFault>>,
 }
 
@@ -68,6 +70,7 @@ impl OpenAi {
             text_only,
             probe,
             probed: Arc::default(),
+            passed: Arc::default(),
         }
     }
 
@@ -87,8 +90,8 @@ impl OpenAi {
 
     /// The model name in sampling requests: the one that passed the probe.
     async fn sampling_name(&self) -> Result<String, ErrorBody> {
-        let probed = self.probed.lock().await.model.clone();
-        match probed {
+        let passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match passed {
             Some(model) => Ok(model),
             None => self.name().await.map_err(EngineFault::refusal),
         }
@@ -176,7 +179,7 @@ impl Engine for OpenAi {
                 false => self.try_once().await,
             };
             probed.at = Some(Instant::now());
-            probed.model = outcome.as_ref().ok().cloned();
+            *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = outcome.as_ref().ok().cloned();
             probed.outcome = Some(outcome.map(|_| ()));
         }
         match &probed.outcome {

@@ -38,9 +38,12 @@ const UNSUPPORTED_WORDS: [&str; 8] = [
     "not permitted",
 ];
 /// Words for a conversation that is too long. vLLM has others if `max_tokens` alone is too large.
-const TOO_LONG: [&str; 4] = [
+const TOO_LONG: [&str; 6] = [
     "context length",
     "greater than max_model_len",
+    // vLLM, of a prompt that is too long by itself; SGLang, of one for which its cache is too small.
+    "maximum model length",
+    "tokens) exceeds the maximum allowed length",
     "context size",
     "context window",
 ];

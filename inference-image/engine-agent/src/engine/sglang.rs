@@ -2,7 +2,9 @@
 //! completions do not.
 //!
 //! `update_weights_from_disk` reads full weights from a folder; it waits for running requests and drops the prefix
-//! cache. The weights get the label of their version after the check of its canary.
+//! cache. The weights get the label of their version after the check of its canary. After an update that failed in the
+//! middle SGLang reads the *new* folder again as the original weights, and keeps the old label: the agent takes that
+//! label away.
 //!
 //! Asleep it keeps its weights in the memory of the host (`--enable-memory-saver`, `--enable-weights-cpu-backup`). See
 //! [`sleep`].
@@ -10,23 +12,27 @@
 mod sleep;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
 use grpo_engine_protocol::{
     BASE_VERSION, ChatRequest, ChoiceLogprobs, CompletionChoice, CompletionRequest, CompletionResponse, ErrorBody,
-    Usage,
+    ErrorCode, Usage,
 };
 use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::adapters::{Adapters, version_of_label};
+use super::adapters::{Adapters, Sampling, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, SleepState, Weights, chat};
+
+/// In SGLang's words for a request that names an adapter which is not loaded.
+const NO_ADAPTER: &str = "adapters are not loaded";
 
 #[derive(Clone, Debug)]
 pub struct Sglang {
@@ -36,6 +42,9 @@ pub struct Sglang {
     pub no_folders: Option<String>,
     /// How far it has been woken up. Locked during a change.
     waking: Arc<tokio::sync::Mutex<sleep::Waking>>,
+    /// Allows one replacement at a time. It ends before the engine falls asleep or takes up its cache: both change its
+    /// label.
+    replacing: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +77,7 @@ impl Sglang {
             server,
             no_folders,
             waking: Arc::default(),
+            replacing: Arc::default(),
         }
     }
 
@@ -79,6 +89,32 @@ impl Sglang {
     async fn name(&self, label: &str) -> Result<(), EngineFault> {
         let label = json!({"new_version": label, "abort_all_requests": false});
         self.server.tell("/update_weight_version", &label, CHECK_DEADLINE).await
+    }
+
+    /// Replaces the full weights. Must run to its end even if a newer order interrupts the current one, because of the
+    /// label.
+    async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
+        let _alone = self.replacing.lock().await;
+        let url = self.server.at("/update_weights_from_disk");
+        let label = self.unverified_label().await?;
+        // Rows of an adapter would be sampled with other weights below it.
+        self.adapters.set(None);
+        let update = json!({"model_path": dir, "weight_version": label, "flush_cache": true});
+        let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
+        let fault = match ask(call, &url).await {
+            Ok(Updated { success: true, .. }) => return Ok(()),
+            Ok(Updated { message, .. }) => EngineFault::Refused {
+                url: url.to_string(),
+                message,
+            },
+            Err(fault) => fault,
+        };
+        // Not before the update: rows that end before it are of the old version. An SGLang that is gone starts again
+        // with its first label.
+        if let Err(unnamed) = self.name(&label).await {
+            tracing::warn!("weights of a failed update keep their label: {unnamed}");
+        }
+        Err(fault)
     }
 
     /// Logprobs of the canary's tokens from the second one on.
@@ -139,18 +175,8 @@ impl Engine for Sglang {
             self.wake_cache(deadline).await?;
             return Ok(loaded);
         }
-        let url = self.server.at("/update_weights_from_disk");
-        let label = self.unverified_label().await?;
-        let update = json!({"model_path": weights.dir, "weight_version": label, "flush_cache": true});
-        let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
-        let updated: Updated = ask(call, &url).await?;
-        if !updated.success {
-            return Err(EngineFault::Refused {
-                url: url.to_string(),
-                message: updated.message,
-            });
-        }
-        self.adapters.set(None);
+        self.to_the_end(self.clone().replace(weights.dir.to_owned(), deadline))
+            .await?;
         // The check below samples.
         self.wake_cache(deadline).await?;
         let generate = self.server.at("/generate").to_string();
@@ -188,7 +214,8 @@ impl Engine for Sglang {
             &prompts,
             adapter.as_ref().map(|adapter| adapter.version.as_str()),
         );
-        let rows: Vec<Generated> = self.server.sample("/generate", &asked, version).await?;
+        let rows = self.server.sample("/generate", &asked, version).await;
+        let rows: Vec<Generated> = rows.map_err(|error| without_adapter(error, adapter.as_ref()))?;
         if rows.len() != prompts.len() * request.n as usize {
             return Err(misbehaved(format!(
                 "asked for {} rows, the engine returned {}",
@@ -207,11 +234,23 @@ impl Engine for Sglang {
     async fn chat(&self, request: ChatRequest) -> Result<Answered, ErrorBody> {
         let adapter = self.adapters.sampling_now();
         let lora_path = adapter.as_ref().map(|adapter| adapter.version.as_str());
-        chat::ask(&self.server, &request, SERVED_NAME, lora_path).await
+        let answer = chat::ask(&self.server, &request, SERVED_NAME, lora_path).await;
+        answer.map_err(|error| without_adapter(error, adapter.as_ref()))
     }
 
     async fn page(&self, page: Page) -> Result<Answered, EngineFault> {
         self.server.page(page).await
+    }
+}
+
+/// SGLang answers 400 if it lacks the adapter, as after a restart that this agent has not seen yet. The request is
+/// right then: a driver that took it for a wrong one would end its run.
+fn without_adapter(error: ErrorBody, adapter: Option<&Sampling>) -> ErrorBody {
+    match adapter {
+        Some(adapter) if error.code == ErrorCode::InvalidRequest && error.message.contains(NO_ADAPTER) => {
+            ErrorBody::wrong_weights(None, &adapter.version)
+        }
+        _ => error,
     }
 }
 
@@ -270,8 +309,9 @@ struct MetaInfo {
     finish_reason: Finished,
     #[serde(default)]
     prompt_tokens: u64,
-    /// Logprob and id of each sampled token, then its text.
-    output_token_logprobs: Vec<(f32, u32, Value)>,
+    /// Logprob and id of each sampled token, then its text. A row that SGLang gave up may lack them.
+    #[serde(default)]
+    output_token_logprobs: Option<Vec<(f32, u32, Value)>>,
     /// Version of the last token.
     weight_version: String,
     #[serde(default)]
@@ -296,12 +336,14 @@ fn answered(
 ) -> Result<Answered, ErrorBody> {
     let id = rows.first().map(|row| row.meta_info.id.clone()).unwrap_or_default();
     let prompt_tokens = rows.iter().map(|row| row.meta_info.prompt_tokens).sum();
-    let mut choices = Vec::new();
+    let (mut choices, mut completion_tokens) = (Vec::new(), 0);
     let of_rows = prompts
         .iter()
         .flat_map(|prompt| std::iter::repeat_n(prompt.len(), request.n as usize));
     for ((index, row), prompt) in (0..).zip(rows).zip(of_rows) {
         let meta = row.meta_info;
+        // First: a row that was given up lacks other parts.
+        let finish_reason = finish_reason(&meta.finish_reason.kind)?;
         let last = [Span {
             version: meta.weight_version,
         }];
@@ -314,11 +356,12 @@ fn answered(
                     .unwrap_or(&last),
             )?,
         };
-        let (token_logprobs, ids): (Vec<f32>, Vec<u32>) = meta
+        let sampled = meta
             .output_token_logprobs
-            .iter()
-            .map(|(logprob, id, _)| (*logprob, *id))
-            .unzip();
+            .ok_or_else(|| misbehaved("return_logprob was asked for, and a row has no output_token_logprobs"))?;
+        let (token_logprobs, ids): (Vec<f32>, Vec<u32>) =
+            sampled.into_iter().map(|(logprob, id, _)| (logprob, id)).unzip();
+        completion_tokens += ids.len() as u64;
         let asked = Asked::of(request, prompt, ids.len());
         let routed_experts = asked
             .map(|asked| asked.of_sglang(meta.routed_experts.as_deref()))
@@ -327,16 +370,14 @@ fn answered(
             index,
             text: row.text,
             token_ids: if request.return_token_ids { ids } else { Vec::new() },
-            finish_reason: finish_reason(&meta.finish_reason.kind)?,
+            finish_reason,
             stop_reason: meta
                 .finish_reason
                 .matched
                 .as_ref()
                 .and_then(Value::as_u64)
                 .and_then(|id| u32::try_from(id).ok()),
-            logprobs: request.logprobs.map(|_| ChoiceLogprobs {
-                token_logprobs: token_logprobs.clone(),
-            }),
+            logprobs: request.logprobs.map(|_| ChoiceLogprobs { token_logprobs }),
             routed_experts,
             weights_version,
         });
@@ -344,11 +385,6 @@ fn answered(
     let weights_version = choices
         .first()
         .map(|choice: &CompletionChoice| choice.weights_version.clone());
-    let completion_tokens = choices
-        .iter()
-        .filter_map(|choice| choice.logprobs.as_ref())
-        .map(|said| said.token_logprobs.len() as u64)
-        .sum();
     let response = CompletionResponse {
         id,
         object: "text_completion".to_owned(),

@@ -1,8 +1,9 @@
 //! vLLM 0.33, over its OpenAI-compatible server and the routes of its dev mode.
 //!
 //! Adapters need no pause, except the first one on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do:
-//! `pause` (running requests end first, new ones are refused), `reload_weights` on every worker, a reset of the prefix
-//! cache, `resume`, and a label with the version once the load is verified. The workers' report of success proves
+//! `pause` (running requests end first, new ones are refused), a label that is no version, `reload_weights` on every
+//! worker, a reset of the prefix cache, `resume`, and the version as label once the load is verified. So a load that
+//! fails in the middle leaves weights that no version names. The workers' report of success proves
 //! nothing (see [`ties_layers`]). So the agent compares the weights' checksums, and the tokens sampled from a fixed
 //! prompt, with those from before: from the second version on, both must differ where the tensors differ. Before a
 //! version serves, its logprobs of the version's canary are compared with the trainer's.
@@ -186,14 +187,18 @@ impl Vllm {
     }
 
     async fn replace_paused(&self, dir: &Path, deadline: Duration) -> Result<(), EngineFault> {
+        // First: a worker that fails in the middle has tensors of both versions, and a cache that was not dropped has
+        // prefixes of the old one. Rows of either belong to no version, and sampling resumes after an error too.
+        self.name_as_unverified().await?;
+        // Rows of an adapter would be sampled with other weights below it.
+        self.adapters.set(None);
         let reload = json!({
             "method": "reload_weights",
             "kwargs": {"weights_path": dir},
             "timeout": deadline.as_secs(),
         });
         self.server.tell("/collective_rpc", &reload, deadline).await?;
-        self.forget_prefixes().await?;
-        self.name_as_unverified().await
+        self.forget_prefixes().await
     }
 
     /// Drops the prefix cache of the previous weights. vLLM answers 200 whether it did or not.
@@ -322,7 +327,6 @@ impl Engine for Vllm {
         }
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
-        self.adapters.set(None);
         Ok(Serving {
             version: self.version().await?,
             sha256: None,

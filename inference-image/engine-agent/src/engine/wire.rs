@@ -233,6 +233,18 @@ pub fn misbehaved(message: impl Into<String>) -> ErrorBody {
     ErrorBody::new(ErrorCode::EngineMisbehaved, message)
 }
 
+/// How vLLM and SGLang end an answer that they gave up, as when their process ends. Its status is 200.
+pub const GIVEN_UP: &str = "abort";
+
+/// The refusal in place of such an answer.
+pub fn given_up() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::EngineUnavailable,
+        "the engine gave the request up before its answer was complete, as an engine does when it stops; send it again, \
+         or use another replica",
+    )
+}
+
 /// Parses a sampling request for engines other than ours: token ids only.
 pub fn read_request(body: &[u8]) -> Result<(CompletionRequest, Vec<Vec<u32>>), ErrorBody> {
     let request: CompletionRequest =

@@ -15,11 +15,14 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use grpo_auth::{AllowedAccount, ServiceAccount};
+use grpo_contracts::driver_epoch;
 use grpo_engine_protocol::{ErrorBody, ErrorCode};
 use std::sync::Arc;
 
 /// Where other agents get chunks of files.
 pub(super) const CHUNKS: &str = "/agent/v1/chunks/";
+/// What the agent reports about its engine.
+pub(super) const STATUS: &str = "/agent/v1/status";
 /// What clients may call.
 const SAMPLING: [&str; 3] = ["/v1/models", "/v1/chat/completions", "/v1/completions"];
 /// Largest body of a client's request: a conversation of a million tokens has about half of it.
@@ -33,10 +36,13 @@ const RETRY_AFTER: u64 = 10;
 /// run owns gives everything to a pattern of names (`team/*-driver`), and a client whose name fits it samples only.
 #[derive(Clone, Debug, Default)]
 pub struct Grants {
-    /// Everything: drivers, the operator, engine agents of other pools.
+    /// Everything: drivers, engine agents of other pools.
     pub everything: Vec<AllowedAccount>,
     /// Chunks of files: other engine agents of a run's pool.
     pub chunks: Vec<AllowedAccount>,
+    /// The report: the operator. It sends one token to the agents of every namespace, and a user who replaces an agent
+    /// of one namespace has it. So the token must be of no use at the agents of others.
+    pub status: Vec<AllowedAccount>,
     /// Sampling: clients outside of runs.
     pub sampling: Vec<AllowedAccount>,
 }
@@ -45,6 +51,8 @@ pub struct Grants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     Free,
+    /// It reads the report and no more.
+    Report,
     /// It takes one of the clients' places.
     Client,
     Closed,
@@ -65,6 +73,9 @@ impl Grants {
         if everything || in_chunks {
             return Entry::Free;
         }
+        if path == STATUS && has(&self.status, account) {
+            return Entry::Report;
+        }
         match is_client && SAMPLING.contains(&path) {
             true => Entry::Client,
             false => Entry::Closed,
@@ -76,6 +87,9 @@ impl Grants {
         let mut may = Vec::new();
         if has(&self.chunks, account) {
             may.push(CHUNKS);
+        }
+        if has(&self.status, account) {
+            may.push(STATUS);
         }
         if has(&self.sampling, account) {
             may.extend(SAMPLING);
@@ -117,6 +131,11 @@ pub(super) async fn authorize(State(state): State<Arc<HttpState>>, mut request: 
     let path = request.uri().path();
     match state.grants.entry(account, path) {
         Entry::Free => next.run(request).await,
+        Entry::Report => {
+            // The epoch of a driver that this account names would close the agent to the run's own driver.
+            request.headers_mut().remove(driver_epoch::HEADER);
+            next.run(request).await
+        }
         Entry::Closed => refusal(state.grants.refusal(account, path)),
         Entry::Client => {
             let Ok(_place) = state.client_places.try_acquire() else {

@@ -11,7 +11,7 @@ use std::path::Path;
 
 const PATH: &str = "/v1/chat/completions";
 
-fn conversation(seed: u64) -> ChatRequest {
+pub(super) fn conversation(seed: u64) -> ChatRequest {
     ChatRequest {
         model: "judge".to_owned(),
         messages: vec![ChatText {
@@ -108,6 +108,21 @@ async fn an_answer_that_has_no_choice_is_not_passed_on() {
             assert_eq!(error.code, ErrorCode::EngineMisbehaved);
             assert!(error.message.contains(PATH), "{error}");
         }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_the_engine_gave_up_is_not_passed_on() {
+    let message = json!({"role": "assistant", "content": "0."});
+    let cut = json!({"choices": [{"index": 0, "message": message, "finish_reason": "abort"}]});
+    for kind in [vllm(), openai(), Kind::Embedded, Kind::Agent] {
+        let fake = Fake::vllm().await;
+        fake.say_in_chat(cut.clone());
+        let agent = before(kind, &fake).await;
+        let mut asked = conversation(1);
+        asked.model = "policy".to_owned();
+        let error = agent.chat(&asked).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::EngineUnavailable, "{error}");
     }
 }
 

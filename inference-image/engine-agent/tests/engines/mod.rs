@@ -91,6 +91,18 @@ async fn a_row_sampled_from_two_versions_is_of_none() {
 }
 
 #[tokio::test]
+async fn a_row_that_the_engine_gave_up_is_a_refusal() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let agent = before(kind, &fake).await;
+        agent.wait_until_serving("base").await;
+        fake.give_up_rows();
+        let error = agent.complete(&request(), Some("base")).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::EngineUnavailable, "{error}");
+        assert!(error.message.contains("gave the request up"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn full_weights_serve_once_the_engines_logprobs_are_those_of_the_trainer() {
     for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
         let source = Source::start().await;
@@ -200,6 +212,40 @@ async fn an_external_server_serves_when_it_has_passed_the_probe_and_says_what_it
     agent.order(&Source::start().await.publish("a-v1", 2).0).await;
     let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert!(status.message.unwrap().contains("Frozen"));
+}
+
+/// Waits until this many requests are at the engine.
+async fn at_the_server(fake: &Fake, rows: u32) {
+    while fake.running() < rows {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn requests_do_not_wait_for_the_probe_of_an_external_server() {
+    let fake = Fake::vllm().await;
+    let patient = Kind::OpenAi {
+        model: None,
+        text_only: false,
+        probe: Probe {
+            tokens: vec![1, 2, 3],
+            period: Duration::from_millis(50),
+            timeout: Duration::from_secs(600),
+        },
+    };
+    let agent = before(patient, &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.hold();
+    // The next probe.
+    at_the_server(&fake, 1).await;
+    let asked = {
+        let agent = agent.clone();
+        tokio::spawn(async move { agent.complete(&request(), Some("base")).await })
+    };
+    let reached = tokio::time::timeout(Duration::from_secs(30), at_the_server(&fake, 2)).await;
+    assert!(reached.is_ok(), "the request waits for the probe");
+    fake.let_go();
+    assert_eq!(asked.await.unwrap().unwrap().weights_version, "base");
 }
 
 async fn drain(agent: &Agent, key: &str) -> u16 {

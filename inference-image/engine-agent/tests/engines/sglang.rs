@@ -1,10 +1,11 @@
 //! The agent with a simulated SGLang server.
 
+use super::chat::conversation;
 use super::{before, body_of, request, sglang};
 use crate::support::Source;
 use crate::support::fake::Fake;
 use grpo_engine_protocol::completion::Prompt;
-use grpo_engine_protocol::{AgentState, CompletionRequest};
+use grpo_engine_protocol::{AgentState, CompletionRequest, ErrorCode, ErrorOrigin};
 use serde_json::json;
 
 #[tokio::test]
@@ -70,13 +71,54 @@ async fn sglang_takes_full_weights_from_a_folder_and_adapters_by_name() {
 }
 
 #[tokio::test]
-async fn what_sglang_refuses_to_load_leaves_the_old_version_serving_and_is_told_in_its_words() {
+async fn weights_of_an_update_that_failed_are_of_no_version_and_the_failure_is_told_in_the_words_of_sglang() {
     let fake = Fake::sglang().await;
     let source = Source::start().await;
     let agent = before(sglang(), &fake).await;
+    agent.order(&source.publish_adapter("a-v1")).await;
+    agent.wait_until_serving("a-v1").await;
     fake.lie();
-    agent.order(&source.publish("a-v1", 2).0).await;
+    agent.order(&source.publish("a-v2", 2).0).await;
     let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
-    assert_eq!(status.serving.as_deref(), Some("base"));
+    assert_eq!(status.serving.as_deref(), Some("unverified"));
     assert!(status.message.unwrap().contains("Failed to update weights"));
+    for version in ["base", "a-v1"] {
+        let error = agent.complete(&request(), Some(version)).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::WrongWeights, "{version}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn an_adapter_that_sglang_lost_is_no_fault_of_the_request() {
+    let fake = Fake::sglang().await;
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.order(&source.publish_adapter("a-v1")).await;
+    agent.wait_until_serving("a-v1").await;
+    fake.lose_adapters();
+    for error in [
+        agent.complete(&request(), Some("a-v1")).await.unwrap_err(),
+        agent.chat(&conversation(1)).await.unwrap_err(),
+    ] {
+        assert_eq!(
+            (error.code, error.fault, error.wanted.as_deref()),
+            (ErrorCode::WrongWeights, ErrorOrigin::Infrastructure, Some("a-v1"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn sampled_tokens_are_counted_also_without_logprobs() {
+    let fake = Fake::sglang().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    let without = CompletionRequest {
+        logprobs: None,
+        ..request()
+    };
+    let answer = agent.complete(&without, Some("base")).await.unwrap();
+    assert_eq!(
+        (answer.choices[0].logprobs.as_ref(), answer.usage.completion_tokens),
+        (None, 3)
+    );
 }

@@ -109,9 +109,9 @@ async fn full_weights_of_vllm_are_replaced_while_it_is_paused() {
         paths,
         [
             "/pause?mode=wait",
+            "/update_weight_version",
             "/collective_rpc",
             "/reset_prefix_cache",
-            "/update_weight_version",
             "/resume",
             "/v1/completions",
             "/update_weight_version"
@@ -182,6 +182,31 @@ async fn a_prefix_cache_that_was_not_dropped_is_a_failure_and_the_engine_goes_on
     let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert!(status.message.unwrap().contains("blocks of the prefix cache"));
     assert!(fake.paths().contains(&"/resume".to_owned()), "it stays paused");
+    let error = agent.complete(&request(), Some("base")).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::WrongWeights, "new weights sample: {error}");
+}
+
+#[tokio::test]
+async fn weights_of_a_load_that_failed_in_the_middle_are_of_no_version() {
+    let fake = Fake::vllm().await;
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    agent.order(&source.publish_adapter("a-v1")).await;
+    agent.wait_until_serving("a-v1").await;
+    fake.refuse(Some("/collective_rpc"));
+    agent.order(&source.publish("a-v2", 2).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("unverified"));
+    assert!(status.message.unwrap().contains("out of memory"));
+    // Nor is the adapter on them.
+    for version in ["base", "a-v1"] {
+        let error = agent.complete(&request(), Some(version)).await.unwrap_err();
+        assert_eq!(error.code, ErrorCode::WrongWeights, "{version}: {error}");
+    }
+    let answer = agent.complete(&request(), None).await.unwrap();
+    assert_eq!(answer.weights_version, "unverified");
+    fake.refuse(None);
+    agent.wait_until_serving("a-v2").await;
 }
 
 #[tokio::test]

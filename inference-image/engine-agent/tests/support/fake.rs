@@ -51,6 +51,8 @@ struct Told {
     holds_adapters: bool,
     running: u32,
     no_token_ids: bool,
+    gives_up: bool,
+    lost_adapters: bool,
     no_spans: bool,
     spans: Option<Value>,
     reports_experts: bool,
@@ -218,6 +220,11 @@ impl Fake {
         self.told().no_token_ids = keep;
     }
 
+    /// Gives every row up, like an engine that ends: the status is 200, and parts of the row are missing.
+    pub fn give_up_rows(&self) {
+        self.told().gives_up = true;
+    }
+
     /// Completions wait until they are released.
     pub fn hold(&self) {
         self.told().holds = true;
@@ -283,14 +290,16 @@ async fn weight_checker(State(fake): State<Fake>, Json(body): Json<Value>) -> Js
     Json(json!({"checksums": {"model.layers.0": format!("{:064x}", fake.told().weights)}}))
 }
 
-async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
-    fake.note("/collective_rpc", &body);
+async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
+    if let Some(refusal) = fake.memory_order("/collective_rpc", &body) {
+        return refusal;
+    }
     fake.needs("weights", "/collective_rpc");
     let mut told = fake.told();
     if !told.lies {
         told.weights += 1;
     }
-    Json(json!({"results": [null]}))
+    Json(json!({"results": [null]})).into_response()
 }
 
 async fn pause(State(fake): State<Fake>, request: Request) -> Response {
@@ -374,6 +383,10 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 let whole = json!([{"version": told.label, "start": 0, "end": tokens}]);
                 choice["weight_versions"] = told.spans.clone().unwrap_or(whole);
             }
+            if told.gives_up {
+                choice["finish_reason"] = json!("abort");
+                choice["logprobs"] = Value::Null;
+            }
             choice
         })
         .collect();
@@ -388,6 +401,9 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
 async fn chat(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/v1/chat/completions", &body);
     let model = body["model"].as_str().unwrap();
+    if let Some(refusal) = fake.lost(&body["lora_path"]) {
+        return refusal;
+    }
     if let Some(missing) = fake.lacks(body["lora_path"].as_str().unwrap_or(model)) {
         return missing;
     }
@@ -420,9 +436,12 @@ fn by_numpy(numbers: &[u8]) -> Vec<u8> {
     [&b"\x93NUMPY\x01\x00"[..], &length, header.as_bytes(), numbers].concat()
 }
 
-async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/generate", &body);
     fake.needs("kv_cache", "/generate");
+    if let Some(refusal) = fake.lost(&body["lora_path"]) {
+        return refusal;
+    }
     fake.work().await;
     let told = fake.told();
     let rows = body["input_ids"].as_array().unwrap();
@@ -455,7 +474,11 @@ async fn generate(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Val
         if let Some(spans) = &told.spans {
             meta["weight_versions"] = spans.clone();
         }
+        if told.gives_up {
+            meta["finish_reason"] = json!({"type": "abort", "message": "Abort before prefill", "status_code": null});
+            meta.as_object_mut().unwrap().remove("output_token_logprobs");
+        }
         json!({"text": "", "output_ids": [], "meta_info": meta})
     });
-    Json(answers.collect())
+    Json(answers.collect::<Value>()).into_response()
 }

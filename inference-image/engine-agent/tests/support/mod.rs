@@ -47,6 +47,11 @@ pub fn engines() -> ServiceAccount {
     ServiceAccount::new("team", "demo-engines")
 }
 
+/// The account of the operator, which may read the report.
+pub fn operator() -> ServiceAccount {
+    ServiceAccount::new("grpo-system", "operator")
+}
+
 /// The account of a client outside of runs.
 pub fn notebook() -> ServiceAccount {
     ServiceAccount::new("eval", "notebook")
@@ -173,6 +178,7 @@ impl Agent {
             grants: Grants {
                 everything: vec![allowed(&driver())],
                 chunks: vec![allowed(&engines())],
+                status: vec![allowed(&operator())],
                 sampling: vec![allowed(&notebook())],
             },
             client_inflight: CLIENT_PLACES,
@@ -180,7 +186,7 @@ impl Agent {
         issuer
             .write_tokens(&cache.path().join("tokens"), &engines(), &[Service::EngineAgent])
             .unwrap();
-        let guard = issuer.guard(Service::EngineAgent, &[driver(), engines(), notebook()]);
+        let guard = issuer.guard(Service::EngineAgent, &[driver(), engines(), operator(), notebook()]);
         let (stop, stopped) = oneshot::channel::<()>();
         let until_stopped = async {
             if stopped.await.is_err() {

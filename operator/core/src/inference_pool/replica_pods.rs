@@ -205,8 +205,8 @@ fn agent_access() -> ((Value, Value), (Value, Value)) {
     (tokens(&[Service::Driver, Service::EngineAgent]), api_server_access())
 }
 
-/// Accounts that may call the agents without limits, besides the operator's. A pool made for a run serves that run; any
-/// other pool serves the runs of its namespace and the agents of other pools.
+/// Accounts that may call the agents without limits. A pool made for a run serves that run; any other pool serves the
+/// runs of its namespace and the agents of other pools.
 fn callers(seen: &InferencePoolObservation) -> Vec<String> {
     match &seen.run {
         Some(run) => vec![account::driver(run)],
@@ -231,8 +231,9 @@ fn agent(
         args.extend(["--allow-chunks".to_owned(), format!("{}/{own}", seen.owner.namespace)]);
     }
     args.extend(clients::flags(seen));
+    // Its token reaches the pods of all namespaces, so it allows nothing but what the operator reads.
     if let Some(operator) = &settings.account {
-        args.extend(["--allow".to_owned(), operator.clone()]);
+        args.extend(["--allow-status".to_owned(), operator.clone()]);
     }
     let (tokens, access) = agent_access();
     // An external engine has no container: the pool's variables, proxies among them, are its agent's.

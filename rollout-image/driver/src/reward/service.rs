@@ -9,6 +9,7 @@
 
 use crate::episode::abort::Abort;
 use crate::fault::DriverError;
+use crate::outside;
 use crate::retry::{Budget, Outage, Pauses, Retry};
 use crate::reward::RewardServiceSettings;
 use bytes::Bytes;
@@ -84,20 +85,13 @@ enum Told {
 }
 
 impl RewardService {
-    pub fn new(settings: &RewardServiceSettings) -> Result<Self, DriverError> {
-        let http = reqwest::Client::builder()
-            .connect_timeout(Duration::from_secs(5))
-            .pool_idle_timeout(Duration::from_secs(30))
-            // A followed redirect would turn the POST into a GET without a body.
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
-        Ok(Self {
-            http,
+    pub fn new(settings: &RewardServiceSettings) -> Self {
+        Self {
+            http: outside::client(),
             places: Semaphore::new(settings.concurrency as usize),
             outage: Outage::new(PAUSES, settings.budget.request),
             settings: settings.clone(),
-        })
+        }
     }
 
     /// The service's reward for an attempt, from the store if it is recorded. `unresolved`: the reward if the service
@@ -166,7 +160,10 @@ impl RewardService {
             if self.outage.failed() > total || retry.pause().await.is_err() {
                 return Err(Abort::Void {
                     reason: VoidReason::RewardUnavailable,
-                    message: format!("reward.http {} gave no reward: {why}", self.settings.url),
+                    message: format!(
+                        "reward.http {} gave no reward: {why}",
+                        outside::shown(&self.settings.url)
+                    ),
                 });
             }
         }
@@ -182,15 +179,11 @@ impl RewardService {
             request = request.bearer_auth(token.trim());
         }
         let request = request.header("content-type", "application/json").body(body);
-        let mut answer = request.send().await.map_err(|error| error.without_url().to_string())?;
+        let failed = |error: reqwest::Error| error.without_url().to_string();
+        let answer = request.send().await.map_err(failed)?;
         let status = answer.status();
-        let mut read = Vec::new();
-        while let Some(piece) = answer.chunk().await.map_err(|error| error.without_url().to_string())? {
-            read.extend_from_slice(&piece);
-            if read.len() > LONGEST_ANSWER {
-                return Err(format!("{status}, an answer of more than {LONGEST_ANSWER} bytes"));
-            }
-        }
+        let read = outside::body(answer, LONGEST_ANSWER).await.map_err(failed)?;
+        let read = read.ok_or_else(|| format!("{status}, an answer of more than {LONGEST_ANSWER} bytes"))?;
         let said = || String::from_utf8_lossy(&read).chars().take(300).collect::<String>();
         match status.as_u16() {
             413 | 422 => return Ok(Told::Refused(format!("{status}: {}", said()))),

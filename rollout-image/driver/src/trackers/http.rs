@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Of one request.
 const REQUEST: Duration = Duration::from_secs(10);
+/// Longest answer that is read, in bytes: MLflow describes a run with all of its curves.
+const LONGEST_ANSWER: usize = 8 << 20;
 /// Characters of an answer that a message quotes.
 const QUOTED: usize = 300;
 
@@ -57,7 +59,12 @@ impl Server {
         };
         let answer = request.timeout(REQUEST).send().await.map_err(unreachable)?;
         let status = answer.status();
-        let body = answer.text().await.map_err(unreachable)?;
+        let body = outside::body(answer, LONGEST_ANSWER).await.map_err(unreachable)?;
+        let body = body.ok_or_else(|| TrackerError::TooLong {
+            doing: self.at(doing),
+            most: LONGEST_ANSWER,
+        })?;
+        let body = String::from_utf8_lossy(&body);
         if !status.is_success() {
             return Err(TrackerError::Refused {
                 doing: self.at(doing),
@@ -79,7 +86,7 @@ impl Server {
 
     /// An action with the server's address.
     pub fn at(&self, doing: &str) -> String {
-        format!("{doing} at {}", self.url)
+        format!("{doing} at {}", outside::shown(&self.url))
     }
 }
 

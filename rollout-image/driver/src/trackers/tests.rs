@@ -312,6 +312,20 @@ async fn a_page_for_people_is_not_taken_for_mlflow() {
 }
 
 #[tokio::test]
+async fn an_answer_without_an_end_is_not_kept_in_memory() {
+    let endless = || async {
+        let piece = Ok::<_, std::convert::Infallible>(axum::body::Bytes::from_static(&[b'x'; 1 << 16]));
+        axum::body::Body::from_stream(futures::stream::repeat(piece))
+    };
+    let app = Router::new().fallback(endless);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let error = mlflow(&url).begin(0).await.unwrap_err();
+    assert!(matches!(error, TrackerError::TooLong { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_token_is_sent_as_bearer_and_a_user_with_password_as_basic() {
     let shared = Shared::default();
     let url = serve(shared.clone()).await;

@@ -134,6 +134,16 @@ fn a_conversation_that_is_too_long_and_a_cut_answer_are_known_by_their_words() {
             false,
         ),
         (
+            r#"{"message": "The decoder prompt (length 9) is longer than the maximum model length of 8."}"#,
+            true,
+            false,
+        ),
+        (
+            r#"{"message": "Input length (9 tokens) exceeds the maximum allowed length (8 tokens)."}"#,
+            true,
+            false,
+        ),
+        (
             r#"{"message": "the request exceeds the available context size, try increasing it"}"#,
             true,
             false,

@@ -75,6 +75,7 @@ impl Sglang {
     pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
         let engine = self.clone();
         self.to_the_end(async move {
+            let _no_replacement = engine.replacing.lock().await;
             let mut waking = engine.waking.lock().await;
             match engine.state_by_label(&mut waking).await? {
                 SleepState::Asleep => return Ok(()),
@@ -116,6 +117,7 @@ impl Sglang {
     pub(super) async fn wake_cache(&self, deadline: Duration) -> Result<(), EngineFault> {
         let engine = self.clone();
         self.to_the_end(async move {
+            let _no_replacement = engine.replacing.lock().await;
             let mut waking = engine.waking.lock().await;
             engine.resume_cache(&mut waking, deadline).await
         })
@@ -150,14 +152,14 @@ impl Sglang {
         self.server.tell("/resume_memory_occupation", &tags, deadline).await
     }
 
-    async fn to_the_end(
+    pub(super) async fn to_the_end(
         &self,
         change: impl Future<Output = Result<(), EngineFault>> + Send + 'static,
     ) -> Result<(), EngineFault> {
         tokio::spawn(change).await.unwrap_or_else(|error| {
             Err(EngineFault::Refused {
                 url: self.server.url.to_string(),
-                message: format!("this agent failed while it changed the memory of the engine: {error}"),
+                message: format!("this agent failed while it changed weights or memory of the engine: {error}"),
             })
         })
     }

@@ -91,7 +91,7 @@ impl Vllm {
         self.name(label).await
     }
 
-    /// Labels new weights, which may be loaded between the two steps.
+    /// Takes the label of its version from the weights before they are replaced, perhaps between the two steps.
     pub(super) async fn name_as_unverified(&self) -> Result<(), EngineFault> {
         let mark = match self.label().await?.starts_with(WAKING) {
             true => WAKING,

@@ -8,6 +8,7 @@ fn grants() -> Grants {
     Grants {
         everything: list(&["team/*-driver"]),
         chunks: list(&["team/demo-engines"]),
+        status: list(&["grpo-system/operator"]),
         sampling: list(&["eval/notebook"]),
     }
 }
@@ -26,6 +27,12 @@ fn a_path_is_closed_to_an_account_that_has_no_grant_for_it() {
         ("team/demo-driver", "/v1/completions", Entry::Free),
         ("team/demo-engines", chunk, Entry::Free),
         ("team/demo-engines", "/v1/completions", Entry::Closed),
+        ("grpo-system/operator", "/agent/v1/status", Entry::Report),
+        // A user who replaces an agent of another namespace has a token of this account.
+        ("grpo-system/operator", "/agent/v1/weights", Entry::Closed),
+        ("grpo-system/operator", chunk, Entry::Closed),
+        ("grpo-system/operator", "/v1/completions", Entry::Closed),
+        ("grpo-system/operator", "/agent/v1/status/", Entry::Closed),
         ("eval/notebook", "/v1/models", Entry::Client),
         ("eval/notebook", "/v1/completions", Entry::Client),
         ("eval/notebook", "/v1/chat/completions", Entry::Client),
@@ -63,8 +70,9 @@ fn a_client_whose_name_fits_the_pattern_of_drivers_or_agents_samples_and_orders_
         &["team/*-driver", "team/*-engines"],
     ] {
         let grants = Grants {
-            everything: list(&["team/*-driver", "team/*-engines", "grpo-system/operator"]),
+            everything: list(&["team/*-driver", "team/*-engines"]),
             chunks: Vec::new(),
+            status: list(&["grpo-system/operator"]),
             sampling: list(clients),
         };
         for account in ["team/web-driver", "team/search-engines"] {
@@ -86,21 +94,25 @@ fn a_client_whose_name_fits_the_pattern_of_drivers_or_agents_samples_and_orders_
                 "{clients:?}: {account}"
             );
         }
-        assert_eq!(entry(&grants, "grpo-system/operator", "/agent/v1/weights"), Entry::Free);
+        assert_eq!(
+            entry(&grants, "grpo-system/operator", "/agent/v1/status"),
+            Entry::Report
+        );
     }
 }
 
 #[test]
 fn a_pool_that_no_run_owns_takes_orders_of_drivers_and_agents_of_its_namespace_and_of_no_other_account() {
     let grants = Grants {
-        everything: list(&["team/*-driver", "team/*-engines", "grpo-system/operator"]),
+        everything: list(&["team/*-driver", "team/*-engines"]),
         chunks: Vec::new(),
+        status: list(&["grpo-system/operator"]),
         sampling: list(&["team/notebook"]),
     };
     for (account, wanted) in [
         ("team/demo-driver", Entry::Free),
         ("team/far-engines", Entry::Free),
-        ("grpo-system/operator", Entry::Free),
+        ("grpo-system/operator", Entry::Closed),
         ("team/notebook", Entry::Closed),
         ("team/driver", Entry::Closed),
         ("team/demo-driver-2", Entry::Closed),

@@ -24,6 +24,20 @@ impl Fake {
         self.told().holds_adapters = holds;
     }
 
+    /// Refuses rows of adapters, like an SGLang that has started again since its list of models was read.
+    pub fn lose_adapters(&self) {
+        self.told().lost_adapters = true;
+    }
+
+    /// SGLang's refusal of a request that names an adapter which it lacks.
+    pub(super) fn lost(&self, adapter: &Value) -> Option<Response> {
+        if adapter.is_null() || !self.told().lost_adapters {
+            return None;
+        }
+        let message = format!("The following requested LoRA adapters are not loaded: {adapter}\nLoaded adapters: [].");
+        Some((StatusCode::BAD_REQUEST, Json(json!({"error": {"message": message}}))).into_response())
+    }
+
     /// The answer to a request for an unknown model.
     pub(super) fn lacks(&self, model: &str) -> Option<Response> {
         if model == "policy" || self.adapters().iter().any(|name| name == model) {

@@ -44,7 +44,8 @@ impl Fake {
         self.told().memory.crashes.clone()
     }
 
-    /// Answers 500 to orders about memory whose path and body have this in them, until it is called with nothing.
+    /// Answers 500 to orders about memory, and to vLLM's order to read weights, whose path and body have this in them,
+    /// until it is called with nothing.
     pub fn refuse(&self, part: Option<&str>) {
         self.told().memory.refused = part.map(str::to_owned);
     }
@@ -55,7 +56,7 @@ impl Fake {
     }
 
     /// Notes an order about memory; returns its refusal, if it is refused.
-    fn memory_order(&self, path: &str, body: &Value) -> Option<Response> {
+    pub(super) fn memory_order(&self, path: &str, body: &Value) -> Option<Response> {
         self.note(path, body);
         let order = format!("{path} {body}");
         let refused = self

@@ -42,8 +42,7 @@ fn the_agents_of_a_runs_own_pool_let_in_its_driver_the_operator_and_for_chunks_e
     };
     let decision = decide(&pool, &settings);
     let agent = decision.create[0].0.object["spec"]["containers"][1]["args"].to_string();
-    let allowed =
-        r#""--allow","team/mine-driver","--allow-chunks","team/demo-engines","--allow","grpo-system/grpo-operator"]"#;
+    let allowed = r#""--allow","team/mine-driver","--allow-chunks","team/demo-engines","--allow-status","grpo-system/grpo-operator"]"#;
     assert!(agent.ends_with(allowed), "{agent}");
     let policy = &find(&decision.objects, "NetworkPolicy", "demo-engines")["spec"];
     assert_eq!(
