@@ -175,22 +175,26 @@ impl Core {
 
     /// Plans after every change and at every deadline.
     pub async fn schedule(self: Arc<Self>) {
-        let mut told = Vec::new();
+        let mut told = (Vec::new(), Vec::new());
         loop {
             self.progress.beat();
             let prefix = self.template.pool.clone();
             let began = Instant::now();
-            let (actions, next, troubles) = {
+            let (actions, next, troubles, refusing) = {
                 let (mut index, now) = (self.lock(), now());
                 let actions = index.plan(now, || {
                     format!("{prefix}-sbx-{:010x}", rand::rng().random::<u64>() >> 24)
                 });
-                (actions, index.next_deadline(now), index.troubles(now))
+                let refusing = index.refusing_nodes(now).into_iter().map(|stuck| stuck.node);
+                let refusing: Vec<String> = refusing.collect();
+                (actions, index.next_deadline(now), index.troubles(now), refusing)
             };
             let took = began.elapsed();
             drop(self.carry_out(actions));
-            if troubles != told {
-                told = troubles;
+            // Not the refused pods: they change with each try, and every report is a write.
+            let news = (troubles, refusing);
+            if news != told {
+                told = news;
                 self.report();
             }
             let until = next.map_or(LONGEST_SLEEP, |at| (at - now()).clamp(10, LONGEST_SLEEP));
@@ -258,13 +262,14 @@ impl Core {
 
     /// Writes the state of the pool to the ledger; the operator shows it from there.
     pub fn report(self: &Arc<Self>) {
-        let troubles = self.look(|index| index.troubles(now()));
+        let (troubles, refusing) = self.look(|index| (index.troubles(now()), index.refusing_nodes(now())));
         let troubles = troubles.into_iter().take(TROUBLES_REPORTED).collect();
+        let stuck = refusing.into_iter().chain(self.stuck());
         let report = PoolReport {
             egress: self.egress.report(),
             limits: self.egress.limits(),
             troubles,
-            stuck: self.stuck().into_iter().take(TROUBLES_REPORTED).collect(),
+            stuck: stuck.take(TROUBLES_REPORTED).collect(),
         };
         let core = self.clone();
         tokio::spawn(async move {

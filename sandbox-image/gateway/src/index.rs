@@ -14,6 +14,7 @@
 mod fair_queue;
 mod leases;
 mod model;
+mod node_refusals;
 mod plan;
 mod pods;
 mod pulls;
@@ -23,8 +24,9 @@ mod scale_up;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use grpo_sandbox_protocol::{ImageTrouble, LedgerEntry, PoolState, SandboxCause};
+use grpo_sandbox_protocol::{ImageTrouble, LedgerEntry, PoolState, SandboxCause, StuckPod};
 
+use node_refusals::NodeRefusals;
 use pulls::Pulls;
 
 pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, Stage, Waiter, Wanted, WithoutAddress};
@@ -51,6 +53,7 @@ pub struct Index {
     /// Images with more unleased pods than are wanted, and since when.
     surplus_since: HashMap<String, i64>,
     pulls: Pulls,
+    node_refusals: NodeRefusals,
     /// Number of lists of pods that have begun.
     lists: u64,
     last_epoch: u64,
@@ -73,6 +76,7 @@ impl Index {
             demand: BTreeMap::new(),
             surplus_since: HashMap::new(),
             pulls: Pulls::default(),
+            node_refusals: NodeRefusals::default(),
             lists: 0,
             last_epoch: 0,
             warm_hits: 0,
@@ -164,6 +168,11 @@ impl Index {
     /// Images that are not tried now because a pull failed.
     pub fn troubles(&self, now: i64) -> Vec<ImageTrouble> {
         self.pulls.troubles(now)
+    }
+
+    /// Nodes that refuse pods again and again, each with the last pod that it refused.
+    pub fn refusing_nodes(&self, now: i64) -> Vec<StuckPod> {
+        self.node_refusals.lasting(now)
     }
 
     pub fn state(&self) -> PoolState {

@@ -22,6 +22,7 @@
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. A gateway that finds a later term,
 //! in the ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
+pub mod admission;
 pub mod begin;
 pub mod body;
 pub mod cause;

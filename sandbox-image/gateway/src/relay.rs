@@ -3,16 +3,20 @@
 //!
 //! A request over such a connection comes from the sandbox: the gateway sets the header with its lease and removes a
 //! value from the sandbox itself. Only paths below the named path of the service can be reached.
+//!
+//! A request that no service takes waits: a driver that restarts comes back, or the next one leads the relay elsewhere.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use grpo_sandbox_protocol::{RELAY_LEASE_HEADER, RELAY_TARGET};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::Client;
@@ -20,22 +24,40 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use regex_lite::Regex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// Maximum ports of one lease.
 pub(crate) const PORTS: usize = 8;
 const LONGEST_TARGET: usize = 2048;
+/// How long a request waits for a service. A new driver holds it further, and clients give up a request without headers
+/// after two minutes.
+const HOLD: Duration = Duration::from_secs(60);
+/// Pause before the service is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+/// When a client may repeat a request that no service answered, in seconds. It has waited before.
+const AGAIN_AFTER: &str = "5";
 
-type Answer = Response<BoxBody<Bytes, hyper::Error>>;
+type ByteStream = BoxBody<Bytes, hyper::Error>;
+type Answer = Response<ByteStream>;
 
 /// The open relays, and the client for services.
 pub struct Relays {
-    client: Client<HttpConnector, Incoming>,
+    client: Client<HttpConnector, Lent>,
     open: Mutex<HashMap<(String, u16), Relay>>,
 }
 
 struct Relay {
     epoch: u64,
     to: watch::Sender<Uri>,
+}
+
+/// The state of a port after a request for it.
+pub(crate) enum Noted {
+    /// Its connections are to be fetched, for the service that the receiver names.
+    New(watch::Receiver<Uri>),
+    /// Another request has opened it; it leads to the new service.
+    IsOpen,
+    TooMany,
 }
 
 impl Default for Relays {
@@ -71,18 +93,24 @@ impl Relays {
         })
     }
 
-    /// Adds a new port, if the lease may have another.
-    pub(crate) fn note(&self, lease: &str, epoch: u64, port: u16, to: Uri) -> Option<watch::Receiver<Uri>> {
+    /// Adds a port, if the lease may have another. Two calls may open the same port at one time: the later one only
+    /// leads it elsewhere, or the connections of the first would go to its own service for ever.
+    pub(crate) fn note(&self, lease: &str, epoch: u64, port: u16, to: Uri) -> Noted {
         let mut open = self.lock();
+        let key = (lease.to_owned(), port);
+        if let Some(relay) = open.get(&key).filter(|relay| relay.epoch == epoch) {
+            relay.to.send_replace(to);
+            return Noted::IsOpen;
+        }
         let of_lease = open
             .iter()
             .filter(|((of, _), relay)| of == lease && relay.epoch == epoch);
         if of_lease.count() >= PORTS {
-            return None;
+            return Noted::TooMany;
         }
         let (sender, receiver) = watch::channel(to);
-        open.insert((lease.to_owned(), port), Relay { epoch, to: sender });
-        Some(receiver)
+        open.insert(key, Relay { epoch, to: sender });
+        Noted::New(receiver)
     }
 
     pub(crate) fn forget(&self, lease: &str, epoch: u64, port: u16) {
@@ -95,30 +123,76 @@ impl Relays {
 }
 
 impl Relays {
-    pub(crate) async fn pass_on(&self, request: Request<Incoming>, lease: &str, to: &Uri) -> Answer {
+    /// Passes a request on to the service that `to` names, also if it names another one while the request waits.
+    pub(crate) async fn pass_on(&self, request: Request<ByteStream>, lease: &str, to: &watch::Receiver<Uri>) -> Answer {
         let (mut head, body) = request.into_parts();
-        let Some(uri) = below(to, &head.uri) else {
-            return refusal(StatusCode::BAD_REQUEST, "the path leads out of what is relayed");
-        };
         let Ok(name) = HeaderValue::from_str(lease) else {
             return refusal(StatusCode::BAD_REQUEST, "the lease's name cannot be sent in a header");
         };
-        head.uri = uri;
         head.version = Version::HTTP_11;
         strip(&mut head.headers);
         head.headers.remove(header::HOST);
         head.headers.insert(HeaderName::from_static(RELAY_LEASE_HEADER), name);
-        match self.client.request(Request::from_parts(head, body)).await {
-            Ok(answer) => {
-                let (mut head, body) = answer.into_parts();
-                strip(&mut head.headers);
-                Response::from_parts(head, body.boxed())
+        let (asked, body, mut to) = (std::mem::take(&mut head.uri), Lent::new(body), to.clone());
+        let until = Instant::now() + HOLD;
+        loop {
+            let service = to.borrow_and_update().clone();
+            let Some(uri) = below(&service, &asked) else {
+                return refusal(StatusCode::BAD_REQUEST, "the path leads out of what is relayed");
+            };
+            head.uri = uri;
+            match self
+                .client
+                .request(Request::from_parts(head.clone(), body.clone()))
+                .await
+            {
+                Ok(answer) => {
+                    let (mut head, body) = answer.into_parts();
+                    strip(&mut head.headers);
+                    return Response::from_parts(head, body.boxed());
+                }
+                // Nothing of the request was sent.
+                Err(error) if error.is_connect() && Instant::now() < until => {
+                    tracing::debug!(%error, lease, "a service behind a relay does not answer; it is tried again");
+                    tokio::select! {
+                        Ok(()) = to.changed() => {}
+                        () = tokio::time::sleep(PAUSE) => {}
+                    }
+                }
+                Err(error) => return unanswered(&error),
             }
-            Err(error) => refusal(
-                StatusCode::BAD_GATEWAY,
-                &format!("the service behind the relay does not answer: {error}"),
-            ),
         }
+    }
+}
+
+/// A request's body. A connection that could not be made has not read it, so the next one can.
+#[derive(Clone)]
+struct Lent(Arc<Mutex<ByteStream>>);
+
+impl Lent {
+    fn new(body: ByteStream) -> Self {
+        Self(Arc::new(Mutex::new(body)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ByteStream> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for Lent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut *self.lock()).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.lock().size_hint()
     }
 }
 
@@ -192,6 +266,15 @@ fn strip(headers: &mut HeaderMap) {
     for name in ours {
         headers.remove(name);
     }
+}
+
+/// The response to a request that no service answered. Clients of models repeat it.
+fn unanswered(error: &hyper_util::client::legacy::Error) -> Answer {
+    let message = format!("the service behind the relay does not answer: {error}; repeat the request");
+    let mut answer = refusal(StatusCode::SERVICE_UNAVAILABLE, &message);
+    let after = HeaderValue::from_static(AGAIN_AFTER);
+    answer.headers_mut().insert(header::RETRY_AFTER, after);
+    answer
 }
 
 /// A refusal in the form of OpenAI's API.

@@ -4,9 +4,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod lease_rate;
+mod leased;
 mod ledger;
 mod packages;
 mod played;
+mod relays;
 mod stuck;
 mod tokens;
 mod work;

@@ -6,16 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, RelayRequest};
-use hyper::Uri;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::Upgraded;
+use hyper::{Request, Uri};
 use hyper_util::rt::TokioTimer;
 use tokio::sync::{Semaphore, watch};
 
 use super::Core;
 use crate::index::ActiveLease;
-use crate::relay::{PORTS, service};
+use crate::relay::{Noted, PORTS, service};
 use crate::sandbox::Holder;
 
 /// Maximum concurrent connections of one port; more wait in the sandbox.
@@ -29,6 +31,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A connection without a new request for this long is closed.
 const IDLE: Duration = Duration::from_secs(300);
+/// Maximum bytes that are read ahead from a connection. A request that waits for its service holds about twice this.
+const BUFFER: usize = 64 << 10;
 
 impl Core {
     /// Opens a port of a sandbox to a service, or points an open port to another one. When this returns, the port
@@ -41,9 +45,13 @@ impl Core {
         }
         let first = self.sandboxes.relayed(Holder::of(held), port, Duration::ZERO).await;
         let first = first.map_err(|error| self.why_unreachable(lease, &error))?;
-        let Some(to) = self.relays.note(lease, epoch, port, to) else {
-            let message = format!("lease {lease} has {PORTS} relays already");
-            return Err(ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message));
+        let to = match self.relays.note(lease, epoch, port, to) {
+            Noted::New(to) => to,
+            Noted::IsOpen => return Ok(()),
+            Noted::TooMany => {
+                let message = format!("lease {lease} has {PORTS} relays already");
+                return Err(ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, message));
+            }
         };
         let keeper = Keeper {
             core: self.clone(),
@@ -121,11 +129,15 @@ impl Keeper {
 }
 
 async fn serve(core: &Arc<Core>, connection: Upgraded, lease: &str, to: &watch::Receiver<Uri>) {
-    let service = service_fn(|request| async move {
-        let to = to.borrow().clone();
-        Ok::<_, Infallible>(core.relays.pass_on(request, lease, &to).await)
+    let service = service_fn(|request: Request<Incoming>| async move {
+        let request = request.map(BodyExt::boxed);
+        Ok::<_, Infallible>(core.relays.pass_on(request, lease, to).await)
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE);
+    // Without `half_close`: with it, a connection that serves a request is not read, and the end of a process that gave
+    // its request up would not be seen. So a process that closes only its sending side gives its request up too.
+    http.timer(TokioTimer::new())
+        .header_read_timeout(IDLE)
+        .max_buf_size(BUFFER);
     let _ = http.serve_connection(connection, service).await;
 }

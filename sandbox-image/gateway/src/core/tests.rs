@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::index::Bounds;
-use grpo_sandbox_protocol::{LeaseRequest, Priority, Signer};
+use grpo_sandbox_protocol::{LeaseRequest, Priority, SandboxCause, Signer};
 use kube::runtime::watcher::Event;
 
 fn core() -> (Arc<Core>, mpsc::Receiver<Change>) {
@@ -129,6 +129,54 @@ async fn pods_that_are_of_no_use_end_and_are_forgotten_when_the_watch_says_that_
     core.on(Event::Init, &mut listed);
     core.on(Event::InitDone, &mut listed);
     assert!(core.with(|index| index.ending.is_empty()));
+}
+
+#[tokio::test]
+async fn a_pod_that_its_node_refuses_is_not_replaced_at_once() {
+    let (core, _changes) = core();
+    let mut listed = Default::default();
+    let refused = "{phase: Failed, reason: OutOfcpu, message: 'Pod was rejected: not enough cpu'}";
+    let name = ordered(&core);
+    for _ in 0..2 {
+        core.on(Event::Apply(pod(&name, refused)), &mut listed);
+    }
+    let until = core.look(|index| index.sandboxes[&name].refused_until).unwrap();
+    core.look(|index| {
+        let actions = index.plan(until - 1, || unreachable!("its place is not free yet"));
+        assert_eq!((actions, index.ending.len()), (Vec::new(), 0));
+        index.plan(until, || "p2".to_owned());
+        assert!(index.sandboxes.keys().eq(["p2"]) && index.ending.contains_key("p1"));
+    });
+}
+
+#[tokio::test]
+async fn a_leased_pod_that_its_restarted_node_refuses_is_lost_at_once() {
+    let (core, mut changes) = core();
+    let _done = granting(&core, &mut changes).await;
+    core.look(|index| index.leases.get_mut("a").unwrap().granted = true);
+    let refused = "{phase: Failed, reason: NodeAffinity, message: 'Pod was rejected: labels'}";
+    core.on(Event::Apply(pod("p1", refused)), &mut Default::default());
+    core.look(|index| {
+        assert!(index.sandboxes.is_empty() && index.leases.is_empty());
+        assert_eq!(index.cause_of("a"), Some(SandboxCause::Unknown));
+    });
+}
+
+#[tokio::test]
+async fn who_waits_in_vain_hears_that_a_node_refuses_pods_again_and_again() {
+    let (core, _changes) = core();
+    core.look(|index| {
+        let mut at = now();
+        // Each pod is refused when the pause of the one before has ended.
+        for _ in 0..4 {
+            index.adopt("p1", "x", None, 0, at);
+            assert!(index.refused_by_node("p1", "n", "OutOfcpu: no cpu", at));
+            at = index.sandboxes["p1"].refused_until.unwrap();
+            index.refused("p1");
+        }
+    });
+    let error = core.lease(request(0)).await.unwrap_err();
+    assert!(error.message.contains("OutOfcpu: no cpu"), "{error}");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use super::{Core, now};
+use crate::admission;
 use crate::cause::cause;
 use crate::index::Stage;
 use crate::pod;
@@ -108,7 +109,16 @@ impl Core {
             return;
         }
         let status = pod.status.clone().unwrap_or_default();
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let node = node.unwrap_or_default();
         let is_deleted = pod.metadata.deletion_timestamp.is_some();
+        let refusal = admission::refusal(pod).filter(|_| !is_deleted);
+        if let Some(why) = refusal
+            && self.with(|index| index.refused_by_node(&name, node, &why, now()))
+        {
+            tracing::warn!(name, node, why, "the node's kubelet refused a sandbox");
+            return;
+        }
         if is_deleted || matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) {
             self.apply(|index| index.discard(&name, cause(pod, is_deleted), now()));
             return;
@@ -120,8 +130,7 @@ impl Core {
         self.apply(|index| index.restarted(&name, pod.restarts(), cause(pod, false), now()));
         let ip = status.pod_ip.unwrap_or_default();
         let uid = pod.uid().unwrap_or_default();
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let is_new = self.look(|index| index.observed(&name, &uid, &ip, node.unwrap_or_default(), now()));
+        let is_new = self.look(|index| index.observed(&name, &uid, &ip, node, now()));
         if is_new {
             tokio::spawn(self.clone().await_answer(name, ip));
         }

@@ -49,6 +49,8 @@ pub struct Sandbox {
     pub pull_failed_at: Option<i64>,
     /// Since when it has a node.
     pub on_node_since: Option<i64>,
+    /// Its node refused to run it. Until then no other pod takes its place.
+    pub refused_until: Option<i64>,
     /// Number of restarts that were ordered. A higher number in the cluster is an unordered restart.
     pub restarts: u32,
     /// Deadline for its answer after a reset.
@@ -72,6 +74,7 @@ impl Sandbox {
             made: String::new(),
             pull_failed_at: None,
             on_node_since: None,
+            refused_until: None,
             restarts: 0,
             restart_deadline: None,
         }

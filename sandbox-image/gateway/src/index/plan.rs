@@ -28,11 +28,12 @@ impl ActiveLease {
 }
 
 impl Sandbox {
-    /// When to give up a pod that was created but never shown, or one that does not answer after a restart.
+    /// When to give up a pod that its node refused, one that was created but never shown, or one that does not answer
+    /// after a restart.
     fn given_up_at(&self) -> Option<i64> {
-        self.created
-            .filter(|_| self.uid.is_empty())
-            .map(|created| created.at + UNSEEN)
+        let unseen = self.created.filter(|_| self.uid.is_empty());
+        self.refused_until
+            .or(unseen.map(|created| created.at + UNSEEN))
             .or(self.restart_deadline)
     }
 }

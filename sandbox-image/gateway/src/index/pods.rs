@@ -146,11 +146,16 @@ impl Index {
         let Some(sandbox) = self.sandboxes.get_mut(name) else {
             return;
         };
-        if sandbox.stage == Stage::Starting {
+        // A refused pod may still answer: the kubelet also refuses pods that ran before it restarted.
+        if sandbox.stage == Stage::Starting && sandbox.refused_until.is_none() {
             sandbox.warm = !asked(&sandbox.image, &self.queue);
             sandbox.stage = Stage::Ready;
             sandbox.restart_deadline = None;
             self.pulls.succeeded(&sandbox.image);
+            // The kubelet does not decide again about a container that the pool restarts.
+            if sandbox.restarts == 0 {
+                self.node_refusals.succeeded(&sandbox.node);
+            }
         }
     }
 
@@ -199,6 +204,19 @@ impl Index {
     pub fn refused(&mut self, name: &str) {
         self.ending.remove(name);
         self.sandboxes.remove(name);
+    }
+
+    /// A node refused to run a pod that nothing has used yet. The pod keeps its place for a pause, because the next pod
+    /// would probably come to the same node. False if the pod was in use.
+    pub fn refused_by_node(&mut self, name: &str, node: &str, message: &str, now: i64) -> bool {
+        let sandbox = self.sandboxes.get_mut(name);
+        let Some(sandbox) = sandbox.filter(|s| s.lease.is_none() && s.stage == Stage::Starting) else {
+            return false;
+        };
+        if sandbox.refused_until.is_none() {
+            sandbox.refused_until = Some(self.node_refusals.refused(node, name, message, now));
+        }
+        true
     }
 
     /// Deletes a pod of no further use. A lease on it is lost.
