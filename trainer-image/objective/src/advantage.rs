@@ -145,6 +145,7 @@ pub fn shaped_advantages(
     let step_wise = algorithm.advantage.estimator == Estimator::StepWise;
     let set_of = |row: &Row| (row.group, row.turn.filter(|_| step_wise));
     let mut sets: Vec<(Set, Vec<(&str, f64)>)> = Vec::new();
+    let mut places = std::collections::HashMap::new();
     let (mut sum, mut count) = (0.0, 0u32);
     for (row, reward) in batch.rows.iter().zip(rewards) {
         let episode = || row.episode.clone();
@@ -161,11 +162,11 @@ pub fn shaped_advantages(
         if step_wise && row.turn.is_none() {
             return Err(AdvantageError::StepWise { episode: episode() });
         }
-        let at = sets.iter().position(|(set, _)| *set == set_of(row)).unwrap_or_else(|| {
+        let place = *places.entry(set_of(row)).or_insert_with(|| {
             sets.push((set_of(row), Vec::new()));
             sets.len() - 1
         });
-        let members = &mut sets[at].1;
+        let members = &mut sets[place].1;
         match members.iter().find(|(member, _)| *member == row.episode) {
             None => {
                 members.push((&row.episode, *reward));

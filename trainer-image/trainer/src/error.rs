@@ -5,6 +5,7 @@ use std::path::Path;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_model::ModelError;
 use grpo_native::CollectiveError;
+use grpo_records::StoreError;
 
 /// Exit code of a process that SIGTERM ended, as in a shell.
 pub const TERMINATED_CODE: u8 = 143;
@@ -21,11 +22,17 @@ pub enum TrainError {
     Copy(#[from] grpo_native::device::CopyError),
     #[error(transparent)]
     Optimizer(#[from] grpo_native::optimizer::OptimizerError),
-    #[error("libtorch: {0}")]
+    #[error("libtorch: {}", first_line(.0))]
     Torch(#[from] tch::TchError),
+    /// The training thread panicked, as an operation of `tch` does when libtorch throws an exception.
+    #[error("the training thread panicked: {0}")]
+    Panicked(String),
     /// The batch is refused; parameters are as before.
     #[error("batch {path} is refused: {message}")]
     Batch { path: String, message: String },
+    /// The batch may be usable: the store did not answer. Parameters are as before.
+    #[error("batch {path} cannot be read now: {message}; the step was not taken, order it again")]
+    Unread { path: String, message: String },
     /// Some of the batch's optimizer steps were already taken: the step is not done, and this process cannot continue
     /// from its state.
     #[error(
@@ -39,7 +46,7 @@ pub enum TrainError {
         source: std::io::Error,
     },
     #[error("{0}; nothing published before is touched")]
-    Store(#[from] grpo_records::StoreError),
+    Store(#[from] StoreError),
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
     #[error(
@@ -79,7 +86,50 @@ pub enum TrainError {
     Start(String),
 }
 
+/// What to do if a GPU's memory is full.
+const MORE_ROOM: &str = "the GPU's memory is full: set trainer.maxTokensPerGpu, or a lower one, keep state in the \
+                         pod's memory (trainer.offload), divide sequences (trainer.sequenceParallel), or give the \
+                         trainer more nodes (trainer.nodes)";
+
+/// How libtorch, CUDA, NCCL and cuBLAS say that a GPU has no memory left.
+const OUT_OF_MEMORY: [&str; 4] = [
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "'out of memory'",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+];
+
+fn is_out_of_memory(said: &str) -> bool {
+    OUT_OF_MEMORY.iter().any(|words| said.contains(words))
+}
+
+/// The first line of an exception's text; C++'s stack follows it. A panic's text has its line breaks escaped.
+fn first_line(said: &impl std::fmt::Display) -> String {
+    let said = said.to_string();
+    let line = said.lines().next().unwrap_or_default();
+    line.split("\\n").next().unwrap_or_default().to_owned()
+}
+
 impl TrainError {
+    /// The error of a panic with this text.
+    pub fn of_panic(said: &str) -> Self {
+        let line = first_line(&said);
+        // The text before and after it is Rust's, about a failed `unwrap` inside of `tch`.
+        let thrown = line.split_once("Torch(\"").map(|(_, thrown)| thrown);
+        let thrown = thrown.map(|thrown| thrown.trim_end_matches("\")"));
+        Self::Panicked(thrown.unwrap_or(&line).to_owned())
+    }
+
+    /// The message, with advice if a GPU's memory is full.
+    pub fn in_words(&self) -> String {
+        let message = self.to_string();
+        // A launcher repeats the last line of a rank, advice included.
+        match is_out_of_memory(&message) && !message.contains(MORE_ROOM) {
+            true => format!("{message}; {MORE_ROOM}"),
+            false => message,
+        }
+    }
+
     pub fn disk(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.display().to_string();
         move |source| Self::Disk { doing, path, source }
@@ -89,6 +139,8 @@ impl TrainError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Hung(_) => HUNG_CODE as u8,
+            // NCCL allocates its buffers in a collective: this rank is the cause then, and lost no peer.
+            Self::Collective(error) if is_out_of_memory(&error.message) => 1,
             Self::Collective(_) => PEER_LOST_CODE as u8,
             Self::Rank { code, .. } => *code,
             Self::Terminated => TERMINATED_CODE,
@@ -96,8 +148,26 @@ impl TrainError {
         }
     }
 
+    /// A failed read of a file of the batch at `path`. A missing file refuses the batch; every other error is the
+    /// store's, and says nothing about the batch.
+    pub(crate) fn of_batch(path: &str, error: &StoreError) -> Self {
+        let (path, message) = (path.to_owned(), error.to_string());
+        match error {
+            StoreError::Access { .. } => Self::Unread { path, message },
+            _ => Self::Batch { path, message },
+        }
+    }
+
     /// Whether training can continue with another batch.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Batch { .. })
     }
+
+    /// Whether training can continue with the same batch, once the store answers.
+    pub fn is_unread(&self) -> bool {
+        matches!(self, Self::Unread { .. })
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,8 @@ use grpo_crds::algorithm::{Algorithm, Control, Denominator, Estimator, Kl, KlPla
 use grpo_objective::advantage::{batch_advantages, shaped_advantages};
 use grpo_objective::kl::{estimate, shaped_reward};
 use grpo_objective::objective::{looks_at_moving_sequences, looks_at_sequences};
-use grpo_records::batch::{Batch, Row};
+use grpo_records::batch::{Batch, FillError, Row};
+use grpo_records::store::wait;
 use grpo_records::trainer::StepMetrics;
 use grpo_records::{paths, record};
 use tch::Tensor;
@@ -141,10 +142,12 @@ pub(crate) fn refused(path: &str, message: String) -> TrainError {
     }
 }
 
-/// Reads the stored batch of a step and its rows. `checksum`: the batch's checksum from the driver.
+/// Reads the stored batch of a step and its rows. `checksum`: the batch's checksum from the driver. A store that does
+/// not answer is [`TrainError::Unread`]; content that cannot be used refuses the batch.
 pub fn read(store: &TrainerStore, step: u32, path: &str, checksum: Option<&str>) -> Result<Batch, TrainError> {
     let refuse = |message: String| refused(path, message);
-    let bytes = store.read(path).map_err(|e| refuse(e.to_string()))?;
+    let file = |file: &str| wait(store.records().bytes(file));
+    let bytes = file(path).map_err(|error| TrainError::of_batch(path, &error))?;
     if let Some(wanted) = checksum.filter(|wanted| !wanted.eq_ignore_ascii_case(&sha256(&bytes))) {
         return Err(refuse(format!(
             "its sha256 is {}, ordered was {wanted}",
@@ -158,9 +161,10 @@ pub fn read(store: &TrainerStore, step: u32, path: &str, checksum: Option<&str>)
             batch.step
         )));
     }
-    batch
-        .fill(|path| store.read(path))
-        .map_err(|error| refuse(error.to_string()))?;
+    batch.fill(file).map_err(|error| match &error {
+        FillError::Read { source, .. } => TrainError::of_batch(path, source),
+        _ => refuse(error.to_string()),
+    })?;
     Ok(batch)
 }
 

@@ -8,7 +8,8 @@
 //! a warm start from [`initial`] weights. [`state`] writes checkpoints and weights versions and finds those to continue
 //! from; [`canary`] computes what engines check a load with; [`export`] writes weights for other programs. [`serve`] is
 //! the process of a run's pods: rank 0 answers the driver, every rank follows rank 0's orders; [`launch`] starts the
-//! ranks of a pod that has several, and [`watchdog`] ends a rank that waits for a rank that hangs.
+//! ranks of a pod that has several, [`watchdog`] ends a rank that waits for a rank that hangs, and [`panics`] one that
+//! panics.
 
 pub mod canary;
 mod collect;
@@ -32,6 +33,7 @@ pub mod mini_batch;
 mod observe;
 pub mod optimizer;
 pub mod packing;
+pub mod panics;
 mod replay;
 pub mod serve;
 pub mod shard;

@@ -21,6 +21,7 @@ use grpo_trainer::finetune::{self, FinetuneSettings};
 use grpo_trainer::initial::initial_weights;
 use grpo_trainer::launch::{self, Ranks};
 use grpo_trainer::locked_memory;
+use grpo_trainer::panics;
 use grpo_trainer::serve::Process;
 use grpo_trainer::sharded::Sharded;
 use grpo_trainer::state::TrainerStore;
@@ -108,7 +109,7 @@ fn main() {
     if let Err(error) = begin(Arguments::parse().command) {
         match error {
             TrainError::Terminated => tracing::info!("ended as told"),
-            _ => tracing::error!(%error, "the trainer ends"),
+            _ => tracing::error!(error = %error.in_words(), "the trainer ends"),
         }
         // Other threads may be inside of libtorch, whose destructors would wait for them.
         grpo_native::end_now(error.exit_code().into())
@@ -162,6 +163,7 @@ fn run(command: Command) -> Result<(), TrainError> {
                 return Err(TrainError::Start(grpo_contracts::support::in_words(&unsupported)));
             }
             let process = process(&config, listen, termination_log, auth)?;
+            panics::end_at_panic();
             grpo_trainer::serve::serve(config, &process)
         }
         Command::Finetune {

@@ -26,14 +26,25 @@ pub struct MiniBatch {
     in_parts: bool,
 }
 
-/// This rank's data for a step, if every rank could read its own; otherwise all ranks refuse the batch at `path`, so
-/// that no rank waits for another in the step's first exchange. Every rank must call it.
+/// This rank's data for a step, if every rank could read its own; otherwise no rank takes the step with the batch at
+/// `path`, so that no rank waits for another in the step's first exchange. Every rank must call it.
+///
+/// If the store does not answer one rank, another rank's refusal may have the same cause, so no rank refuses.
 pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Result<T, TrainError> {
-    let refused = model.sum(&[f64::from(u8::from(own.is_err()))])?[0];
+    let is_unread = own.as_ref().is_err_and(TrainError::is_unread);
+    let failed = model.sum(&[own.is_err(), is_unread].map(|failed| f64::from(u8::from(failed))))?;
+    let (failed, unread) = (failed[0], failed[1]);
+    let path = path.to_owned();
+    let others = |count: f64| format!("{count} of the ranks cannot read its files; their logs have the cause");
     match own {
-        Ok(_) if refused > 0.0 => Err(TrainError::Batch {
-            path: path.to_owned(),
-            message: format!("{refused} of the ranks cannot read what belongs to it; their logs say what"),
+        Err(error) if error.is_unread() => Err(error),
+        _ if unread > 0.0 => Err(TrainError::Unread {
+            path,
+            message: others(unread),
+        }),
+        Ok(_) if failed > 0.0 => Err(TrainError::Batch {
+            path,
+            message: others(failed),
         }),
         own => own,
     }
@@ -109,7 +120,12 @@ impl MiniBatch {
         let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
         let batches = match model.replays {
             // Each rank has read its own files.
-            Some(_) => agreed(model, batches, "of this step")?,
+            Some(_) => {
+                if let Err(error) = &batches {
+                    tracing::error!(%error, "this rank cannot read the experts of its rows");
+                }
+                agreed(model, batches, "of this step")?
+            }
             None => batches?,
         };
         let in_parts = model.shares_sequences();

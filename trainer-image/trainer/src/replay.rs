@@ -16,7 +16,7 @@ use std::path::Path;
 use grpo_model::Config;
 use grpo_model::config::Experts;
 use grpo_records::store::wait;
-use grpo_records::{ExpertsSpan, RunStore};
+use grpo_records::{ExpertsSpan, RunStore, StoreError};
 use tch::Tensor;
 
 use crate::error::TrainError;
@@ -42,15 +42,16 @@ fn recorded(store: &RunStore, span: &ExpertsSpan, experts: &Experts) -> Result<V
     let layers = experts.layers.iter().filter(|layer| **layer).count();
     let width = ExpertsSpan::number_bytes(experts.count);
     let wanted = tokens * layers * experts.per_token * width;
+    let unread = |error: StoreError| TrainError::of_batch(&span.file, &error);
     // Checked before reading: a file of another kind may have any size.
-    let there = wait(store.length(&span.file)).map_err(|e| refuse(e.to_string()))?;
+    let there = wait(store.length(&span.file)).map_err(unread)?;
     if let Some(there) = there.filter(|bytes| *bytes != wanted as u64) {
         return Err(refuse(format!(
             "experts of {tokens} tokens, {layers} layers and {} of {} experts are {wanted} bytes, but it has {there}",
             experts.per_token, experts.count,
         )));
     }
-    let bytes = wait(store.bytes(&span.file)).map_err(|e| refuse(e.to_string()))?;
+    let bytes = wait(store.bytes(&span.file)).map_err(unread)?;
     if sha256(&bytes) != span.sha256 {
         return Err(refuse(format!("its sha256 is {}, not {}", sha256(&bytes), span.sha256)));
     }

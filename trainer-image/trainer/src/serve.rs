@@ -217,6 +217,12 @@ fn train(
             .map_err(|error| TrainError::Start(error.to_string()))?,
     };
     let store = TrainerStore::of_attempt(records.clone(), epoch);
+    let seen = group.watch();
+    let mesh = Mesh::new(group, dims)?;
+    // Nodes read at different speeds: the ranks that are done must not take the slower ones for hanging.
+    let model = seen.busy("reading the model", || {
+        model::read(model_config, mesh, compute, &config.spec, &source, &records)
+    })?;
     let mut rank = Rank {
         lineage: "l1".to_owned(),
         step: 0,
@@ -224,17 +230,10 @@ fn train(
         version: String::new(),
         tensors_sha256: String::new(),
         board: board.clone(),
-        watch: group.watch(),
+        watch: seen,
         pending: None,
         curves: None,
-        model: model::read(
-            model_config,
-            Mesh::new(group, dims)?,
-            compute,
-            &config.spec,
-            &source,
-            &records,
-        )?,
+        model,
         store,
         config,
         model_dir,
@@ -248,8 +247,11 @@ fn train(
         let left = room.saturating_sub(estimate.total() + gradients as u64) as usize;
         rank.model.input_bytes = rank.model.input_bytes.min(left);
     }
-    rank.recover()?;
-    rank.follow(orders.map(|orders| orders.steps), &process.limits)
+    let recovered = rank.recover();
+    let ended = recovered.and_then(|()| rank.follow(orders.map(|orders| orders.steps), &process.limits));
+    // The process ends with this error. The groups' destructors might first wait for ranks that wait for this one.
+    std::mem::forget(rank);
+    ended
 }
 
 /// Joins the rendezvous; from then on the pod is ready.
@@ -323,6 +325,13 @@ impl Rank {
                 tracing::error!(step, %error, "step refused");
                 self.leave_device()?;
                 self.tell(step, StepPhase::Failed, None, Some(error.to_string()));
+                return Ok(());
+            }
+            // A refused batch may end the run, and an outage of the store must not.
+            Err(error) if error.is_unread() => {
+                tracing::error!(step, %error, "step not taken");
+                self.leave_device()?;
+                self.board.with(|shared| shared.put_back(step, error.to_string()));
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -26,6 +26,8 @@ pub struct Shared {
     pub steps: BTreeMap<u32, StepState>,
     /// The request of each of these steps.
     pub requests: BTreeMap<u32, StepRequest>,
+    /// The last ordered step, if the store did not answer, and the error: it was not taken, and may be ordered again.
+    pub unread: Option<(u32, String)>,
     /// Memory of this rank in bytes: the estimate for one row of full length, and the available amount.
     pub memory: [Option<u64>; 2],
     /// Whether this attempt may use its devices.
@@ -33,6 +35,14 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Forgets an order whose batch could not be read, and waits for the same order again.
+    pub fn put_back(&mut self, step: u32, error: String) {
+        self.steps.remove(&step);
+        self.requests.remove(&step);
+        self.unread = Some((step, error));
+        self.state.phase = TrainerPhase::Idle;
+    }
+
     pub fn put(&mut self, step: StepState) {
         self.steps.insert(step.step, step);
         while self.steps.len() > STEPS_KEPT {
@@ -72,6 +82,7 @@ impl Board {
             state,
             steps: BTreeMap::new(),
             requests: BTreeMap::new(),
+            unread: None,
             memory: [None; 2],
             devices,
         }));

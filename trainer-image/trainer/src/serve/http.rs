@@ -154,6 +154,7 @@ impl HttpState {
             }
             shared.put(queued(step));
             shared.requests.insert(step, request.clone());
+            shared.unread = None;
             shared.state.phase = TrainerPhase::Stepping;
             Ok(None)
         });
@@ -231,8 +232,16 @@ async fn watch(State(http): State<HttpState>, Path(step): Path<u32>, Query(wait)
             }
             Some(known) if tokio::time::Instant::now() >= deadline => return Json(known).into_response(),
             None => {
-                let state = http.board.with(|shared| shared.state.clone());
-                return (StatusCode::NOT_FOUND, Json(state)).into_response();
+                let (state, unread) = http.board.with(|shared| (shared.state.clone(), shared.unread.clone()));
+                return match unread.filter(|(of, _)| *of == step) {
+                    Some((_, error)) => refusal(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "StoreUnavailable",
+                        &error,
+                        "Infrastructure",
+                    ),
+                    None => (StatusCode::NOT_FOUND, Json(state)).into_response(),
+                };
             }
             Some(_) => {}
         }

@@ -4,6 +4,10 @@
 //! version under the same name. With other bits, engines serve other weights under that name than this trainer holds,
 //! so a new lineage begins, in which the name is free.
 //!
+//! Only the last of the replayed steps has to be in the store. So the versions that newer ones of their lineage have
+//! replaced are not written again, and those of a new lineage are removed as in training. The last steps of the
+//! lineage before stay until the new one has passed them: engines serve them meanwhile, and they say how far to replay.
+//!
 //! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone reads the store and decides;
 //! all ranks continue from its choice, or none does.
 
@@ -14,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Rank;
 use crate::error::TrainError;
-use crate::state::{CheckpointManifest, lineage_number, sha256};
+use crate::state::{CheckpointManifest, TrainerStore, lineage_number, sha256};
 use grpo_contracts::weights::publishes_adapters;
 
 /// Content of the store, as rank 0 sees it.
@@ -48,13 +52,11 @@ impl Rank {
     /// Restores the run's state from the store.
     pub(super) fn recover(&mut self) -> Result<(), TrainError> {
         // Fences first, so that an earlier attempt cannot publish after a rank has read the store.
-        if self.is_first() {
-            self.model
-                .group
-                .busy("fencing off earlier attempts", || self.store.fence())?;
-        }
+        self.fence(TrainerStore::fence)?;
         self.model.group.barrier()?;
         self.store.begin()?;
+        // An earlier attempt that was still starting may have taken its claims in between.
+        self.fence(TrainerStore::fence_again)?;
         let Found { checkpoint, versions } = self.of_rank_0("reading the store", || {
             Ok(Found {
                 checkpoint: self.store.newest_checkpoint()?,
@@ -77,7 +79,12 @@ impl Rank {
             self.resume_from_another_run(!versions.is_empty())?;
         }
         self.settle_lineage(&versions)?;
-        self.publish(parent(&versions, &paths::weights_version(&self.lineage, self.step)))?;
+        let version = paths::weights_version(&self.lineage, self.step);
+        let mut is_published = self.step == 0 || !self.is_replaced(&versions);
+        match is_published {
+            true => self.publish_in_room(parent(&versions, &version))?,
+            false => self.version = version,
+        }
         // Over all lineages: an interrupted replay has published fewer steps than the lineage before it.
         let last = versions.iter().map(|version| version.step).max().unwrap_or(0);
         let mut unsealed = false;
@@ -86,10 +93,14 @@ impl Rank {
             match self.of_rank_0("reading a stored batch", || self.replayed(step, last, &versions))? {
                 Some(replay) => {
                     unsealed = replay.published;
-                    self.replay(step, &versions, replay)?;
+                    is_published = self.replay(step, &versions, replay)?;
                 }
                 None => break,
             }
+        }
+        // The batch of a later step is missing: the run continues from weights whose version was removed.
+        if !is_published {
+            self.publish_in_room(parent(&versions, &self.version))?;
         }
         // The previous attempt died between the weights and the checkpoint of a step after which the run may be done.
         // Mode Finetune publishes the steps whose checkpoints it keeps, and this one may be the run's last.
@@ -105,6 +116,33 @@ impl Rank {
         self.idle();
         tracing::info!(step = self.step, weights = self.version, "ready for orders");
         Ok(())
+    }
+
+    /// Fences earlier attempts, on rank 0.
+    fn fence(&self, fence: impl FnOnce(&TrainerStore) -> Result<(), TrainError>) -> Result<(), TrainError> {
+        let group = &self.model.group;
+        match self.is_first() {
+            true => group.busy("fencing off earlier attempts", || fence(&self.store)),
+            false => Ok(()),
+        }
+    }
+
+    /// Publishes the current weights, after the versions that are not kept were removed: a long replay must not fill
+    /// the store. Every rank calls it.
+    fn publish_in_room(&mut self, parent: Option<String>) -> Result<(), TrainError> {
+        if self.is_first() {
+            let group = &self.model.group;
+            group.busy("removing old versions", || self.store.prune_versions())?;
+        }
+        self.publish(parent)
+    }
+
+    /// Whether the store has a later version of the current lineage: then no engine will ask for the version of the
+    /// current step, which was kept or removed before. Mode Finetune publishes few steps, and not always the last one,
+    /// so there none counts as replaced.
+    fn is_replaced(&self, versions: &[WeightsManifest]) -> bool {
+        let is_later = |version: &WeightsManifest| version.lineage == self.lineage && version.step > self.step;
+        !self.is_supervised() && versions.iter().any(is_later)
     }
 
     /// All ranks wait for the slowest disk, and all end if one of them cannot read the checkpoint.
@@ -133,7 +171,8 @@ impl Rank {
         }))
     }
 
-    fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<(), TrainError> {
+    /// Returns false if the step's version still has to be published, in case no later step is replayed.
+    fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<bool, TrainError> {
         tracing::info!(step, "replaying a stored batch");
         let (metrics, stats) = self.train(
             step,
@@ -144,14 +183,18 @@ impl Rank {
         if self.is_supervised() && !replay.published {
             self.step = step;
             self.unpublished();
-            return Ok(());
+            return Ok(true);
         }
+        let mut repeated = None;
         if let Some(known) = replay.known {
             let found = self.model.published_checksum(publishes_adapters(&self.config.spec))?;
             // Only rank 0 has a checksum.
             let repeats = found.is_some_and(|found| found == known.tensors_sha256);
             match self.model.sum(&[f64::from(u8::from(repeats))])?[0] > 0.0 {
-                true => self.lineage = known.lineage,
+                true => {
+                    self.lineage = known.lineage;
+                    repeated = Some(known.tensors_sha256);
+                }
                 false => {
                     self.begin_lineage(versions);
                     tracing::warn!(
@@ -164,14 +207,23 @@ impl Rank {
         }
         let parent = Some(self.version.clone());
         self.step = step;
-        self.publish(parent)?;
+        let repeated = repeated.filter(|_| self.is_replaced(versions));
+        let is_published = repeated.is_none();
+        match repeated {
+            Some(tensors_sha256) => {
+                self.version = paths::weights_version(&self.lineage, step);
+                self.tensors_sha256 = tensors_sha256;
+                self.unpublished();
+            }
+            None => self.publish_in_room(parent)?,
+        }
         if self.is_first() {
             // The metrics are missing if the previous attempt ended between publishing and writing them.
             let metrics = self.named(metrics);
             self.store_metrics(step, &metrics, stats)?;
             self.show(&metrics);
         }
-        Ok(())
+        Ok(is_published)
     }
 
     /// The newest version of a step; the step's metrics still name a removed version.

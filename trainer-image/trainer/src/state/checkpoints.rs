@@ -130,9 +130,18 @@ impl CheckpointManifest {
 }
 
 impl TrainerStore {
-    /// Every complete checkpoint.
+    /// Every complete checkpoint. One whose manifest is damaged is left out, as one with a damaged file is later: an
+    /// older checkpoint takes its place.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
-        self.manifests(paths::CHECKPOINTS)
+        let readable = |manifest: Result<CheckpointManifest, TrainError>| match manifest {
+            Ok(manifest) => Some(manifest),
+            Err(error) => {
+                tracing::warn!(%error, "a checkpoint is left out");
+                None
+            }
+        };
+        let manifests = self.manifests(paths::CHECKPOINTS)?;
+        Ok(manifests.into_iter().filter_map(readable).collect())
     }
 
     /// Writes this rank's part. Every rank calls it, then rank 0 calls [`TrainerStore::seal`] with the results of all

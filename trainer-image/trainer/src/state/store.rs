@@ -36,9 +36,19 @@ impl Epoch {
 
     /// Whether a claim belongs to a later attempt of the same run.
     fn is_before(&self, claim: &str) -> bool {
+        self.attempt_of(claim).is_some_and(|attempt| attempt > self.attempt)
+    }
+
+    /// Whether a claim belongs to an earlier attempt of the same run.
+    fn is_after(&self, claim: &str) -> bool {
+        self.attempt_of(claim).is_some_and(|attempt| attempt < self.attempt)
+    }
+
+    /// The attempt of a claim, if it is of the same run.
+    fn attempt_of(&self, claim: &str) -> Option<u32> {
         let mut parts = claim.rsplitn(3, '_').skip(1);
-        let attempt = parts.next().and_then(|attempt| attempt.parse::<u32>().ok());
-        parts.next() == Some(self.run.as_str()) && attempt > Some(self.attempt)
+        let attempt = parts.next()?.parse().ok()?;
+        (parts.next()? == self.run).then_some(attempt)
     }
 }
 
@@ -91,12 +101,35 @@ impl TrainerStore {
         Ok(())
     }
 
-    /// Takes the claim under which this rank writes.
+    /// Takes the claim under which this rank writes. Fails if a later attempt has taken its claims since
+    /// [`TrainerStore::fence`]: that attempt could not withdraw this claim, which did not exist.
     pub fn begin(&self) -> Result<(), TrainError> {
-        match &self.attempt {
-            Some((_, claim)) => Ok(wait(claim.take())?),
-            None => Ok(()),
+        let Some((epoch, claim)) = &self.attempt else {
+            return Ok(());
+        };
+        wait(claim.take())?;
+        let others = wait(Claim::all(&self.store))?;
+        if others.iter().any(|other| epoch.is_before(other)) {
+            wait(claim.withdraw())?;
+            return Err(TrainError::Fenced {
+                doing: "starting",
+                attempt: epoch.attempt,
+            });
         }
+        Ok(())
+    }
+
+    /// Fences the ranks of earlier attempts that took their claims after [`TrainerStore::fence`]. Rank 0 calls it when
+    /// it has its own claim. Of two attempts that start at one time, either the earlier one sees the claim of the later
+    /// one in [`TrainerStore::begin`], or the later one finds the earlier claim here.
+    pub fn fence_again(&self) -> Result<(), TrainError> {
+        let Some((epoch, _)) = &self.attempt else { return Ok(()) };
+        for other in wait(Claim::all(&self.store))? {
+            if epoch.is_after(&other) {
+                wait(Claim::new(self.store.clone(), other).withdraw())?;
+            }
+        }
+        Ok(())
     }
 
     /// Fails if a later attempt has started.
@@ -195,8 +228,12 @@ impl TrainerStore {
         Ok(folders.iter().map(|name| format!("{of}/{name}")).collect())
     }
 
-    /// The manifest of every folder that has one: other folders are not published.
-    pub(super) fn manifests<T: for<'de> Deserialize<'de>>(&self, of: &str) -> Result<Vec<T>, TrainError> {
+    /// The manifest of every folder that has one: other folders are not published. A manifest that cannot be parsed is
+    /// an error in its place.
+    pub(super) fn manifests<T: for<'de> Deserialize<'de>>(
+        &self,
+        of: &str,
+    ) -> Result<Vec<Result<T, TrainError>>, TrainError> {
         let mut found = Vec::new();
         for folder in self.folders(of)? {
             let path = format!("{folder}/{}", paths::MANIFEST);
@@ -207,7 +244,7 @@ impl TrainerStore {
                 path,
                 message: e.to_string(),
             };
-            found.push(serde_json::from_slice(&bytes).map_err(damaged)?);
+            found.push(serde_json::from_slice(&bytes).map_err(damaged));
         }
         Ok(found)
     }

@@ -166,7 +166,7 @@ impl Publication<'_> {
 impl TrainerStore {
     /// Every published version.
     pub fn versions(&self) -> Result<Vec<WeightsManifest>, TrainError> {
-        self.manifests(paths::WEIGHTS)
+        self.manifests::<WeightsManifest>(paths::WEIGHTS)?.into_iter().collect()
     }
 
     /// Begins to publish `tensors`, in this order, in the form that engines load. Publishing the same version again
@@ -232,13 +232,18 @@ impl TrainerStore {
         })
     }
 
-    /// Removes old versions; keeps the newest and step 0.
+    /// Removes old versions; keeps the newest, step 0 and, of every lineage, the last two steps. Until a new lineage
+    /// has passed them, engines may serve those of an older one: the last step, or the one before as long as the
+    /// driver does not know that the last step is done. The last step also says how far to replay.
     pub fn prune_versions(&self) -> Result<(), TrainError> {
         self.still_ours("removing old versions")?;
         let mut all = self.versions()?;
         all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
-        for old in all.iter().rev().skip(WEIGHTS_KEPT).filter(|version| version.step > 0) {
-            self.take_away(&paths::weights(&old.version))?;
+        let last = all.iter().map(|version| version.step).max().unwrap_or(0);
+        for old in all.iter().rev().skip(WEIGHTS_KEPT) {
+            if old.step > 0 && old.step + 1 < last {
+                self.take_away(&paths::weights(&old.version))?;
+            }
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ mod engines;
 mod kills;
 mod launch;
 mod lineages;
+mod outage;
 mod resumed;
 mod serve;
 mod superseded;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::common::{algorithm, batch, family_config, flat, ranks};
+use crate::common::{algorithm, batch, family_config, flat, ranks, silenced};
 use grpo_crds::algorithm::{Algorithm, OldLogprobs};
 use grpo_model::Config;
 use grpo_native::{Group, Rendezvous};
@@ -260,6 +260,25 @@ fn a_record_that_cannot_be_used_is_refused_by_its_name_and_weights_stay_as_they_
         "{error}"
     );
     assert_eq!(flat(&model.weights().unwrap()), before);
+}
+
+#[test]
+fn a_record_that_the_store_does_not_return_now_refuses_no_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let mut model = alone();
+    model.replays = Some(RunStore::existing(root).unwrap());
+    let before = flat(&model.weights().unwrap());
+    let batch = recorded(root, 1);
+    let file = &batch.rows[0].experts[0].file;
+    let error = silenced(&root.join(file), || {
+        grpo::step(&mut model, &batch, "batch", &algorithm(), 0).unwrap_err()
+    });
+    let message = error.to_string();
+    assert!(error.is_unread() && !error.is_refusal(), "{message}");
+    assert!(message.contains(file.as_str()), "{message}");
+    assert_eq!(flat(&model.weights().unwrap()), before);
+    grpo::step(&mut model, &batch, "batch", &algorithm(), 0).unwrap();
 }
 
 /// Otherwise the other ranks would wait for it in their next exchange.

@@ -1,9 +1,10 @@
 //! Checkpoints, published versions, and batches that are refused.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{algorithm, alone, batch, config, config_json, flat, model, ranks, steps};
+use crate::common::{algorithm, alone, batch, config, config_json, flat, model, ranks, silenced, steps};
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use grpo_model::weights::export::Named;
@@ -11,9 +12,10 @@ use grpo_model::weights::{Precision, Weights, checksum};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;
 use grpo_records::weights::WeightsManifest;
-use grpo_records::{RunStore, paths};
+use grpo_records::{RunStore, fixture, paths};
+use grpo_trainer::mini_batch::agreed;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, TrainerStore, Written, sha256};
+use grpo_trainer::state::{Epoch, Form, TrainerStore, Written, json, sha256};
 use grpo_trainer::{TrainError, grpo};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -113,6 +115,19 @@ fn a_truncated_checkpoint_gives_way_to_the_older_one_until_it_is_written_again()
     assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
 }
 
+#[test]
+fn a_checkpoint_whose_manifest_is_damaged_gives_way_to_the_older_one_until_it_is_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let model = alone();
+    save(&store, &model, 1);
+    save(&store, &model, 2);
+    std::fs::write(folder.path().join(paths::checkpoint_manifest("l1", 2)), b"{\"linea").unwrap();
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 1);
+    save(&store, &model, 2);
+    assert_eq!(store.newest_checkpoint().unwrap().unwrap().step, 2);
+}
+
 /// Sealing uses the checksums of the written bytes and does not read the files again.
 #[test]
 fn a_file_that_changed_before_its_checkpoint_was_sealed_makes_no_checkpoint() {
@@ -179,6 +194,40 @@ fn a_batch_that_cannot_be_trained_on_is_refused_and_changes_nothing() {
             .is_nan()
     );
     assert_eq!((flat(&model.weights().unwrap()), model.updates), before);
+}
+
+#[test]
+fn a_batch_that_the_store_does_not_return_now_is_not_refused_and_one_without_its_files_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let mut batch = batch(1);
+    fixture::write_batch(folder.path(), &mut batch);
+    let read = || grpo::read(&store, 1, &paths::batch(1), None);
+    let rows = batch.rows[0].stored.rows.file.clone();
+    for file in [&paths::batch(1), &rows] {
+        let error = silenced(&folder.path().join(file), || read().unwrap_err());
+        let message = error.to_string();
+        assert!(error.is_unread() && !error.is_refusal(), "{message}");
+        assert!(message.contains(file.as_str()), "{message}");
+    }
+    assert_eq!(read().unwrap(), batch);
+    std::fs::remove_file(folder.path().join(rows)).unwrap();
+    assert!(read().unwrap_err().is_refusal());
+}
+
+#[test]
+fn no_rank_refuses_a_batch_if_the_store_does_not_answer_one_of_them() {
+    let (path, message) = ("batch".to_owned(), "its sha256 differs".to_owned());
+    let said = ranks(3, |group| {
+        let (path, message) = (path.clone(), message.clone());
+        let own: Result<(), TrainError> = match group.rank() {
+            0 => Ok(()),
+            1 => Err(TrainError::Batch { path, message }),
+            _ => Err(TrainError::Unread { path, message }),
+        };
+        agreed(&model(group), own, "batch").unwrap_err()
+    });
+    assert!(said.iter().all(TrainError::is_unread), "{said:?}");
 }
 
 #[test]
@@ -476,6 +525,43 @@ fn a_version_counts_when_its_manifest_is_there_and_what_has_none_is_tidied_up() 
     assert_eq!(whole().0, first);
 }
 
+#[test]
+fn the_last_two_steps_of_a_lineage_stay_until_a_new_one_has_passed_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let publish = |lineage: &str, steps: std::ops::RangeInclusive<u32>| {
+        for step in steps {
+            let version = paths::weights_version(lineage, step);
+            let path = paths::weights_manifest(&version);
+            let manifest = WeightsManifest {
+                version,
+                lineage: lineage.to_owned(),
+                step,
+                parent: None,
+                files: Vec::new(),
+                deltas: Vec::new(),
+                tensors_sha256: String::new(),
+                canary: None,
+            };
+            store.create(&path, json(&manifest).unwrap()).unwrap();
+        }
+        store.prune_versions().unwrap();
+        let kept = store.versions().unwrap().into_iter().map(|version| version.version);
+        kept.collect::<BTreeSet<String>>()
+    };
+    let named = |older: &[&str], steps: std::ops::RangeInclusive<u32>| {
+        let newer = steps.map(|step| paths::weights_version("l2", step));
+        let older = older.iter().map(|version| (*version).to_owned());
+        older.chain(newer).collect::<BTreeSet<String>>()
+    };
+    publish("l1", 0..=20);
+    assert_eq!(publish("l2", 5..=14), named(&["l1-v0", "l1-v19", "l1-v20"], 7..=14));
+    // Engines serve the older lineage until the driver knows of the new one.
+    assert_eq!(publish("l2", 15..=20), named(&["l1-v0", "l1-v19", "l1-v20"], 13..=20));
+    assert_eq!(publish("l2", 21..=21), named(&["l1-v0", "l1-v20"], 14..=21));
+    assert_eq!(publish("l2", 22..=22), named(&["l1-v0"], 15..=22));
+}
+
 fn rank(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
     let epoch = Epoch {
         run: run.to_owned(),
@@ -541,4 +627,26 @@ fn an_earlier_attempt_of_the_same_run_does_not_begin_and_a_run_made_again_does()
     let again = started(folder.path(), "uid-2", 1);
     again.create("now", &b"ours"[..]).unwrap();
     assert!(newer.create("late", &b""[..]).is_err());
+}
+
+#[test]
+fn of_two_attempts_that_start_at_one_time_only_the_later_one_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    // The earlier one is so slow that the later one has its claim first.
+    let old = rank(root, "uid-1", 1);
+    old.fence().unwrap();
+    let _new = started(root, "uid-1", 2);
+    assert!(matches!(old.begin(), Err(TrainError::Fenced { attempt: 1, .. })));
+
+    // The earlier one takes its claim after the later one has looked for it.
+    let (old, new) = (rank(root, "uid-1", 3), rank(root, "uid-1", 4));
+    old.fence().unwrap();
+    new.fence().unwrap();
+    old.begin().unwrap();
+    new.begin().unwrap();
+    new.fence_again().unwrap();
+    let late = old.create("late", &b""[..]);
+    assert!(matches!(late, Err(TrainError::Fenced { attempt: 3, .. })), "{late:?}");
+    new.create("ours", &b""[..]).unwrap();
 }
