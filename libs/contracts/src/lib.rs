@@ -13,6 +13,7 @@
 //! * [`exit`]: exit codes of driver and trainer, and a trainer's termination message;
 //! * [`reason`]: the reasons of conditions, events and faults;
 //! * [`support`]: the fields that driver and trainer refuse;
+//! * [`test_setup`]: files by which a patch could decide test results;
 //! * [`weights`]: which weights versions are kept, and in which form.
 
 pub mod access;
@@ -26,6 +27,7 @@ pub mod reason;
 pub mod run_config;
 pub mod support;
 pub mod task_sets;
+pub mod test_setup;
 pub mod volumes;
 pub mod weights;
 

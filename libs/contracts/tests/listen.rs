@@ -21,3 +21,11 @@ fn a_port_that_is_taken_is_an_error_and_no_reason_to_serve_ipv4_alone() {
     let again = listen(everywhere(first.local_addr().unwrap().port()));
     assert_eq!(again.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
 }
+
+#[test]
+fn accepted_connections_send_each_piece_of_an_answer_at_once() {
+    let listener = listen(everywhere(0)).unwrap();
+    let _client = TcpStream::connect((Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port())).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    assert!(accepted.nodelay().unwrap());
+}

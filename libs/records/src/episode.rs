@@ -168,7 +168,8 @@ pub struct GradeRecord {
     /// The folder of the episode whose verdict on the same patch of the same task is reused here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused_from: Option<String>,
-    /// The official grader's status: `Resolved`, `Failed`, `NoReport`, `PatchDoesNotApply`, `Control`, `EmptyPatch`.
+    /// How the grading ended: `Judged`, `PatchRefused`, `NoReport`, `TimedOut`, `Exhausted`, `WorkerFailed`, `Silent`,
+    /// `Lost`, `EmptyPatch` or `NoPatch`.
     pub status: String,
     pub fail_to_pass: TestCounts,
     pub pass_to_pass: TestCounts,

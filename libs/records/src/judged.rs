@@ -37,6 +37,9 @@ pub struct Vote {
     /// +1 or -1. Absent if the text has no verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vote: Option<i8>,
+    /// The text was cut off, at the limit of tokens or by a filter. So it has no verdict, also if it has a box.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
     /// Why there is no answer: the judge's servers were unavailable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
@@ -51,7 +54,7 @@ pub struct Vote {
 pub enum VoteEnd {
     /// It counts in the score.
     Counted,
-    /// The judge's text has no verdict.
+    /// The judge's text has no verdict, or was cut off before it.
     Unreadable,
     /// The judge's servers gave no answer in time.
     Lost,
@@ -74,11 +77,21 @@ impl Vote {
     }
 }
 
-/// The verdict in a judge's text: its last `\boxed{}`, whose content must be +1 or -1.
+/// The bounds of a model's reasoning, in the text of a server that does not separate it. Some chat templates write the
+/// first one into the prompt.
+const REASONING: [&str; 2] = ["<think>", "</think>"];
+
+/// The verdict in a judge's text: the last `\boxed{}` behind its reasoning, whose content must be +1 or -1.
 ///
 /// OpenClaw-RL reads the first box, and so misreads a judge that quotes its instructions before it answers.
 pub fn vote_of(text: &str) -> Option<i8> {
-    let inside = last_box(text)?.trim();
+    let [begins, ends] = REASONING;
+    let answer = match text.rsplit_once(ends) {
+        Some((_, answer)) => answer,
+        None if text.trim_start().starts_with(begins) => return None,
+        None => text,
+    };
+    let inside = last_box(answer)?.trim();
     let digits = inside.strip_prefix(['+', '-']).unwrap_or(inside);
     let mut parts = digits.splitn(2, '.');
     let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());

@@ -4,8 +4,9 @@
 //! The caller names a scope or an episode by its path, and the place to continue from. It receives records, without
 //! token ids if these are not needed. Everything is bounded: episodes and turns per page, and the size of a file that
 //! is read. A path that [`paths`] would not write is refused before any file is read. [`files`] returns whole files,
-//! [`entries`] the journal and the metrics.
+//! [`bulk`] many of them in one answer, [`entries`] the journal and the metrics.
 
+pub mod bulk;
 pub mod entries;
 pub mod files;
 mod names;
@@ -38,6 +39,8 @@ pub mod routes {
     pub const METRICS: &str = "/v1/records/metrics";
     pub const FILES: &str = "/v1/records/files";
     pub const FILE: &str = "/v1/records/file";
+    /// GET: the limits. POST: the files.
+    pub const BULK: &str = "/v1/records/bulk";
 }
 
 /// Maximum episodes per page.

@@ -21,6 +21,14 @@ impl Outcome {
     pub fn is_verdict(&self) -> bool {
         !matches!(self, Self::Void { .. })
     }
+
+    /// The cause of a void.
+    pub fn void_reason(&self) -> Option<VoidReason> {
+        match self {
+            Self::Void { reason } => Some(*reason),
+            Self::Resolved | Self::Unresolved => None,
+        }
+    }
 }
 
 impl fmt::Display for Outcome {

@@ -4,7 +4,7 @@ use crate::event::{DropReason, Event, JournalEntry};
 use crate::outcome::{Outcome, VoidReason};
 use crate::settings::{LiveSettings, Sampling};
 use crate::{EpisodeKey, EpisodeScope, paths};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The state from which a driver continues after itself or its predecessor.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,6 +29,8 @@ pub struct RunState {
     /// Maps an episode's folder to its verdict.
     pub verdicts: BTreeMap<String, (Outcome, f32)>,
     pub voids: BTreeMap<VoidReason, u64>,
+    /// The folders of voided attempts.
+    pub voided: BTreeSet<String>,
     /// Total tokens of voided attempts: losing long episodes biases training.
     pub voided_tokens: u64,
     pub groups_dropped: u64,
@@ -147,7 +149,13 @@ impl RunState {
             } => {
                 self.verdicts.insert(episode, (outcome, reward));
             }
-            Event::EpisodeVoided { reason, tokens, .. } => {
+            Event::EpisodeVoided {
+                episode,
+                reason,
+                tokens,
+                ..
+            } => {
+                self.voided.insert(episode);
                 *self.voids.entry(reason).or_default() += 1;
                 self.voided_tokens += tokens as u64;
             }

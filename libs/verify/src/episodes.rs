@@ -220,23 +220,29 @@ fn same_words(decoded: &str, recorded: &str) -> bool {
 }
 
 /// Exactly one closed bash block is a command. A second parser, on purpose: it checks the driver's own.
+/// Blocks in the reasoning are drafts; a `</think>` within a block is part of a command.
 fn action_of(answer: &str) -> TurnAction {
+    let opened = answer.trim_start().strip_prefix("<think>");
+    let in_a_block = |thought: &str| thought.matches("```").count() % 2 == 1;
+    let said = match (opened, answer.split_once("</think>")) {
+        (Some(opened), _) => opened.split_once("</think>").map_or("", |(_, rest)| rest),
+        (None, Some((thought, rest))) if !thought.contains("<tool_call>") && !in_a_block(thought) => rest,
+        _ => answer,
+    };
+    // A block may open after other text on its line, also after the fence that closes another.
+    let opens = |text: &str| {
+        text.rsplit_once("```bash")
+            .is_some_and(|(_, after)| after.trim().is_empty())
+    };
     let mut commands = Vec::new();
     let mut open: Option<Vec<&str>> = None;
-    for line in answer.split('\n') {
+    for line in said.split('\n') {
         match &mut open {
-            None => {
-                // A block may open after other text on its line.
-                if let Some((_, after)) = line.rsplit_once("```bash")
-                    && after.trim().is_empty()
-                {
-                    open = Some(Vec::new());
-                }
-            }
+            None => open = opens(line).then(Vec::new),
             // A closing line ends a block only after at least one line of commands.
             Some(body) if line.starts_with("```") && !body.is_empty() => {
                 commands.push(body.join("\n"));
-                open = None;
+                open = opens(&line["```".len()..]).then(Vec::new);
             }
             Some(body) => body.push(line),
         }

@@ -86,7 +86,8 @@ fn worth(folder: &RunFolder, episode: &EpisodeFolder, rule: &RewardRule) -> Resu
 
 fn wrong(judged: &JudgedTurn, claimed: &TurnScore, rule: &ProcessRule) -> Option<String> {
     let misread = judged.votes.iter().find(|vote| {
-        let read = vote_of(&vote.text).filter(|_| vote.lost.is_none() && vote.refused.is_none());
+        let is_whole = vote.lost.is_none() && vote.refused.is_none() && !vote.cut;
+        let read = vote_of(&vote.text).filter(|_| is_whole);
         read != vote.vote
     });
     if let Some(vote) = misread {
@@ -143,6 +144,9 @@ mod tests {
         assert!(wrong(&judged(&says, Some(0.0)), &claim(None), &RULE).is_some());
         let misread = [("\\boxed{-1}", Some(1))];
         assert!(wrong(&judged(&misread, Some(1.0)), &claim(Some(1.0)), &RULE).is_some());
+        let mut cut = judged(&[("\\boxed{1}", Some(1))], Some(1.0));
+        cut.votes[0].cut = true;
+        assert!(wrong(&cut, &claim(Some(1.0)), &RULE).is_some());
         let zero = [("?", Some(0))];
         assert!(wrong(&judged(&zero, Some(0.0)), &claim(Some(0.0)), &RULE).is_some());
     }

@@ -106,7 +106,7 @@ pub enum Error {
     #[error(transparent)]
     Plan(#[from] crate::plan::error::PlanError),
     #[error(transparent)]
-    Copy(#[from] crate::copy::CopyError),
+    Copy(#[from] crate::copy::error::CopyError),
     #[error("{0}")]
     NoEpisode(String),
     #[error("GrpoRun {run} has no pods yet; `kubectl grpo status {run}` says what it waits for")]

@@ -283,7 +283,7 @@ async fn driven(
     let listener = listen(arguments.listen)
         .and_then(tokio::net::TcpListener::from_std)
         .map_err(DriverError::io(format!("listening on {}", arguments.listen)))?;
-    records_server::open_beside(&store, arguments.listen_records).await;
+    records_server::open_beside(&store, arguments.listen_records);
     let (model_told, model) = watch::channel(None);
     let sessions = Sessions::default();
     // Agents in sandboxes have no token: the path of a session and the lease that the gateway names authorize them.

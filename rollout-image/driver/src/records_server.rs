@@ -8,14 +8,16 @@
 use crate::fault::DriverError;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_LENGTH;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use futures::TryStreamExt;
 use grpo_crds::sources::ObjectStoreSource;
 use grpo_records::RunStore;
+use grpo_records::look::bulk::{self, BulkLimits, BulkRequest};
 use grpo_records::look::entries::{EntriesOf, MetricsOf};
 use grpo_records::look::files::{FileAt, FilesOf};
 use grpo_records::look::{EpisodeAt, EpisodesOf, Records, Refusal, RefusalCause, RefusalCode, TurnsOf, routes};
@@ -25,6 +27,9 @@ use std::path::Path;
 
 /// The routes of [`grpo_records::look::routes`].
 pub fn router(records: Records) -> Router {
+    let in_bulk = get(|| async { Json(BulkLimits::SERVED) })
+        .post(many)
+        .layer(DefaultBodyLimit::max(bulk::LONGEST_REQUEST));
     Router::new()
         .route("/healthz", get(|| async { "ok" }))
         .route(routes::CONTENTS, get(contents))
@@ -35,13 +40,14 @@ pub fn router(records: Records) -> Router {
         .route(routes::METRICS, get(metrics))
         .route(routes::FILES, get(files))
         .route(routes::FILE, get(file))
+        .route(routes::BULK, in_bulk)
         .with_state(records)
 }
 
 /// Starts the server beside a running driver. A run continues without it.
-pub async fn open_beside(store: &RunStore, listen: SocketAddr) {
+pub fn open_beside(store: &RunStore, listen: SocketAddr) {
     let records = Records::of(store.clone());
-    match tokio::net::TcpListener::bind(listen).await {
+    match listener(listen) {
         Ok(listener) => {
             tokio::spawn(async move { axum::serve(listener, router(records)).await });
         }
@@ -79,11 +85,13 @@ pub async fn open_bucket(
     Ok(Records::of(store))
 }
 
+fn listener(address: SocketAddr) -> std::io::Result<tokio::net::TcpListener> {
+    tokio::net::TcpListener::from_std(grpo_contracts::listen::listen(address)?)
+}
+
 /// Serves records until the process ends.
 pub async fn serve(records: Records, listen: SocketAddr) -> Result<(), DriverError> {
-    let listener = tokio::net::TcpListener::bind(listen)
-        .await
-        .map_err(DriverError::io(format!("listening on {listen}")))?;
+    let listener = listener(listen).map_err(DriverError::io(format!("listening on {listen}")))?;
     tracing::info!(%listen, "showing records");
     axum::serve(listener, router(records))
         .await
@@ -149,6 +157,21 @@ async fn file(State(records): State<Records>, wanted: Result<Query<FileAt>, Quer
     }
 }
 
+/// Streams many files. An error breaks the connection off, so the client does not take the answer for complete.
+async fn many(State(records): State<Records>, wanted: Result<Json<BulkRequest>, JsonRejection>) -> Response {
+    let wanted = match wanted {
+        Ok(Json(wanted)) => wanted,
+        Err(rejection) => return bad_body(&rejection),
+    };
+    match records.bulk(wanted) {
+        Ok(stream) => {
+            let stream = stream.inspect_err(|error| tracing::warn!(%error, "an answer with many files is broken off"));
+            Body::from_stream(stream).into_response()
+        }
+        Err(refusal) => refused(refusal),
+    }
+}
+
 /// Reads on a blocking thread.
 async fn answer<T: Serialize + Send + 'static>(
     records: Records,
@@ -172,6 +195,18 @@ fn broken_off(error: &tokio::task::JoinError) -> Refusal {
 fn bad_query(rejection: &QueryRejection) -> Response {
     refused(Refusal {
         code: RefusalCode::BadPath,
+        message: rejection.body_text(),
+        fault: RefusalCause::Client,
+    })
+}
+
+fn bad_body(rejection: &JsonRejection) -> Response {
+    let code = match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => RefusalCode::TooLarge,
+        _ => RefusalCode::BadPath,
+    };
+    refused(Refusal {
+        code,
         message: rejection.body_text(),
         fault: RefusalCause::Client,
     })

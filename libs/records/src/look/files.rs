@@ -9,6 +9,7 @@ use crate::store::{StoreError, wait};
 use bytes::Bytes;
 use futures::Stream;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Folders whose files are available.
 pub const FOLDERS: [&str; 14] = [
@@ -81,15 +82,21 @@ impl FileAt {
             to: None,
         }
     }
+
+    /// These bytes of a file of this length.
+    pub(super) fn range(&self, there: u64) -> Range<u64> {
+        let end = self.to.map_or(there, |to| to.min(there));
+        self.from.min(end)..end
+    }
 }
 
 /// Whether files with this path, or below it, are available.
-fn is_shown(path: &str) -> bool {
+pub(super) fn is_shown(path: &str) -> bool {
     let mut parts = path.split('/');
     FOLDERS.contains(&parts.next().unwrap_or_default()) && parts.all(paths::is_plain_name)
 }
 
-fn not_shown(path: &str) -> Refusal {
+pub(super) fn not_shown(path: &str) -> Refusal {
     let shown: String = path.chars().take(200).collect();
     let message = format!(
         "{shown:?} is no path of a store that can be copied; one begins with {}",
@@ -132,8 +139,7 @@ impl Records {
         }
         let there = self.length(&wanted.path)?;
         let there = there.ok_or_else(|| Refusal::not_there(&wanted.path))?;
-        let end = wanted.to.map_or(there, |to| to.min(there));
-        let range = wanted.from.min(end)..end;
+        let range = wanted.range(there);
         Ok((range.end - range.start, self.store.stream(&wanted.path, range)))
     }
 }

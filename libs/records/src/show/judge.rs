@@ -25,6 +25,7 @@ pub(super) fn votes(out: &mut String, judged: &JudgedTurn, words: bool) {
 fn vote(vote: &Vote) -> String {
     match (vote.end(), vote.vote) {
         (VoteEnd::Counted, Some(number)) => format!("{number:+}"),
+        (VoteEnd::Counted | VoteEnd::Unreadable, _) if vote.cut => "cut off".to_owned(),
         (VoteEnd::Counted | VoteEnd::Unreadable, _) => "unreadable".to_owned(),
         (VoteEnd::Lost, _) => "lost".to_owned(),
         (VoteEnd::Refused, _) => "refused".to_owned(),

@@ -62,4 +62,11 @@ fn actions_are_read_as_the_agent_is_described() {
     let two = "```bash\na\n```\n```bash\nb\n```";
     assert_eq!(action_of("```bash\n```"), TurnAction::format_error(0));
     assert_eq!(action_of(two), TurnAction::format_error(2));
+    let on_one_line = "```bash\na\n``` ```bash\nb\n```";
+    assert_eq!(action_of(on_one_line), TurnAction::format_error(2));
+    let thought = "<think>\n```bash\nrm a\n```\n</think>\n";
+    assert_eq!(action_of(&format!("{thought}\n```bash\nls\n```")), command("ls"));
+    assert_eq!(action_of(thought), TurnAction::format_error(0));
+    let search = "```bash\ngrep '</think>' a\n```";
+    assert_eq!(action_of(search), command("grep '</think>' a"));
 }

@@ -5,16 +5,21 @@
 //!     ──► FILE.part ──► size and checksum ──► FILE
 //! ```
 //!
-//! A file gets its name when it is complete, so an interrupted call continues later. Paths are those of the store:
-//! `kubectl grpo show --from` reads a copy with episodes.
+//! Small files arrive many at a time; a driver of an older version sends one file at a time. A file gets its name when
+//! it is complete, so an interrupted call continues later. Paths are those of the store: `kubectl grpo show --from`
+//! reads a copy with episodes.
 
-mod error;
+mod arriving;
+mod batch;
+pub mod error;
 pub mod merge;
 pub mod plan;
 mod progress;
 
 pub use self::error::CopyError;
 
+use self::arriving::Arriving;
+use self::batch::Batch;
 use self::plan::{Kinds, Step, Wanted};
 use self::progress::Progress;
 use crate::arguments::tools::Copy;
@@ -23,19 +28,13 @@ use crate::output;
 use crate::records::Source;
 use grpo_records::look::RefusalCode;
 use grpo_records::look::files::FileAt;
+use grpo_records::paths;
 use grpo_records::weights::WeightsManifest;
-use grpo_records::{EpisodeRecord, paths};
-use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A reader pod ends after this time; a later call continues.
 pub const DEADLINE: Duration = Duration::from_secs(12 * 3600);
-const PIECE: usize = 1 << 20;
-const ROWS: &str = "rows.safetensors";
-const TRAJECTORY: &str = "traj.json";
 
 /// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -161,128 +160,111 @@ impl Copying<'_> {
 
     async fn all(&mut self, wanted: &[Wanted]) -> Result<(), Error> {
         let mut progress = Progress::new(wanted.len() as u64, wanted.iter().map(|file| file.bytes).sum());
+        let mut batch = Batch::new(self.source.bulk_limits().await?);
         for file in wanted {
-            self.one(file, &mut progress).await?;
-            progress.file();
+            match self.step(file) {
+                Step::Keep => {
+                    self.done.kept += 1;
+                    progress.bytes(file.bytes);
+                    progress.file();
+                }
+                Step::Fetch { from: 0 } if batch.accepts(file) => {
+                    if batch.is_full_for(file) {
+                        self.together(batch.take(), &mut progress).await?;
+                    }
+                    batch.add(file);
+                }
+                // Files keep their order: an episode's rows come before its record, a version's files before its
+                // manifest.
+                Step::Fetch { from } => {
+                    self.together(batch.take(), &mut progress).await?;
+                    self.one(file, from, &mut progress).await?;
+                }
+            }
         }
-        Ok(())
+        self.together(batch.take(), &mut progress).await
     }
 
-    async fn one(&mut self, wanted: &Wanted, progress: &mut Progress) -> Result<(), Error> {
+    fn step(&self, wanted: &Wanted) -> Step {
         let file = self.dest.join(&wanted.path);
-        let part = output::part(&file);
         let length = |path: &Path| {
             std::fs::metadata(path)
                 .ok()
                 .filter(|meta| meta.is_file())
                 .map(|meta| meta.len())
         };
-        let Step::Fetch { from } = plan::step(wanted, length(&file), length(&part)) else {
-            self.done.kept += 1;
-            progress.bytes(wanted.bytes);
+        plan::step(wanted, length(&file), length(&output::part(&file)))
+    }
+
+    /// Fetches files with one request.
+    async fn together(&mut self, files: Vec<&Wanted>, progress: &mut Progress) -> Result<(), Error> {
+        let Some(first) = files.first() else { return Ok(()) };
+        let asked = self.source.bulk(&batch::request(&files)).await;
+        let Some(mut answer) = asked.map_err(broken(first))? else {
+            for wanted in files {
+                self.one(wanted, 0, progress).await?;
+            }
             return Ok(());
         };
-        progress.bytes(from);
-        let disk = |path: &Path| {
-            let path = path.to_owned();
-            move |source| CopyError::Disk { path, source }
-        };
-        if let Some(folder) = file.parent() {
-            std::fs::create_dir_all(folder).map_err(disk(folder))?;
+        for wanted in files {
+            if !answer.begin(&wanted.path).await.map_err(broken(wanted))? {
+                self.gone(progress);
+                continue;
+            }
+            let mut arriving = Arriving::open(self.dest, wanted, 0)?;
+            while let Some(piece) = answer.next().await.map_err(broken(wanted))? {
+                self.write(&mut arriving, &piece, progress)?;
+            }
+            self.finish(arriving, progress)?;
         }
+        answer.end().await
+    }
+
+    async fn one(&mut self, wanted: &Wanted, from: u64, progress: &mut Progress) -> Result<(), Error> {
+        progress.bytes(from);
         let at = FileAt {
             path: wanted.path.clone(),
             from,
             to: Some(wanted.bytes),
         };
-        let broken = |source: Error| CopyError::Broken {
-            path: wanted.path.clone(),
-            source: Box::new(source),
-        };
         let mut pieces = match self.source.file(&at).await {
             Err(Error::Records(refusal)) if refusal.code == RefusalCode::NotThere => {
-                self.done.gone += 1;
+                self.gone(progress);
                 return Ok(());
             }
-            pieces => pieces.map_err(broken)?,
+            pieces => pieces.map_err(broken(wanted))?,
         };
-        let mut written = open(&part, from).map_err(disk(&part))?;
-        while let Some(piece) = pieces.next().await.map_err(broken)? {
-            written.write_all(&piece).map_err(disk(&part))?;
-            self.done.bytes += piece.len() as u64;
-            progress.bytes(piece.len() as u64);
+        let mut arriving = Arriving::open(self.dest, wanted, from)?;
+        while let Some(piece) = pieces.next().await.map_err(broken(wanted))? {
+            self.write(&mut arriving, &piece, progress)?;
         }
-        drop(written);
-        check(wanted, &part, self.dest)?;
-        std::fs::rename(&part, &file).map_err(disk(&file))?;
+        self.finish(arriving, progress)
+    }
+
+    fn gone(&mut self, progress: &mut Progress) {
+        self.done.gone += 1;
+        progress.file();
+    }
+
+    fn write(&mut self, arriving: &mut Arriving<'_>, piece: &[u8], progress: &mut Progress) -> Result<(), Error> {
+        arriving.write(piece)?;
+        self.done.bytes += piece.len() as u64;
+        progress.bytes(piece.len() as u64);
+        Ok(())
+    }
+
+    fn finish(&mut self, arriving: Arriving<'_>, progress: &mut Progress) -> Result<(), Error> {
+        arriving.finish()?;
         self.done.files += 1;
+        progress.file();
         Ok(())
     }
 }
 
-/// Opens the file for writing from this byte on.
-fn open(part: &Path, from: u64) -> std::io::Result<File> {
-    match from {
-        0 => File::create(part),
-        _ => File::options().append(true).open(part),
-    }
-}
-
-/// Rejects and deletes a file that differs from the store's. An episode's record, which is copied after the rows, has
-/// their checksum.
-fn check(wanted: &Wanted, part: &Path, dest: &Path) -> Result<(), CopyError> {
-    let damaged = |path: &str, file: &Path, found: String, wanted: String| {
-        // A damaged file is not continued.
-        let _ = std::fs::remove_file(file);
-        Err(CopyError::Damaged {
-            path: path.to_owned(),
-            found,
-            wanted,
-        })
-    };
-    let disk = |source| CopyError::Disk {
-        path: part.to_owned(),
-        source,
-    };
-    let length = std::fs::metadata(part).map_err(disk)?.len();
-    if length != wanted.bytes {
-        return damaged(
-            &wanted.path,
-            part,
-            format!("{length} bytes"),
-            format!("{} bytes", wanted.bytes),
-        );
-    }
-    if let Some(sha256) = &wanted.sha256 {
-        let found = sha256_of(part).map_err(disk)?;
-        if found != *sha256 {
-            return damaged(&wanted.path, part, format!("SHA-256 {found}"), sha256.clone());
-        }
-    }
-    let Some(episode) = wanted.path.strip_suffix(TRAJECTORY) else {
-        return Ok(());
-    };
-    let record = std::fs::read(part).map_err(disk)?;
-    let record = serde_json::from_slice::<EpisodeRecord>(&record).ok();
-    let rows = dest.join(episode).join(ROWS);
-    if let Some(sha256) = record.and_then(|record| Some(record.rows?.sha256))
-        && rows.is_file()
-    {
-        let found = sha256_of(&rows).map_err(disk)?;
-        if found != sha256 {
-            return damaged(&format!("{episode}{ROWS}"), &rows, format!("SHA-256 {found}"), sha256);
-        }
-    }
-    Ok(())
-}
-
-fn sha256_of(file: &Path) -> std::io::Result<String> {
-    let (mut input, mut digest, mut piece) = (File::open(file)?, Sha256::new(), vec![0; PIECE]);
-    loop {
-        match input.read(&mut piece)? {
-            0 => return Ok(hex::encode(digest.finalize())),
-            length => digest.update(&piece[..length]),
-        }
+fn broken(wanted: &Wanted) -> impl Fn(Error) -> CopyError {
+    move |source| CopyError::Broken {
+        path: wanted.path.clone(),
+        source: Box::new(source),
     }
 }
 

@@ -186,6 +186,11 @@ impl Pieces {
             }
         }
     }
+
+    /// The error for an answer that cannot be read.
+    pub fn error(&self, why: String) -> Error {
+        connection_error(&self.pod, why)
+    }
 }
 
 async fn whole(body: Incoming) -> Result<Bytes, String> {

@@ -1,11 +1,13 @@
 //! Sources of a run's records: a copied folder, a connection to its driver, or a connection to a short-lived reader
 //! pod. All three give the same answers ([`grpo_records::look`]).
 
+mod bulk;
 mod reader;
 
 pub use crate::pods::connection::PodConnection;
 pub use reader::pod as reader_pod;
 
+use self::bulk::BulkFiles;
 use crate::arguments::RecordsOptions;
 use crate::cluster::Cluster;
 use crate::error::{Asking, Error};
@@ -17,6 +19,7 @@ use futures::stream::BoxStream;
 use grpo_contracts::RunConfig;
 use grpo_contracts::names::{ATTEMPT, ROLE, RUN, role};
 use grpo_crds::GrpoRun;
+use grpo_records::look::bulk::{BulkLimits, BulkRequest};
 use grpo_records::look::entries::{EntriesOf, EntryPage, MetricsOf, MetricsPage};
 use grpo_records::look::files::{FileAt, FilesOf, StoredFile};
 use grpo_records::look::{
@@ -156,6 +159,26 @@ impl Source {
             Self::Folder(records) => Pieces::Folder(records.file(wanted)?.1.boxed()),
             Self::Pod(connection) => Pieces::Pod(connection.stream(routes::FILE, wanted).await?),
         })
+    }
+
+    /// The limits of a request for many files. `None` if there is no such request: a folder needs none, and a driver of
+    /// an older version does not know it.
+    pub async fn bulk_limits(&mut self) -> Result<Option<BulkLimits>, Error> {
+        let Self::Pod(connection) = self else {
+            return Ok(None);
+        };
+        match connection.ask(routes::BULK, &()).await {
+            Err(Error::OlderDriver { .. }) => Ok(None),
+            limits => limits.map(Some),
+        }
+    }
+
+    /// Many files in one answer. `None` for a folder.
+    pub async fn bulk(&mut self, wanted: &BulkRequest) -> Result<Option<BulkFiles>, Error> {
+        match self {
+            Self::Folder(_) => Ok(None),
+            Self::Pod(connection) => Ok(Some(BulkFiles::of(connection.post(routes::BULK, wanted).await?))),
+        }
     }
 
     /// A whole file, for files that fit into memory. `None` if it does not exist.

@@ -4,6 +4,7 @@
 
 use super::shown::visible;
 use super::wire::{Flag, FlagKind};
+use grpo_contracts::test_setup::is_test_setup;
 use grpo_records::TurnRecord;
 use regex::Regex;
 use std::sync::LazyLock;
@@ -39,17 +40,6 @@ static COMMANDS: LazyLock<[Rule; 3]> = LazyLock::new(|| {
         ),
     ]
 });
-
-/// Files that test runners read, or that start with the interpreter.
-const OF_RUNNERS: [&str; 7] = [
-    "conftest.py",
-    "pytest.ini",
-    "tox.ini",
-    "setup.cfg",
-    "sitecustomize.py",
-    "usercustomize.py",
-    "noxfile.py",
-];
 
 /// The flags of an episode, in the order of its turns, those of the patch last. `same_patch`: other samples of the
 /// group with the same patch.
@@ -134,7 +124,8 @@ fn changed(patch: &str) -> impl Iterator<Item = &str> {
 
 fn is_of_tests(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
-    OF_RUNNERS.contains(&name)
+    is_test_setup(path)
+        || name == "noxfile.py"
         || path
             .split('/')
             .any(|part| matches!(part, "test" | "tests" | "testing" | "__tests__"))

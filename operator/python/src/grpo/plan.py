@@ -28,6 +28,8 @@ class PlannedPods(View):
     role: str
     count: int
     gpus: int
+    shared_gpus: int = 0
+    """GPUs that each pod shares with other pods."""
     cpu_millis: int
     memory_bytes: int
     others: dict[str, int] = Field(default_factory=dict)
@@ -126,6 +128,8 @@ class Plan(View):
     manifests: list[PlannedManifest]
     pods: list[PlannedPods]
     sandboxes: list[PlannedSandboxes]
+    shared_gpus: int = 0
+    """GPUs that a trainer and engines share, each counted once."""
     memory: list[PlannedMemory]
     speed: list[PlannedSpeed]
     downloads: list[PlannedDownload]

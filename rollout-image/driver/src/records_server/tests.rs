@@ -1,18 +1,27 @@
 use super::*;
-use grpo_records::fixture;
+use async_trait::async_trait;
 use grpo_records::look::files::FilePage;
 use grpo_records::look::{Contents, EpisodePage, EpisodeView, TurnPage};
+use grpo_records::{Store, StoreError, fixture};
+use object_store::ObjectStore;
+use serde_json::json;
+use std::sync::Arc;
 
 const EPISODE: &str = "rollouts/iter-000001/psf__requests-1__g0__i0";
 
 async fn opened() -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     fixture::write_store(dir.path());
+    let url = served(Records::open(dir.path()).unwrap()).await;
+    (dir, url)
+}
+
+async fn served(records: Records) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let router = router(Records::open(dir.path()).unwrap());
+    let router = router(records);
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-    (dir, url)
+    url
 }
 
 async fn asked(url: &str, path: &str) -> (u16, serde_json::Value) {
@@ -81,6 +90,84 @@ async fn files_are_listed_and_come_as_they_are_in_the_store() {
     }
     let (status, body) = asked(&url, "/v1/records/file?path=checkpoints/a-s000001/manifest.json").await;
     assert_eq!((status, body["code"].as_str()), (400, Some("BadPath")));
+}
+
+/// The answer to a request for many files.
+async fn posted(url: &str, body: impl Into<reqwest::Body>) -> reqwest::Result<(u16, String)> {
+    let request = reqwest::Client::new().post(format!("{url}{}", routes::BULK));
+    let answer = request
+        .header("content-type", "application/json")
+        .body(body)
+        .send()
+        .await?;
+    Ok((answer.status().as_u16(), answer.text().await?))
+}
+
+#[tokio::test]
+async fn many_files_come_in_one_answer_and_one_that_is_gone_is_named() {
+    let (dir, url) = opened().await;
+    let file = format!("{EPISODE}/meta.json");
+    let there = std::fs::read_to_string(dir.path().join(&file)).unwrap();
+    let wanted = json!({"files": [{"path": file}, {"path": "tasks/none.json"}, {"path": file, "from": 1, "to": 3}]});
+    let (status, text) = posted(&url, wanted.to_string()).await.unwrap();
+    let line = |bytes: usize| format!(r#"{{"file":{{"path":"{file}","bytes":{bytes}}}}}"#);
+    let gone = format!(r#"{there}{{"gone":"tasks/none.json"}}"#);
+    let expected = [line(there.len()), gone, line(2), there[1..3].to_owned()].join("\n");
+    assert_eq!((status, text), (200, expected));
+}
+
+#[tokio::test]
+async fn requests_for_many_files_have_limits_which_the_server_tells() {
+    let (_dir, url) = opened().await;
+    let (status, limits) = asked(&url, routes::BULK).await;
+    assert_eq!((status, limits), (200, json!({"files": 1000, "pathBytes": 1024})));
+    let of = |paths: Vec<&str>| {
+        let files: Vec<_> = paths.iter().map(|path| json!({"path": path})).collect();
+        json!({"files": files}).to_string()
+    };
+    let long = format!("tasks/{}", "x/".repeat(512));
+    for (body, status, code) in [
+        (of(vec!["tasks/none.json"; 1001]), 413, "TooLarge"),
+        (" ".repeat(bulk::LONGEST_REQUEST + 1), 413, "TooLarge"),
+        (of(vec!["tasks/none.json", &long]), 400, "BadPath"),
+        (of(vec!["tasks/none.json", "tasks/../checkpoints/x"]), 400, "BadPath"),
+        (of(vec!["/etc/passwd"]), 400, "BadPath"),
+        ("{\"files\": 3}".to_owned(), 400, "BadPath"),
+    ] {
+        let (answered, text) = posted(&url, body).await.unwrap();
+        let refusal: Refusal = serde_json::from_str(&text).unwrap();
+        assert_eq!((answered, json!(refusal.code)), (status, json!(code)), "{text}");
+    }
+}
+
+/// Each file is shorter than its length says.
+#[derive(Debug)]
+struct Shorter(RunStore);
+
+#[async_trait]
+impl Store for Shorter {
+    fn objects(&self) -> &dyn ObjectStore {
+        self.0.objects()
+    }
+
+    fn location(&self) -> String {
+        self.0.location()
+    }
+
+    async fn length(&self, path: &str) -> Result<Option<u64>, StoreError> {
+        Ok(self.0.length(path).await?.map(|bytes| bytes + 1))
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_shorter_breaks_the_answer_off() {
+    let dir = tempfile::tempdir().unwrap();
+    fixture::write_store(dir.path());
+    let store: Arc<dyn Store> = Arc::new(Shorter(RunStore::existing(dir.path()).unwrap()));
+    let url = served(Records::of(RunStore::from(store))).await;
+    let wanted = json!({"files": [{"path": format!("{EPISODE}/meta.json")}]}).to_string();
+    let answer = posted(&url, wanted).await;
+    assert!(answer.is_err(), "{answer:?}");
 }
 
 #[tokio::test]

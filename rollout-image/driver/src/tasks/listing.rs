@@ -59,8 +59,8 @@ pub fn router(lister: Lister) -> Router {
 
 /// Serves until the process ends.
 pub async fn serve(lister: Lister, listen: SocketAddr) -> Result<(), DriverError> {
-    let listener = tokio::net::TcpListener::bind(listen)
-        .await
+    let listener = grpo_contracts::listen::listen(listen)
+        .and_then(tokio::net::TcpListener::from_std)
         .map_err(DriverError::io(format!("listening on {listen}")))?;
     tracing::info!(%listen, "answering which tasks a run would have");
     axum::serve(listener, router(lister))

@@ -61,7 +61,7 @@ fn arguments_of_tool_calls_are_commands_too() {
 
 #[test]
 fn a_patch_of_tests_or_one_that_others_have_is_flagged_once() {
-    let patch = "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n--- a/src/a.py\n+++ b/src/a.py\n--- /dev/null\n+++ b/conftest.py\n";
+    let patch = "--- a/tests/test_a.py\n+++ b/tests/test_a.py\n@@ -1 +1 @@\n-a\n+b\n--- a/src/a.py\n+++ b/src/a.py\n--- /dev/null\n+++ b/conftest.py\n--- a/web/jest.config.js\n+++ b/web/jest.config.js\n";
     let found = flags(&[], patch, 3);
     let told: Vec<_> = found.iter().map(|flag| (flag.kind, flag.what.as_str())).collect();
     assert_eq!(
@@ -69,6 +69,7 @@ fn a_patch_of_tests_or_one_that_others_have_is_flagged_once() {
         [
             (FlagKind::TestsChanged, "tests/test_a.py"),
             (FlagKind::TestsChanged, "conftest.py"),
+            (FlagKind::TestsChanged, "web/jest.config.js"),
             (
                 FlagKind::RepeatedPatch,
                 "3 other samples of the group have the same patch"

@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: 9f06995d6641bc3f1c501cc763ecd04638933893d868b6d8e029282763603d3d
+# inputs sha256: ed2f526719f116b5008d1ee2c7643b65896442ad650eeda4abecc141f073f1b5
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -1883,7 +1883,7 @@ class RolloutDynamic(Spec):
     limit: Annotated[float | None, Field(ge=1.0, le=64.0)] = None
     """
     Groups that are rolled out for one batch at most, as a multiple of `prompts`. When these are done, the step is
-    made of the groups that teach something; if no group does, of the first `prompts` others, which change nothing.
+    made of the groups that teach something; if none does, of the first `prompts` others, whose advantages are 0.
     Default: `4.0`.
     """
     over_sample: Annotated[float | None, Field(ge=1.0, le=16.0)] = None
@@ -2201,7 +2201,10 @@ class StatusProgress(Status):
     evaluations: Annotated[
         list[StatusProgressEvaluation] | None, Field(max_length=64)
     ] = None
-    """Finished evaluations, newest last."""
+    """
+    Finished evaluations, the newest of each set last. Of more than 64, the first of each set and the newest are
+    kept.
+    """
     fault: StatusProgressFault | None = None
     """A fault that ends the run."""
     iteration: Annotated[int | None, Field(ge=0, le=4294967295)] = None

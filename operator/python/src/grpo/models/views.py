@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: 9f06995d6641bc3f1c501cc763ecd04638933893d868b6d8e029282763603d3d
+# inputs sha256: ed2f526719f116b5008d1ee2c7643b65896442ad650eeda4abecc141f073f1b5
 """The views of a run's records."""
 
 from __future__ import annotations
