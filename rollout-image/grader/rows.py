@@ -8,6 +8,7 @@ where the policy works, `activate` is the environment of its commands.
 from __future__ import annotations
 
 import re
+import shlex
 
 import kodcode
 import tables
@@ -221,6 +222,23 @@ git gc -q --prune=now
 """
 
 
+# Files with nothing but tests. The policy sees and can change them, and only some profiles name them.
+SMITH_TESTS = [f"**/{name}/**" for name in ("test", "tests", "__tests__", "spec", "specs")]
+SMITH_TESTS += [f"**/{name}" for name in ("test_*", "*_test.*", "*.test.*", "*Test.*", "*Tests.*")]
+SMITH_TESTS += ["**/*_spec.*", "**/*.spec.*"]
+
+
+def _smith_restore(files: list[str], patch: str) -> list[str]:
+    # git restores no file of a command that names one it does not know: then each has a command of its own.
+    quoted = " ".join(shlex.quote(file) for file in files)
+    named = [f'git checkout HEAD -- {quoted} || for file in {quoted}; do git checkout HEAD -- "$file"; done']
+    # The fix is in the files of the bug.
+    bugs = sorted(set(re.findall(r"^(?:---|\+\+\+) [ab]/([^\t\n]+)", patch, re.MULTILINE)))
+    but = [shlex.quote(f":(exclude,literal){file}") for file in bugs]
+    tests = [" ".join(["git checkout HEAD --", shlex.quote(f":(glob){tests}"), *but]) for tests in SMITH_TESTS]
+    return (named if files else []) + tests
+
+
 def swe_smith(row: dict) -> dict:
     """SWE-smith: `patch` makes the bug; command and parser are the repository's profile."""
     tests, patch = _tests(row), text(row, "patch")
@@ -229,7 +247,6 @@ def swe_smith(row: dict) -> dict:
     profile = _profile(text(row, "repo"))
     command, _ = profile.get_test_cmd({**row, **tests})
     files = sorted({file for kind in profile.get_test_files({**row, **tests}) for file in kind})
-    restore = [f"git checkout HEAD -- {' '.join(files)}"] if files else []
     named = row.get("image_name")
     named = named if isinstance(named, str) and "/" in named else f"docker.io/{profile.image_name}:latest"
     return {
@@ -239,7 +256,7 @@ def swe_smith(row: dict) -> dict:
         "problem_statement": text(row, "problem_statement"),
         "image": row.get("image") or named,
         **tests,
-        "eval_script": script(["cd /testbed", *restore, START, command, END]),
+        "eval_script": script(["cd /testbed", *_smith_restore(files, patch), START, command, END]),
         "log_parser": "parse_log_swesmith",
         "eval_type": "pass_and_fail",
         "setup": SMITH_SETUP.format(delimiter=DELIMITER, patch=patch.rstrip("\n")),

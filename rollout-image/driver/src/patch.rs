@@ -8,6 +8,8 @@
 
 pub mod test_setup;
 
+use bytes::Bytes;
+
 /// Path of the patch in both sandboxes.
 pub const PATCH_FILE: &str = "/tmp/grpo/patch.diff";
 /// Path of the task's evaluation script in the grader's sandbox.
@@ -63,6 +65,16 @@ export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_TERMINAL_PROM
 cd "$repo" || exit 7
 g() { git -c safe.directory='*' -c core.autocrlf=false -c apply.whitespace=nowarn "$@"; }
 clean() { g read-tree --reset "$base" && g checkout-index -a -f && g clean -fdq; }
+# Writes the patch's files as the base commit and the patch make them. All others stay as the image has them: its tests
+# may need them, such as a tox.ini that the image changed.
+onto_base() (
+  own=$(mktemp -d) || exit 1
+  trap 'rm -rf "$own"' EXIT
+  export GIT_INDEX_FILE="$own/index"
+  g read-tree "$base^{tree}" && g apply --cached --whitespace=nowarn "$patch" && made=$(g write-tree) || exit 1
+  # Between two trees, git writes only what differs, and follows no link out of the tree.
+  g read-tree "$base^{tree}" && g read-tree --reset -u "$base^{tree}" "$made"
+)
 # patch also takes scripts for ed, and follows links and names out of the tree where it is old: it gets plain diffs of git.
 plain() {
   awk '
@@ -79,7 +91,7 @@ plain() {
     /^diff --git / { began = 1 }
     !began { bad() }
     /^(---|\+\+\+) \/dev\/null$/ { next }
-    /^(diff --git|---|\+\+\+) / && (/\/\.\.\// || / "?\//) { bad() }
+    /^(diff --git|---|\+\+\+) / && (/\/\.(\.|git)\// || / "?\//) { bad() }
     /^(index|old mode|new mode|new file mode|deleted file mode) .*120000$/ { bad() }
     /^@@ -[0-9]+(,[0-9]+)? \+[0-9]+(,[0-9]+)? @@/ {
       old = (split($2, part, ",") > 1) ? part[2] + 0 : 1
@@ -93,6 +105,7 @@ plain() {
 }
 g apply --whitespace=nowarn "$patch" && exit 0
 # The image's tree may differ from the commit that the patch is against.
+onto_base && exit 0
 clean && g apply --whitespace=nowarn "$patch" && exit 0
 clean && g apply --3way "$patch" && exit 0
 clean && plain "$patch" && patch -p1 --batch --forward --fuzz=5 -i "$patch" && exit 0
@@ -114,6 +127,12 @@ const LATER: &str = r#"cd "$1" && git -c safe.directory='*' -c log.showSignature
 /// Prefix of these lines, which tells them from git's warnings.
 pub const LATER_MARK: &str = "@";
 
+/// A publisher's patch in the form that git takes: datasets often lack its last newline.
+pub fn published(text: &str) -> Bytes {
+    let newline = if text.ends_with('\n') { "" } else { "\n" };
+    Bytes::from(format!("{text}{newline}"))
+}
+
 fn script(text: &str, arguments: &[&str]) -> Vec<String> {
     ["/bin/sh", "-c", text, "grpo"]
         .iter()
@@ -131,7 +150,8 @@ fn take_to(repo: &str, base: &str, out: &str, max: usize) -> Vec<String> {
     script(TAKE, &[repo, base, out, &max.to_string()])
 }
 
-/// Applies [`PATCH_FILE`] to `repo`, in the order of the official harness.
+/// Applies [`PATCH_FILE`] to `repo`, in the order of the official harness. Before this resets the whole tree to the
+/// base commit, only the patch's own files come from it.
 pub fn apply(repo: &str, base: &str) -> Vec<String> {
     apply_from(repo, base, PATCH_FILE)
 }

@@ -422,3 +422,30 @@ async fn the_setup_of_swe_smith_leaves_the_bug_and_nothing_to_undo_it_with() {
     });
     assert_eq!(heads[0], heads[1], "a patch is taken and applied against one commit");
 }
+
+#[tokio::test]
+async fn the_script_of_swe_smith_restores_every_test_file_that_it_can_and_no_file_of_the_bug() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tests, others) = (
+        "tests/test_a.py pkg/test/helper.js src/a.test.js src/ATest.java",
+        "src/test/bug.py src/latest.py",
+    );
+    git(
+        dir.path(),
+        &format!(
+            "git init -q testbed; cd testbed; mkdir -p tests pkg/test src/test; for f in {tests} {others}; do echo theirs > $f; done; \
+             git add -A; git commit -qm base; for f in {tests} {others}; do echo policy > $f; done; rm tests/test_a.py"
+        ),
+    );
+    let bug = "diff --git a/src/test/bug.py b/src/test/bug.py\n--- a/src/test/bug.py\n+++ b/src/test/bug.py\n@@ -1 +1 @@\n-good\n+bad\n";
+    // git does not know the second file.
+    let names = json!({"FAIL_TO_PASS": ["tests/test_a.py::a"], "PASS_TO_PASS": ["../dev/tests/test_b.py::b"]});
+    let row = complete("SweSmith", &with(&smith(bug), names)).await.unwrap();
+    let script = row["eval_script"].as_str().unwrap().lines();
+    let restores = script.filter(|line| line.starts_with("git checkout "));
+    let restores: String = restores.map(|line| format!("{line} || true\n")).collect();
+    let folder = dir.path().join("testbed");
+    git(&folder, &restores);
+    assert_eq!(git(&folder, &format!("cat {tests} | uniq")), "theirs");
+    assert_eq!(git(&folder, &format!("cat {others} | uniq")), "policy");
+}

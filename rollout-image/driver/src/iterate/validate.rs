@@ -156,7 +156,7 @@ impl Run {
             return Ok(examined);
         }
         let gold = task.row["patch"].as_str().filter(|patch| !patch.trim().is_empty());
-        let gold = gold.map(|patch| Bytes::from(patch.to_owned()));
+        let gold = gold.map(patch::published);
         for trial in 0..TRIALS {
             if gold.is_some() {
                 let name = format!("gold {trial}");

@@ -1,33 +1,33 @@
-//! Files by which a patch could decide test results: pytest and Python load them automatically, or the evaluation's
-//! command starts them, and a change in one of them turns failures into passes. A patch's changes to them are not
-//! applied before an evaluation, so the grader's tree has the task's own files. The policy's version of such a file
-//! counts only if the task's fix changes it too.
+//! Leaves out of a policy's patch what could decide test results: files by which a change turns failures into passes
+//! ([`is_test_setup`]). The grader's tree has the task's own files. The policy's version of such a file counts only if
+//! the task's fix changes it too.
+//!
+//! The same holds for files of the task's test patch. Its new files are never the policy's, even if the fix has them:
+//! the evaluation adds them itself, and its patch does not apply to a tree that has one of them already.
+//!
+//! A policy can replace its sandbox's git and send any text. The name in the first line of a file's section decides,
+//! but the program that applies the patch obeys other lines too. So a section that git would not write is left out.
 
 use bytes::Bytes;
-use std::collections::BTreeSet;
+use grpo_contracts::test_setup::is_test_setup;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// In any folder.
-const NAMES: [&str; 10] = [
-    "conftest.py",
-    "pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    ".pytest.ini",
-    "tox.ini",
-    "setup.cfg",
-    "pyproject.toml",
-    "sitecustomize.py",
-    "usercustomize.py",
-];
-/// From the root of the tree: programs that the evaluations of SWE-bench, SWE-Gym and SWE-rebench start instead of
-/// pytest, of Django and of SymPy, with the modules that SymPy's needs.
-const PATHS: [&str; 4] = [
-    "bin/test",
-    "sympy/testing/runtests.py",
-    "sympy/utilities/runtests.py",
-    "tests/runtests.py",
-];
 const BEGINS: &[u8] = b"diff --git ";
+/// Beginnings of the other lines that git writes outside of hunks. It obeys no name in them.
+const NAMELESS: [&str; 9] = [
+    "index ",
+    "old mode ",
+    "new mode ",
+    "new file mode ",
+    "deleted file mode ",
+    "GIT binary patch",
+    "literal ",
+    "delta ",
+    "\\ ",
+];
+/// Beginnings of lines by which a test patch has a new file.
+const ADDS: [&str; 4] = ["new file mode ", "--- /dev/null", "rename to ", "copy to "];
 
 /// The applied part of a patch, and the paths left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,28 +40,29 @@ impl Applied {
     /// A note for the record of the grading.
     pub fn note(&self) -> Option<String> {
         let paths = self.left_out.join(", ");
-        (!paths.is_empty()).then(|| format!("these files decide how tests run, so the task's own are used: {paths}"))
+        (!paths.is_empty()).then(|| {
+            format!("these files decide how tests run, or their changes are not as git writes them, so the task's own are used: {paths}")
+        })
     }
 }
 
-/// `patch`: from [`super::take`]. `fix`: the task's own, if its row has one.
-pub fn without(patch: &Bytes, fix: Option<&str>) -> Applied {
+/// `patch`: from [`super::take`]; text before its first section is not git's, and is dropped. `row`: the task's, with
+/// its fix, if it has one, and its evaluation script.
+pub fn without(patch: &Bytes, row: &Value) -> Applied {
+    let fixed = row["patch"].as_str().map(changed).unwrap_or_default();
+    let tests = row["eval_script"].as_str().map(tested).unwrap_or_default();
+    let decides = |path: &str| match tests.get(path) {
+        Some(Change::Adds) => true,
+        Some(Change::Changes) => !fixed.contains(path),
+        None => is_test_setup(path) && !fixed.contains(path),
+    };
     let mut starts: Vec<usize> = starts(patch);
-    let all = !starts.iter().any(|at| is_setup(header(&patch[*at..])));
-    if all {
-        return Applied {
-            patch: patch.clone(),
-            left_out: Vec::new(),
-        };
-    }
-    let fixed = fix.map(changed).unwrap_or_default();
-    let mut kept = patch[..starts[0]].to_vec();
-    let mut left_out = Vec::new();
     starts.push(patch.len());
+    let mut kept = Vec::new();
+    let mut left_out = Vec::new();
     for section in starts.windows(2).map(|ends| &patch[ends[0]..ends[1]]) {
-        let header = header(section);
-        let path = path(header);
-        match is_setup(header) && !fixed.contains(&path) {
+        let path = path(header(section));
+        match decides(&path) || !is_of_git(section, &path) {
             true => left_out.push(path),
             false => kept.extend_from_slice(section),
         }
@@ -94,17 +95,78 @@ fn header(section: &[u8]) -> &[u8] {
     line.strip_prefix(BEGINS).unwrap_or_default()
 }
 
-fn is_setup(header: &[u8]) -> bool {
-    let name = header.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let name = name.strip_suffix(b"\"").unwrap_or(name);
-    NAMES.iter().any(|setup| setup.as_bytes() == name) || PATHS.contains(&path(header).as_str())
-}
-
 fn path(header: &[u8]) -> String {
     let first = &header[..header.len() / 2];
     let first = String::from_utf8_lossy(first).into_owned();
-    let plain = first.trim_matches('"');
+    let inner = first.strip_prefix('"').and_then(|quoted| quoted.strip_suffix('"'));
+    let plain = inner.unwrap_or(&first);
     plain.strip_prefix("a/").unwrap_or(plain).to_owned()
+}
+
+/// Whether git would write a section so: then it changes the file of its first line, `path`, and no other.
+fn is_of_git(section: &[u8], path: &str) -> bool {
+    let text = String::from_utf8_lossy(section);
+    let header = String::from_utf8_lossy(header(section));
+    let quote = if header.starts_with('"') { "\"" } else { "" };
+    let [old, new] = ["a", "b"].map(|side| format!("{quote}{side}/{path}{quote}"));
+    let is_plain = |part: &str| !matches!(part, "" | "." | ".git");
+    if header != format!("{old} {new}") || header.contains(char::is_control) || !path.split('/').all(is_plain) {
+        return false;
+    }
+    if !quote.is_empty() && path.split('\\').skip(1).any(hides_a_letter) {
+        return false;
+    }
+    let is_file = |name: &str, file: &str| {
+        let name = name.strip_suffix('\t').unwrap_or(name);
+        name == "/dev/null" || name == file
+    };
+    // Lines of the hunk that are still to come, of the old and of the new file.
+    let mut rest = (0_usize, 0_usize);
+    for line in text.split('\n').skip(1) {
+        if rest != (0, 0) {
+            let (of_old, of_new) = match line.as_bytes().first() {
+                Some(b' ') => (1, 1),
+                Some(b'-') => (1, 0),
+                Some(b'+') => (0, 1),
+                Some(b'\\') => (0, 0),
+                _ => return false,
+            };
+            match (rest.0.checked_sub(of_old), rest.1.checked_sub(of_new)) {
+                (Some(old), Some(new)) => rest = (old, new),
+                _ => return false,
+            }
+        } else if line.starts_with("@@ ") {
+            match counts(line) {
+                Some(counts) => rest = counts,
+                None => return false,
+            }
+        } else if let Some(name) = line.strip_prefix("--- ") {
+            if !is_file(name, &old) {
+                return false;
+            }
+        } else if let Some(name) = line.strip_prefix("+++ ") {
+            if !is_file(name, &new) {
+                return false;
+            }
+        } else if line.contains(' ') && !NAMELESS.iter().any(|begin| line.starts_with(begin)) {
+            return false;
+        }
+    }
+    rest == (0, 0)
+}
+
+/// What follows a backslash in a quoted name: git writes letters, digits and signs as they are.
+fn hides_a_letter(escape: &str) -> bool {
+    let byte = escape.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+    byte.is_some_and(|byte| (b' '..=b'~').contains(&byte))
+}
+
+/// Lines of a hunk, of the old and of the new file: `@@ -1,3 +1,4 @@`.
+fn counts(line: &str) -> Option<(usize, usize)> {
+    let (ranges, _) = line.strip_prefix("@@ -")?.split_once(" @@")?;
+    let (old, new) = ranges.split_once(" +")?;
+    let count = |range: &str| range.split_once(',').map_or(Some(1), |(_, count)| count.parse().ok());
+    Some((count(old)?, count(new)?))
 }
 
 /// Paths that a publisher's patch changes.
@@ -114,6 +176,32 @@ fn changed(fix: &str) -> BTreeSet<String> {
         Some(path.split('\t').next().unwrap_or(path).trim_end().to_owned())
     };
     fix.lines().filter_map(named).collect()
+}
+
+/// What a test patch does to a file.
+#[derive(Clone, Copy)]
+enum Change {
+    Adds,
+    Changes,
+}
+
+/// Files of the test patch that an evaluation script contains.
+fn tested(script: &str) -> BTreeMap<String, Change> {
+    let sections = script.split("\ndiff --git ").skip(1);
+    let files = sections.flat_map(|section| {
+        let header = section.lines().next().unwrap_or_default();
+        let mut about = section.lines().skip(1).take_while(|line| !line.starts_with("@@"));
+        let change = match about.any(|line| ADDS.iter().any(|begin| line.starts_with(begin))) {
+            true => Change::Adds,
+            false => Change::Changes,
+        };
+        // A rename has two names.
+        let names = header.strip_prefix("a/").and_then(|names| names.split_once(" b/"));
+        let names = names.map(|(old, new)| [old.to_owned(), new.to_owned()]);
+        let names = names.into_iter().flatten().chain([path(header.as_bytes())]);
+        names.map(move |name| (name, change))
+    });
+    files.collect()
 }
 
 #[cfg(test)]

@@ -167,6 +167,57 @@ fn a_patch_applies_to_an_image_whose_tree_is_not_its_commit() {
     assert!(repo.survives());
 }
 
+/// The policy's patch has the image's own changes too, and those to files that configure tests are not applied.
+#[test]
+fn files_outside_the_patch_stay_as_the_image_has_them() {
+    let repo = Repo::new();
+    sh(
+        repo.dir.path(),
+        "for d in repo fresh; do echo baked >> $d/a.py; echo -rA >> $d/old.py; echo extra > $d/extra.txt; done",
+    );
+    repo.policy("echo five >> a.py; rm gone.py; mkdir d; echo deep > 'd/new file.py'");
+    let patch = String::from_utf8(repo.patch()).unwrap();
+    let is_applied = |section: &&str| !section.starts_with("a/old.py") && !section.starts_with("a/extra.txt");
+    let sections = patch.split("diff --git ").skip(1).filter(is_applied);
+    let applied: String = sections.map(|section| format!("diff --git {section}")).collect();
+    assert_eq!(applied.matches("diff --git ").count(), 3, "{applied}");
+    let file = repo.dir.path().join("applied.diff");
+    std::fs::write(&file, applied).unwrap();
+    let fresh = repo.dir.path().join("fresh");
+    let out = run(&apply_from(fresh.to_str().unwrap(), &repo.base, file.to_str().unwrap()));
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    sh(repo.dir.path(), "diff -r --no-dereference -x .git repo fresh");
+}
+
+/// In such an image the policy's patch deletes the folder's files and adds the link.
+#[test]
+fn a_folder_that_the_image_replaced_by_a_link_keeps_the_files_that_the_link_leads_to() {
+    let repo = Repo::new();
+    sh(
+        repo.dir.path(),
+        &format!(
+            "{GIT} mkdir outside repo/d; echo x > outside/x; echo x > repo/d/x; cd repo; git add d; git commit -qm d"
+        ),
+    );
+    let base = sh(&repo.dir.path().join("repo"), "git rev-parse HEAD");
+    let changes = "rm -r repo/d; ln -s ../outside repo/d; echo baked >> repo/a.py; rm -rf fresh; cp -a repo fresh";
+    sh(repo.dir.path(), changes);
+    let repo = Repo { base, ..repo };
+    repo.policy("echo five >> a.py");
+    assert!(repo.survives());
+    assert!(repo.dir.path().join("outside/x").exists());
+}
+
+#[test]
+fn git_takes_a_published_patch_that_lost_its_last_newline() {
+    let repo = Repo::new();
+    let lost = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,3 @@\n one\n two\n+three";
+    std::fs::write(repo.dir.path().join("gold.diff"), published(lost)).unwrap();
+    let text = sh(&repo.dir.path().join("fresh"), "git apply ../gold.diff; cat a.py");
+    assert_eq!(text, "one\ntwo\nthree");
+    assert_eq!(published("whole\n"), "whole\n");
+}
+
 #[test]
 fn a_patch_of_another_tree_does_not_apply_and_says_so() {
     let repo = Repo::new();
@@ -205,6 +256,7 @@ fn a_diff_of_git_whose_context_differs_is_applied_with_fuzz_and_nothing_else_is(
         format!("Index: a.py\n{git}"),
         format!("{git}1d\n"),
         format!("{git}diff --git a/../x b/../x\n--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n"),
+        format!("{git}diff --git a/.git/x b/.git/x\n--- a/.git/x\n+++ b/.git/x\n@@ -0,0 +1 @@\n+x\n"),
         format!("{git}diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n"),
         git.replace("100644", "120000"),
         git.replace("+1,4", "+1,5"),

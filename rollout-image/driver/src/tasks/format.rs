@@ -22,6 +22,8 @@ const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
 const SWE_BENCH_ACTIVATION: &str = ". /opt/miniconda3/bin/activate && conda activate testbed";
 /// Columns that say how a row is graded.
 const GRADED_BY: [&str; 3] = ["eval_script", "log_parser", "eval_type"];
+/// Columns with lists of tests.
+const TESTS: [&str; 2] = ["FAIL_TO_PASS", "PASS_TO_PASS"];
 /// Columns with an image; the first that is given wins.
 const IMAGE: [&str; 3] = ["image", "image_name", "docker_image"];
 
@@ -262,8 +264,14 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
     for field in ["problem_statement", "repo", "version"].into_iter().chain(GRADED_BY) {
         text(&fields, field)?;
     }
-    for field in ["FAIL_TO_PASS", "PASS_TO_PASS"] {
-        tests(&fields, field)?;
+    let named = tests(&fields, TESTS[0])?.len() + tests(&fields, TESTS[1])?.len();
+    if named == 0 {
+        // The official grader counts an empty list as passed.
+        let what = format!(
+            "neither it nor {} names a test, so every patch would resolve the task",
+            TESTS[1]
+        );
+        return Err(Ungradable::new(TESTS[0], what));
     }
     let image = image(&fields, &instance)?;
     let environment = TaskEnvironment {

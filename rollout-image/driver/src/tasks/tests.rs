@@ -35,7 +35,7 @@ for line in sys.stdin:
         answer |= {"evalScript": "x"}
     else:
         added = {"eval_script": "x", "log_parser": "p", "eval_type": "pass_and_fail", "image": asked["format"]}
-        defaults = {"repo": "r", "version": "1", "problem_statement": "fix", "FAIL_TO_PASS": [], "PASS_TO_PASS": []}
+        defaults = {"repo": "r", "version": "1", "problem_statement": "fix", "FAIL_TO_PASS": ["a"], "PASS_TO_PASS": []}
         answer |= {"row": {**defaults, **row, **added}}
     print(json.dumps(answer), flush=True)
 "#;
@@ -164,7 +164,10 @@ fn a_row_that_cannot_be_graded_is_skipped_and_named_with_its_cause() {
         row[field] = value;
         row
     };
+    let mut untested = with("FAIL_TO_PASS", "[]".into());
+    untested["PASS_TO_PASS"] = Value::Array(Vec::new());
     for (bad, instance, cause) in [
+        (untested, Some("b"), "field FAIL_TO_PASS: neither it nor PASS_TO_PASS"),
         (without("log_parser"), Some("b"), "field log_parser: missing"),
         (without("FAIL_TO_PASS"), Some("b"), "field FAIL_TO_PASS: missing"),
         (without("instance_id"), None, "field instance_id: missing"),
@@ -444,7 +447,7 @@ fn rows_are_the_same_from_json_lines_from_a_json_array_and_from_parquet() {
     };
     let path = |name: &str| dir.path().join(name);
     let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
-    std::fs::write(path("rows.jsonl"), lines.join("\n\n")).unwrap();
+    std::fs::write(path("rows.jsonl"), format!("\u{feff}{}", lines.join("\n\n"))).unwrap();
     std::fs::write(path("rows.json"), format!("\n [{}]", lines.join(","))).unwrap();
     assert_eq!(fields(path("rows.jsonl")), rows);
     assert_eq!(fields(path("rows.json")), rows);

@@ -1,4 +1,6 @@
 use super::*;
+use grpo_contracts::test_setup::{NAMES, PATHS};
+use serde_json::json;
 
 fn section(path: &str, line: &str) -> String {
     format!(
@@ -7,7 +9,7 @@ fn section(path: &str, line: &str) -> String {
 }
 
 fn left_out(patch: &str, fix: Option<&str>) -> (String, Vec<String>) {
-    let applied = without(&Bytes::from(patch.to_owned()), fix);
+    let applied = without(&Bytes::from(patch.to_owned()), &json!({"patch": fix}));
     (String::from_utf8(applied.patch.to_vec()).unwrap(), applied.left_out)
 }
 
@@ -41,11 +43,113 @@ fn programs_that_an_evaluation_starts_are_left_out_where_they_lie_and_not_elsewh
 }
 
 #[test]
+fn files_that_python_and_test_programs_load_automatically_are_left_out() {
+    for path in [
+        "sitecustomize.py",
+        "src/usercustomize/__init__.py",
+        "sitecustomize.cpython-312-x86_64-linux-gnu.so",
+        "tests/__pycache__/test_a.cpython-312-pytest-8.4.2.pyc",
+        "a.pyc",
+        "mine.egg-info/entry_points.txt",
+        "src/mine-1.0.dist-info/entry_points.txt",
+        "pytest/__init__.py",
+        "web/jest.config.mjs",
+        ".mocharc.json",
+        "phpunit.xml.dist",
+    ] {
+        let code = section("src/a.py", "x");
+        let patch = [section(path, "x"), code.clone()].concat();
+        assert_eq!(left_out(&patch, None), (code, vec![path.to_owned()]));
+    }
+}
+
+#[test]
+fn files_of_the_test_patch_are_left_out() {
+    let tests = [
+        section("tests/test_new.py", "x"),
+        section("tests/a b.py", "x"),
+        "diff --git a/tests/old.py b/tests/renamed.py\nrename from tests/old.py\n".to_owned(),
+        "diff --git \"a/tests/t\\303\\244.py\" \"b/tests/t\\303\\244.py\"\n".to_owned(),
+    ]
+    .concat();
+    let row = json!({
+        "patch": "--- /dev/null\n+++ b/tests/test_new.py\n",
+        "eval_script": format!("cd /testbed\ngit apply -v - <<'EOF'\n{tests}EOF\npytest\n"),
+    });
+    let theirs =
+        ["tests/test_new.py", "tests/a b.py", "tests/old.py", "tests/renamed.py"].map(|it| section(it, "mine"));
+    let quoted = "diff --git \"a/tests/t\\303\\244.py\" \"b/tests/t\\303\\244.py\"\ndeleted file mode 100644\n";
+    let own = section("tests/test_mine.py", "x");
+    let patch = format!("{}{quoted}{own}", theirs.concat());
+    let applied = without(&Bytes::from(patch), &row);
+    assert_eq!(applied.patch, own);
+    assert_eq!(applied.left_out.len(), 5, "{:?}", applied.left_out);
+}
+
+/// Such as a module that holds its own tests.
+#[test]
+fn a_file_that_fix_and_test_patch_both_change_counts_as_the_policy_wrote_it() {
+    let changes = "diff --git a/src/lib.rs b/src/lib.rs\n--- a/src/lib.rs\n+++ b/src/lib.rs\n@@ -9 +9 @@\n-a\n+b\n";
+    let script = format!("git apply <<'EOF'\n{changes}{}EOF\n", section("tests/new.rs", "x"));
+    let own = changes.replace("-a", "-c");
+    let patch = Bytes::from([own.clone(), section("tests/new.rs", "mine")].concat());
+    let with_fix = json!({"patch": changes, "eval_script": script});
+    assert_eq!(without(&patch, &with_fix).left_out, ["tests/new.rs"]);
+    assert_eq!(without(&patch, &with_fix).patch, own);
+    let without_fix = json!({"eval_script": script});
+    assert_eq!(without(&patch, &without_fix).left_out, ["src/lib.rs", "tests/new.rs"]);
+}
+
+/// A policy that replaced git sends them. What applies them would write to a file that their first line does not name.
+#[test]
+fn sections_that_git_would_not_write_are_left_out() {
+    let code = section("src/a.py", "x");
+    let setup = "--- a/conftest.py\n+++ b/conftest.py\n@@ -1 +1 @@\n-a\n+b\n";
+    let begins = "diff --git a/b.py b/b.py\n";
+    for forged in [
+        format!("{begins}{setup}"),
+        format!("{begins}--- a/b.py\n+++ b/b.py\n@@ -1 +1 @@\n-a\n+b\n{setup}"),
+        format!("{begins}--- a/b.py\n+++ b/b.py\n@@ -1,9 +1,9 @@\n-a\n+b\n{setup}"),
+        format!("{begins}rename from conftest.py\nrename to b.py\n"),
+        format!("{begins}copy from b.py\ncopy to conftest.py\n"),
+        format!("diff --git a/b.py b/conftest.py\n{setup}"),
+        "diff --git \"a/conf\\164est.py\" \"b/conf\\164est.py\"\nold mode 100644\nnew mode 100755\n".to_owned(),
+        section("bin//test", "x"),
+        section("bin/./test", "x"),
+        section(".git/hooks/post-checkout", "x"),
+    ] {
+        let (kept, left) = left_out(&format!("{code}{forged}"), None);
+        assert_eq!((kept.as_str(), left.len()), (code.as_str(), 1), "{forged}");
+    }
+    assert_eq!(left_out(&format!("{setup}{code}"), None), (code, Vec::new()));
+}
+
+#[test]
+fn sections_of_every_kind_that_git_writes_are_applied() {
+    let sections = [
+        "diff --git a/a.py b/a.py\nold mode 100644\nnew mode 100755\n",
+        "diff --git a/b.py b/b.py\nnew file mode 100644\nindex 0000000..e69de29\n",
+        "diff --git a/c b/c\ndeleted file mode 120000\nindex 1..0\n--- a/c\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n\\ No newline at end of file\n",
+        "diff --git a/d e b/d e\nindex 1..2 100644\n--- a/d e\t\n+++ b/d e\t\n@@ -1,3 +1,2 @@ def f(x):\n \n--- a/conftest.py\n \r\n@@ -9 +8 @@\n-@@ -1 +1 @@\n\\ No newline at end of file\n+@@ -1 +1 @@\n",
+        "diff --git \"a/\\303\\244\\t\\\"\" \"b/\\303\\244\\t\\\"\"\nindex 1..2 100644\n--- \"a/\\303\\244\\t\\\"\"\n+++ \"b/\\303\\244\\t\\\"\"\n@@ -1 +1 @@\n-a\n+b\n",
+        "diff --git a/f b/f\nindex 1..2 100644\nGIT binary patch\nliteral 4\nLcmZQzWMXDv000UK\n\ndelta 3\nKcmZQzWMT#Y01f~L\n\n",
+        "diff --git a/g b/g\nindex 1..2 160000\n--- a/g\n+++ b/g\n@@ -1 +1 @@\n-Subproject commit 1\n+Subproject commit 2\n",
+    ];
+    for section in sections {
+        assert_eq!(left_out(section, None), (section.to_owned(), Vec::new()));
+    }
+    assert_eq!(left_out(&sections.concat(), None), (sections.concat(), Vec::new()));
+}
+
+#[test]
 fn other_files_of_like_names_are_the_policys() {
     let patch = [
         section("src/my_conftest.py", "x"),
         section("conftest.py.txt", "x"),
         section("conftest.py/a.py", "x"),
+        section("src/pytest.py", "x"),
+        section("src/mysitecustomize.py", "x"),
+        section("jest.configs/a.js", "x"),
     ]
     .concat();
     assert_eq!(left_out(&patch, None), (patch, Vec::new()));
@@ -55,7 +159,7 @@ fn other_files_of_like_names_are_the_policys() {
 fn a_file_that_the_tasks_own_fix_changes_counts_as_the_policy_wrote_it() {
     let patch = [section("setup.cfg", "x"), section("docs/conftest.py", "x")].concat();
     let fix = "--- a/setup.cfg\n+++ b/setup.cfg\n@@ -1 +1 @@\n-a\n+b\n";
-    let applied = without(&Bytes::from(patch), Some(fix));
+    let applied = without(&Bytes::from(patch), &json!({"patch": fix}));
     assert_eq!(applied.left_out, ["docs/conftest.py"]);
     assert_eq!(applied.patch, section("setup.cfg", "x"));
     assert!(applied.note().unwrap().contains("docs/conftest.py"));
