@@ -106,7 +106,7 @@ pub fn decide(rule: Rule, groups: &[Group]) -> Decision {
     if known < groups.len() {
         return Decision::Wait;
     }
-    // At the limit. Without any signal the batch has groups that change nothing, so that the run can complete.
+    // At the limit. Without any signal the batch has groups whose advantages are 0, so that the run can complete.
     let alike = (0..)
         .zip(groups)
         .filter(|(_, group)| **group == Group::Ended(Signal::None));

@@ -6,16 +6,19 @@
 //! and follows with another.
 
 pub mod abort;
+mod grading;
 mod judging;
 pub mod live;
 mod once;
 pub mod plan;
 mod records;
 mod rewarding;
+mod span;
 mod verdict;
 pub mod work;
 
 use self::abort::Abort;
+use self::grading::Grading;
 use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
 pub use self::plan::EpisodePlan;
@@ -34,7 +37,7 @@ use crate::reward::service::RewardService;
 use crate::sandbox::{Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
-use crate::traces::{self, step};
+use crate::traces::step;
 use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_chat_template::ChatTemplate;
@@ -91,9 +94,9 @@ impl Episodes {
         attempt: u32,
         resume: bool,
     ) -> Result<Option<EpisodeMeta>, DriverError> {
-        let span = traces::attempt(plan, (&self.settings.namespace, &self.settings.name), attempt);
+        let span = span::attempt(plan, (&self.settings.namespace, &self.settings.name), attempt);
         let result = self.whole_attempt(plan, attempt, resume).instrument(span.clone()).await;
-        traces::ended(&span, &result);
+        span::ended(&span, &result);
         result
     }
 
@@ -405,13 +408,12 @@ impl Episodes {
         judging: Judging,
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
-        self.grading.send_modify(|grading| *grading += 1);
+        let grading = Grading::begin(&self.grading);
         let graded = self
             .graded(plan, dir, end, patch.as_ref())
             .instrument(step!("grade"))
-            .await;
-        self.grading.send_modify(|grading| *grading -= 1);
-        let graded = graded?;
+            .await?;
+        drop(grading);
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
         }

@@ -378,12 +378,15 @@ async fn own(
     );
     let all: Vec<&str> = all.map(String::as_str).chain([of_settings.as_str()]).collect();
     let checksum = sha256_hex(all.join("\n").as_bytes());
+    // A row at the border may move from one set to the other.
+    let held_out = held_out.map(|set| set.checksums.join("\n"));
+    let of_held_out = sha256_hex(held_out.unwrap_or_default().as_bytes());
     let owner = Owner {
         uid: &settings.uid,
         resume: settings.resume,
         store_path: &settings.store_path,
         tasks_sha256: &checksum,
-        sets_sha256: None,
+        sets_sha256: Some(&of_held_out),
         measured: None,
         selected: "other rows, another seed or other settings than finetune has",
     };
@@ -398,7 +401,7 @@ async fn own(
         rows_per_turn: false,
         process: None,
         reward: None,
-        sets_sha256: None,
+        sets_sha256: Some(of_held_out.clone()),
         inputs_sha256: None,
     };
     start::take_up_store(owner, journal, started).await

@@ -4,7 +4,8 @@
 //! the requests and gathers the votes). The votes on a turn are one record, durable before anything follows from them,
 //! so a restarted driver asks about no turn twice. A lost vote is requested again with the same seed; it is missing
 //! only if the judge's servers fail for as long as a grading may wait, counted from the first failure in a row. An
-//! answer that is no chat completion, such as the page of a proxy, is a failure too.
+//! answer that is no chat completion, such as the page of a proxy, is a failure too. An answer that was cut off has no
+//! verdict: its reasoning may quote a box that the policy wrote.
 
 pub mod prompt;
 
@@ -18,7 +19,7 @@ use crate::tasks::Task;
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::ProcessReward;
-use grpo_engine_protocol::{ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody, ErrorCode};
+use grpo_engine_protocol::{ChatChoice, ChatRequest, ChatResponse, ChatRole, ChatText, ErrorBody, ErrorCode};
 use grpo_records::judged::{score_of, vote_of};
 use grpo_records::{
     Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
@@ -65,6 +66,13 @@ pub struct Case {
     pub asked: Asked,
     /// One for each vote.
     pub seeds: Vec<u64>,
+}
+
+/// An answer of the judge.
+struct Answer {
+    text: String,
+    /// It ended at the limit of tokens, or a filter ended it.
+    is_cut: bool,
 }
 
 /// Why there is no answer.
@@ -167,10 +175,11 @@ impl Judge {
         let mut retry = Retry::new(self.settings.budget.total, PAUSES).with_jitter(&seed.to_string());
         for tries in 0.. {
             match self.ask(asked, seed, tries).await {
-                Ok(text) => {
+                Ok(Answer { text, is_cut }) => {
                     return done(Vote {
-                        vote: vote_of(&text),
+                        vote: vote_of(&text).filter(|_| !is_cut),
                         text,
+                        cut: is_cut,
                         ..Vote::default()
                     });
                 }
@@ -196,7 +205,7 @@ impl Judge {
         done(Vote::default())
     }
 
-    async fn ask(&self, asked: &Asked, seed: u64, tries: usize) -> Result<String, Unanswered> {
+    async fn ask(&self, asked: &Asked, seed: u64, tries: usize) -> Result<Answer, Unanswered> {
         let all = self.replicas.all().await;
         let first = seed as usize % all.len().max(1);
         let Some(replica) = all.get((first + tries) % all.len().max(1)) else {
@@ -215,16 +224,13 @@ impl Judge {
         if !status.is_success() {
             let error = serde_json::from_slice::<ErrorBody>(&body).ok();
             let asked = error.as_ref().and_then(|error| error.retry_after_seconds);
-            // The settings are the run's, and no fault of the question.
-            let of_settings = error
-                .as_ref()
-                .is_some_and(|error| error.code == ErrorCode::SettingRefused);
+            let refuses_question = refuses_question(status.as_u16(), error.as_ref().map(|error| error.code));
             let said = error.map(|error| error.to_string());
             let said = said.unwrap_or_else(|| String::from_utf8_lossy(&body).chars().take(300).collect());
             let why = format!("{replica}: {status}: {said}");
-            return Err(match status.as_u16() {
-                400 | 413 | 422 if !of_settings => Unanswered::Refused(why),
-                _ => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
+            return Err(match refuses_question {
+                true => Unanswered::Refused(why),
+                false => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
             });
         }
         let answer: ChatResponse = serde_json::from_slice(&body).map_err(|error| {
@@ -235,13 +241,16 @@ impl Judge {
                 false => Unanswered::Again(why, Duration::ZERO),
             }
         })?;
+        let choice = answer.choices.into_iter().next();
+        let Some(choice) = choice.filter(|choice| !is_given_up(choice)) else {
+            let why = format!("{replica}: {status}, but the server gave the answer up");
+            return Err(Unanswered::Again(why, Duration::ZERO));
+        };
         self.outage.over();
-        let said = answer
-            .choices
-            .into_iter()
-            .next()
-            .and_then(|choice| choice.message.content);
-        Ok(said.unwrap_or_default())
+        Ok(Answer {
+            is_cut: matches!(choice.finish_reason.as_deref(), Some("length" | "content_filter")),
+            text: choice.message.content.unwrap_or_default(),
+        })
     }
 
     fn request(&self, asked: &Asked, seed: u64) -> ChatRequest {
@@ -276,6 +285,17 @@ impl Judge {
     }
 }
 
+/// Whether the server ended an answer for a reason of its own, as when it stops.
+fn is_given_up(choice: &ChatChoice) -> bool {
+    matches!(choice.finish_reason.as_deref(), Some("abort" | "error"))
+}
+
+/// Whether a refusal is of the question. The run's settings and a model without a chat template are no fault of it.
+fn refuses_question(status: u16, code: Option<ErrorCode>) -> bool {
+    let of_others = [ErrorCode::SettingRefused, ErrorCode::TextPromptUnsupported];
+    matches!(status, 400 | 413 | 422) && code.is_none_or(|code| !of_others.contains(&code))
+}
+
 /// Whether a body without a completion refuses the question: some servers say so with status 200. The policy may have
 /// written the refused text, and must not gain a new attempt by it.
 fn is_refusal(body: &[u8]) -> bool {
@@ -286,6 +306,21 @@ fn is_refusal(body: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_is_of_the_question_unless_the_runs_settings_or_the_judges_model_cause_it() {
+        for (status, code, of_question) in [
+            (400, None, true),
+            (400, Some(ErrorCode::ContextTooLong), true),
+            (413, Some(ErrorCode::BodyTooLarge), true),
+            (400, Some(ErrorCode::SettingRefused), false),
+            (400, Some(ErrorCode::TextPromptUnsupported), false),
+            (503, Some(ErrorCode::EngineUnavailable), false),
+            (404, None, false),
+        ] {
+            assert_eq!(refuses_question(status, code), of_question, "{status} {code:?}");
+        }
+    }
 
     #[test]
     fn an_error_in_place_of_a_completion_is_a_refusal_and_a_page_is_none() {

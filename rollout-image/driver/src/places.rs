@@ -17,6 +17,13 @@ pub struct Places {
     demands: Mutex<BTreeMap<String, BTreeMap<String, u32>>>,
 }
 
+/// The demand of a rollout or an evaluation. Dropping it withdraws the demand, also if the work is given up: the next
+/// report of another one would repeat it.
+pub struct Demanding<'a> {
+    places: &'a Places,
+    who: String,
+}
+
 impl Default for Places {
     fn default() -> Self {
         Self {
@@ -45,8 +52,13 @@ impl Places {
         self.free.acquire().await.ok()
     }
 
+    /// `who`: names the rollout or evaluation.
+    pub fn demanding(&self, who: String) -> Demanding<'_> {
+        Demanding { places: self, who }
+    }
+
     /// Replaces the demand of `who` and returns the sum of all demands.
-    pub fn demand(&self, who: &str, images: BTreeMap<String, u32>) -> Vec<ImageDemand> {
+    fn demand(&self, who: &str, images: BTreeMap<String, u32>) -> Vec<ImageDemand> {
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         match images.is_empty() {
             true => demands.remove(who),
@@ -61,6 +73,19 @@ impl Places {
             count,
         };
         sums.into_iter().map(demand).collect()
+    }
+}
+
+impl Demanding<'_> {
+    /// Replaces this demand and returns the sum of all demands.
+    pub fn replace(&self, images: BTreeMap<String, u32>) -> Vec<ImageDemand> {
+        self.places.demand(&self.who, images)
+    }
+}
+
+impl Drop for Demanding<'_> {
+    fn drop(&mut self) {
+        self.replace(BTreeMap::new());
     }
 }
 

@@ -2,19 +2,19 @@
 //! budget.
 //!
 //! Episodes that finished before a restart are read from the store and not repeated. Voids of an earlier driver do not
-//! count: their cause may be over.
+//! count, because their cause may be over, unless it made the batch without them.
 
 use crate::episode::{EpisodePlan, Episodes};
 use crate::fault::DriverError;
 use crate::metrics::Metrics;
-use crate::places::Places;
+use crate::places::{Demanding, Places};
 use crate::retry::Retry;
 use crate::shared_journal::SharedJournal;
 use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use grpo_records::{EpisodeMeta, EpisodeScope, Event, Outcome, StoreError, VoidReason, paths};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -99,6 +99,36 @@ impl ToCome {
     }
 }
 
+/// The attempts that earlier drivers began.
+struct Earlier {
+    /// The last attempt with a folder, by the episode's name. An attempt that was given up before its first record has
+    /// none.
+    last: HashMap<String, u32>,
+    /// One of these drivers made the batch of the episodes, and died before its journal entry. A void that becomes a
+    /// verdict now would belong to a group that the batch does not describe.
+    batch_made: bool,
+}
+
+impl Earlier {
+    /// `folders`: the names of the attempts' folders.
+    fn of(folders: &[String], batch_made: bool) -> Self {
+        let mut last: HashMap<String, u32> = HashMap::new();
+        for folder in folders {
+            let later = folder.rsplit_once("__t");
+            let later = later.and_then(|(name, attempt)| Some((name, attempt.parse::<u32>().ok()?)));
+            let (name, attempt) = later.unwrap_or((folder.as_str(), 1));
+            let known = last.entry(name.to_owned()).or_default();
+            *known = attempt.max(*known);
+        }
+        Self { last, batch_made }
+    }
+
+    /// The last attempt at an episode; 0 before the first.
+    fn last_of(&self, name: &str) -> u32 {
+        self.last.get(name).copied().unwrap_or_default()
+    }
+}
+
 /// Runs the episodes of one run.
 pub struct Rollouts {
     pub episodes: Arc<Episodes>,
@@ -117,8 +147,7 @@ impl Rollouts {
         tally: &watch::Sender<Tally>,
         mut supply: Option<&mut dyn Supply>,
     ) -> Result<Vec<EpisodeMeta>, DriverError> {
-        let (_, there) = self.episodes.store.names_in(&paths::scope(scope)).await?;
-        let there: HashSet<String> = there.into_iter().collect();
+        let earlier = self.earlier(scope).await?;
         tally.send_replace(Tally::default());
         let Room { width, groups_ahead } = self.room().await;
         self.places.resize(width);
@@ -143,8 +172,8 @@ impl Rollouts {
         let running = fed
             .map(|(at, plan): (usize, EpisodePlan)| {
                 started.send_replace(next.fetch_add(1, Ordering::Relaxed) + 1);
-                let there = &there;
-                async move { (at, self.finish(&plan, there).await) }
+                let earlier = &earlier;
+                async move { (at, self.finish(&plan, earlier).await) }
             })
             .buffer_unordered(width);
         let (under_way, stop, feed) = (&mut groups, &stop, &feed);
@@ -171,14 +200,25 @@ impl Rollouts {
             }
             Ok::<(), DriverError>(())
         });
-        let who = paths::scope(scope);
+        let demanding = self.places.demanding(paths::scope(scope));
         let worked = tokio::select! {
             worked = work => worked,
-            () = self.keep_demanding(&who, &to_come, demand) => Ok(()),
+            () = self.keep_demanding(&demanding, &to_come, demand) => Ok(()),
         };
-        self.places.demand(&who, BTreeMap::new());
         worked?;
         Ok(groups.metas.into_iter().flatten().map(|meta| *meta).collect())
+    }
+
+    async fn earlier(&self, scope: &EpisodeScope) -> Result<Earlier, StoreError> {
+        let store = &self.episodes.store;
+        let (_, folders) = store.names_in(&paths::scope(scope)).await?;
+        let batch_made = match scope {
+            EpisodeScope::Iteration { iteration } if !folders.is_empty() => {
+                store.exists(&paths::batch(*iteration)).await?
+            }
+            _ => false,
+        };
+        Ok(Earlier::of(&folders, batch_made))
     }
 
     /// The limit of sandboxes in use at one time.
@@ -205,10 +245,10 @@ impl Rollouts {
     }
 
     /// Reports to the gateway, whenever episodes have begun, which sandboxes the next ones want. Never returns.
-    async fn keep_demanding(&self, who: &str, to_come: &ToCome, mut started: watch::Receiver<usize>) {
+    async fn keep_demanding(&self, own: &Demanding<'_>, to_come: &ToCome, mut started: watch::Receiver<usize>) {
         loop {
             let counts = to_come.images(*started.borrow_and_update());
-            if let Err(error) = self.episodes.gateway.demand(self.places.demand(who, counts)).await {
+            if let Err(error) = self.episodes.gateway.demand(own.replace(counts)).await {
                 tracing::debug!(%error, "demand");
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -219,23 +259,34 @@ impl Rollouts {
     }
 
     /// One episode, with as many attempts as it takes and the budget allows. `None` if it was stopped.
-    async fn finish(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<Option<EpisodeMeta>, DriverError> {
+    async fn finish(&self, plan: &EpisodePlan, earlier: &Earlier) -> Result<Option<EpisodeMeta>, DriverError> {
         tokio::select! {
             biased;
-            finished = self.attempts(plan, there) => finished,
+            finished = self.attempts(plan, earlier) => finished,
             () = stopped(&plan.stop) => Ok(None),
         }
     }
 
-    async fn attempts(&self, plan: &EpisodePlan, there: &HashSet<String>) -> Result<Option<EpisodeMeta>, DriverError> {
+    async fn attempts(&self, plan: &EpisodePlan, earlier: &Earlier) -> Result<Option<EpisodeMeta>, DriverError> {
         let patience = self.episodes.settings.patience;
         let mut retry = Retry::new(Duration::MAX, patience.pauses).with_jitter(&plan.key.dir(1));
         let mut voids = 0;
+        let last = earlier.last_of(&plan.key.name());
         for attempt in 1..=MOST_ATTEMPTS {
             let dir = plan.key.dir(attempt);
-            let begun = there.contains(dir.rsplit('/').next().unwrap_or_default());
-            let stored = self.stored(&dir, begun).await?;
-            if stored.as_ref().is_some_and(|meta| !meta.outcome.is_verdict()) {
+            let stored = self.stored(&dir, attempt <= last).await?;
+            let void = stored
+                .as_ref()
+                .and_then(|meta| Some((meta, meta.outcome.void_reason()?)));
+            if let Some((meta, reason)) = void {
+                self.note_void(&dir, meta, reason).await?;
+            }
+            let is_void = void.is_some();
+            if is_void && attempt == last && earlier.batch_made {
+                return Ok(stored);
+            }
+            // A later attempt follows only one that was lost or given up.
+            if is_void || (stored.is_none() && attempt < last) {
                 continue;
             }
             let meta = match stored {
@@ -247,7 +298,7 @@ impl Rollouts {
                         place = self.places.take() => place,
                         () = plan.stop.cancelled() => return Ok(None),
                     };
-                    self.episodes.attempt(plan, attempt, begun).await?
+                    self.episodes.attempt(plan, attempt, attempt == last).await?
                 }
             };
             let Some(meta) = meta else {
@@ -311,19 +362,26 @@ impl Rollouts {
         Ok(())
     }
 
+    /// Records one entry per void, even if the driver died between `meta.json` and the journal.
     async fn note_void(&self, dir: &str, meta: &EpisodeMeta, reason: VoidReason) -> Result<(), DriverError> {
         let message = meta.message.clone().unwrap_or_default();
-        tracing::warn!(episode = dir, ?reason, %message, "void");
-        self.metrics.void(reason);
-        self.journal
-            .record(Event::EpisodeVoided {
-                episode: dir.to_owned(),
-                reason,
-                turns: meta.turns,
-                tokens: meta.tokens,
-                message,
+        let noted = self
+            .journal
+            .record_if(|state| {
+                (!state.voided.contains(dir)).then(|| Event::EpisodeVoided {
+                    episode: dir.to_owned(),
+                    reason,
+                    turns: meta.turns,
+                    tokens: meta.tokens,
+                    message: message.clone(),
+                })
             })
-            .await
+            .await?;
+        if noted {
+            tracing::warn!(episode = dir, ?reason, %message, "void");
+            self.metrics.void(reason);
+        }
+        Ok(())
     }
 }
 

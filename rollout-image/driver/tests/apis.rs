@@ -82,6 +82,7 @@ fn answer(request: &Request, said: &str) -> Answer {
         },
         reasoning: reasoning.map(str::to_owned),
         calls,
+        cut: false,
         usage: Usage {
             prompt_tokens: 40,
             completion_tokens: 2,

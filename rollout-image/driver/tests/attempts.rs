@@ -6,6 +6,7 @@ use grpo_driver::config::Settings;
 use grpo_driver::episode::EpisodePlan;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
+use grpo_driver::rollout::Tally;
 use grpo_records::{
     DropReason, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError,
     Outcome, VoidReason, paths, rows,
@@ -273,4 +274,38 @@ async fn two_drivers_begin_no_episode_in_one_sandbox() {
     let mut agents: Vec<&String> = released.iter().filter(|lease| lease.starts_with("a-")).collect();
     agents.dedup();
     assert_eq!(agents.len(), 2, "{released:?}");
+}
+
+#[tokio::test]
+async fn an_attempt_that_left_no_record_is_not_begun_again_after_a_later_one() {
+    let world = World::new(1).await;
+    let (run, plan) = driver(&world, 1).await;
+    // The first attempt was given up before its first turn, so it has no folder.
+    run.rollouts.episodes.attempt(&plan, 2, false).await.unwrap().unwrap();
+    let (run, plan) = driver(&world, 2).await;
+    let (tally, _) = tokio::sync::watch::channel(Tally::default());
+    let scope = plan.key.scope.clone();
+    let metas = run.rollouts.run(&scope, vec![plan], &tally, None).await.unwrap();
+    let attempts: Vec<u32> = metas.iter().map(|meta| meta.attempt).collect();
+    assert_eq!(attempts, [2]);
+    assert_eq!(world.metas().await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_void_whose_driver_died_before_its_journal_entry_gets_one_and_is_followed_by_another_attempt() {
+    let world = World::new(1).await;
+    lose_the_sandbox_in_turn_1(&world);
+    attempt(&world, 1, false).await.unwrap().unwrap();
+    assert!(world.state().await.voided.is_empty());
+    *world.gateway.hook.lock().unwrap() = None;
+    for epoch in [2, 3] {
+        let (run, plan) = driver(&world, epoch).await;
+        let (tally, _) = tokio::sync::watch::channel(Tally::default());
+        let scope = plan.key.scope.clone();
+        let metas = run.rollouts.run(&scope, vec![plan], &tally, None).await.unwrap();
+        assert_eq!(metas.iter().map(|meta| meta.attempt).collect::<Vec<_>>(), [2]);
+        let state = world.state().await;
+        assert_eq!(state.voided.into_iter().collect::<Vec<_>>(), [folder()]);
+        assert_eq!(state.voids[&VoidReason::SandboxLost], 1);
+    }
 }

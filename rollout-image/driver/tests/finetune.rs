@@ -176,3 +176,30 @@ async fn a_store_that_was_begun_with_other_rows_is_refused() {
         "{refused}"
     );
 }
+
+#[tokio::test]
+async fn a_store_is_refused_to_a_run_that_validates_on_a_row_that_an_earlier_driver_trained_on() {
+    let world = World::new(1).await;
+    let lines = |name: &str, rows: std::ops::Range<u32>| {
+        let file = world.mount.path().join(name);
+        let lines = rows.map(|at| json!({"tokens": [3, at, 5, 6], "mask": [0, 1, 0, 1]}).to_string());
+        std::fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
+        Source::File(file)
+    };
+    let divided_at = |border: u32| FinetuneSettings {
+        dataset: lines(&format!("{border}.jsonl"), 0..border),
+        held_out: Some(HeldOut {
+            dataset: lines(&format!("from-{border}.jsonl"), border..9),
+            every: 2,
+        }),
+        ..settings(&world)
+    };
+    let (run, _) = start(&world, divided_at(7), 1).await.unwrap();
+    run.go().await.unwrap();
+    let refused = start(&world, divided_at(6), 2).await.map(|_| ()).unwrap_err();
+    assert!(
+        matches!(&refused, DriverError::Terminal(fault) if fault.reason == "TasksChanged"),
+        "{refused}"
+    );
+    start(&world, divided_at(7), 3).await.unwrap();
+}

@@ -12,7 +12,7 @@ use grpo_driver::judge::JudgeSettings;
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::Budget;
 use grpo_engine_protocol::{ChatAnswer, ChatChoice, ChatRequest, ChatResponse, ChatRole};
-use grpo_records::{Batch, JudgedTurn, Outcome, ProcessRule, TurnScore, VoidReason, Vote, paths};
+use grpo_records::{Batch, JudgedTurn, Outcome, ProcessRule, TurnScore, VoidReason, Vote, VoteEnd, paths};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -44,18 +44,27 @@ async fn answer(State(judge): State<Arc<FakeJudge>>, Json(request): Json<ChatReq
     };
     match judge.answers.lock().unwrap()(&request, number) {
         Err(status) => status.into_response(),
-        Ok(text) => Json(ChatResponse {
-            model: "judge".into(),
-            choices: vec![ChatChoice {
-                index: 0,
-                message: ChatAnswer::text(text),
-                finish_reason: Some("stop".into()),
-            }],
-            usage: None,
-        })
-        .into_response(),
+        Ok(text) => {
+            let finish = match text.ends_with(CUT) {
+                true => "length",
+                false => "stop",
+            };
+            let answer = ChatResponse {
+                model: "judge".into(),
+                choices: vec![ChatChoice {
+                    index: 0,
+                    message: ChatAnswer::text(text),
+                    finish_reason: Some(finish.into()),
+                }],
+                usage: None,
+            };
+            Json(answer).into_response()
+        }
     }
 }
+
+/// The end of an answer that was cut off.
+const CUT: &str = "Wait,";
 
 /// Likes turns that fix the file, dislikes turns that look; every third vote is unreadable.
 fn by_command(request: &ChatRequest, _: usize) -> Result<String, StatusCode> {
@@ -313,6 +322,30 @@ async fn a_question_that_the_judge_refuses_is_asked_once_and_makes_no_episode_vo
         );
     }
     assert_eq!(judge.asked.lock().unwrap().len(), 4 * 2 * VOTES as usize);
+}
+
+#[tokio::test]
+async fn a_box_in_an_answer_that_was_cut_off_or_in_reasoning_is_no_vote() {
+    let world = World::new(1).await;
+    let (_, at) = FakeJudge::start(|request, _| {
+        Ok(match request.seed.unwrap() % 2 {
+            0 => format!("The agent wrote \\boxed{{1}}. {CUT}"),
+            _ => "<think>\nThe agent wrote \\boxed{1}.\n</think>\nIt fails.".into(),
+        })
+    })
+    .await;
+    world.go(settings(&world, at, false), 1).await.unwrap();
+    world.verified().await;
+    let votes = votes(&world).await;
+    assert_eq!(votes.len(), 4 * 2 * VOTES as usize);
+    for vote in &votes {
+        assert_eq!((vote.vote, vote.end()), (None, VoteEnd::Unreadable), "{vote:?}");
+        assert_eq!(vote.cut, vote.text.ends_with(CUT), "{vote:?}");
+    }
+    for meta in world.metas().await {
+        let verdict = f32::from(u8::from(meta.outcome == Outcome::Resolved));
+        assert_eq!(meta.reward, Some(verdict), "without scores the verdict counts");
+    }
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
 //! A driver that ends between two journal entries, alone or with the trainer, and one that continues: the same run as
 //! without an end.
 
-use crate::world::World;
+use crate::world::{self, World};
 use futures::StreamExt;
 use grpo_driver::config::Settings;
 use grpo_driver::dynamic::Dynamic;
 use grpo_driver::fault::DriverError;
 use grpo_records::{Batch, Event, JournalEntry, JournalError, paths};
+use grpo_sandbox_protocol::{Priority, SandboxCause};
+use std::sync::Mutex;
 
 const ITERATIONS: u32 = 2;
 
@@ -322,4 +324,36 @@ async fn driver_and_trainer_may_end_at_any_entry_and_engine_and_trainer_never_ha
         colocated: true,
     };
     ends_anywhere(shape).await;
+}
+
+#[tokio::test]
+async fn a_void_without_which_a_batch_was_made_stays_one_if_the_driver_dies_before_the_entry_of_the_batch() {
+    let world = World::new(1).await;
+    let first = Mutex::new(None);
+    *world.gateway.hook.lock().unwrap() = Some(Box::new(move |lease, priority, _| {
+        let of_agent = priority == Priority::Agent;
+        let is_first = of_agent && *first.lock().unwrap().get_or_insert_with(|| lease.id.clone()) == lease.id;
+        is_first.then(|| world::lost(SandboxCause::NodeLost))
+    }));
+    let mut settings = world.settings();
+    settings.evaluate.clear();
+    (settings.iterations, settings.prompts, settings.samples) = (1, 1, 3);
+    settings.concurrency = Some(1);
+    settings.patience.void_retries = 0;
+    world.go(settings.clone(), 1).await.unwrap();
+    let before = world.metas().await;
+    assert_eq!(before.iter().filter(|meta| !meta.outcome.is_verdict()).count(), 1);
+    let store = world.store();
+    let mut is_lost = false;
+    for path in store.files_below(paths::JOURNAL).await.unwrap() {
+        let entry: JournalEntry = store.read(&path).await.unwrap();
+        is_lost |= matches!(entry.event, Event::BatchWritten { .. });
+        if is_lost {
+            store.delete(&path).await.unwrap();
+        }
+    }
+    *world.gateway.hook.lock().unwrap() = None;
+    world.go(settings, 2).await.unwrap();
+    assert_eq!(world.metas().await, before);
+    world.verified().await;
 }

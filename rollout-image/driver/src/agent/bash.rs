@@ -12,6 +12,7 @@ use crate::episode::abort::Abort;
 use crate::episode::live::{Acted, LiveEpisode, Ran};
 use futures::future::BoxFuture;
 use grpo_chat_template::{ChatMessage, Role};
+use grpo_records::chat::{THINK, reasoning_of};
 use grpo_records::{ExecSummary, TurnAction, TurnRecord};
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, context};
 use serde_json::{Map, Value};
@@ -118,7 +119,7 @@ impl BashAgent {
         turns_left: u32,
     ) -> Result<String, minijinja::Error> {
         self.environment.get_template("observation")?.render(context! {
-            command,
+            command => command.trim(),
             output => output.trim_end_matches('\n'),
             rawOutput => output,
             exitCode => exec.exit_code,
@@ -253,10 +254,23 @@ impl LoopAgent for BashAgent {
 
 /// Exactly one ```` ```bash ```` block, or a format error that says how many there were.
 fn action_of(answer: &str) -> TurnAction {
-    let mut blocks = blocks_of(answer);
+    let mut blocks = blocks_of(without_reasoning(answer));
     match (blocks.pop(), blocks.len()) {
         (Some(command), 0) => TurnAction::command(command),
         (last, others) => TurnAction::format_error((others + usize::from(last.is_some())) as u32),
+    }
+}
+
+/// The answer behind its reasoning. Blocks in the reasoning are drafts: a history without reasoning would show their
+/// output, but not their command. A `</think>` within a block belongs to the command, unless the answer itself has
+/// opened its reasoning.
+fn without_reasoning(answer: &str) -> &str {
+    let (reasoning, said) = reasoning_of(answer);
+    let opens = answer.trim_start().starts_with(THINK);
+    let is_in_a_block = |reasoning: &str| !opens && reasoning.matches("```").count() % 2 == 1;
+    match reasoning.is_some_and(is_in_a_block) {
+        true => answer,
+        false => said,
     }
 }
 

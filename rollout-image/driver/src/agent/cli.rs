@@ -4,7 +4,8 @@
 //! that leads to the recording endpoint ([`crate::recording`]), and nothing in its environment grants anything. The
 //! episode ends when the process ends, when the endpoint meets a limit, or when its time is up. Then the process and
 //! everything that it started are killed, and the patch is graded as always. An agent that fails is a result, not a
-//! fault of the infrastructure, unless it ended while no driver answered it: then the attempt is abandoned.
+//! fault of the infrastructure, with two exceptions: an attempt whose agent ended while no driver answered it is
+//! abandoned, and one whose agent ended before the first answer of its model is void. The policy had no part in it.
 
 pub mod presets;
 
@@ -26,6 +27,7 @@ use grpo_crds::agent::CliAgent;
 use grpo_records::{AgentProcess, EpisodeEnd, VoidReason};
 use grpo_sandbox_protocol::{ExecRequest, ExecResult, FaultOrigin as Whose, Killed, RelayRequest};
 use minijinja::{Environment, UndefinedBehavior, context};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -44,8 +46,13 @@ const ALLOWANCE: Duration = Duration::from_secs(1800);
 const LONGEST: u64 = 86400;
 /// The longest output of the agent that is kept, in bytes.
 pub const LOG_BYTES: u64 = 64 << 10;
+/// The characters of its end that a message shows.
+const LOG_SHOWN: usize = 500;
 /// How long a killed agent may take to end.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// The addresses that an agent reaches without a proxy, and the variables that say so.
+const LOOPBACK: &str = "127.0.0.1,localhost";
+const NO_PROXY: [&str; 2] = ["no_proxy", "NO_PROXY"];
 /// The default task template.
 const TASK: &str = "{{ task.problem_statement }}";
 
@@ -129,6 +136,7 @@ impl CliLoop {
         ]);
         let given = self.cli.env.iter();
         env.extend(given.map(|variable| (variable.name.clone(), variable.value.clone())));
+        bypass_proxies(&mut env);
         let timeout = (self.limits.episode_timeout + ALLOWANCE).as_secs();
         Ok(ExecRequest {
             id: COMMAND.to_owned(),
@@ -178,6 +186,7 @@ impl CliLoop {
         // some agents every answer is text, and others end after a call.
         let unseen = resumed && !asked && end.is_none();
         let result = match agent.ended {
+            Some(Ok(result)) if episode.trajectory.turns.is_empty() => return Err(unanswered(&result, end)),
             Some(Ok(result)) if unseen => {
                 tracing::info!(
                     lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output,
@@ -191,9 +200,6 @@ impl CliLoop {
             None => return Ok(end.unwrap_or(EpisodeEnd::EpisodeTimeout)),
         };
         let timed_out = result.killed == Some(Killed::Timeout);
-        if episode.trajectory.turns.is_empty() && end.is_none() {
-            tracing::warn!(lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output, "an agent ended without asking anything");
-        }
         episode.trajectory.process = Some(recorded(result, replays));
         Ok(end.unwrap_or(match timed_out {
             true => EpisodeEnd::EpisodeTimeout,
@@ -304,6 +310,20 @@ fn base_url() -> String {
     format!("http://127.0.0.1:{PORT}/v1")
 }
 
+/// The endpoint is on loopback. With a proxy of the run, the task or its image, agents would not find it.
+fn bypass_proxies(env: &mut BTreeMap<String, String>) {
+    let [lower, upper] = NO_PROXY.map(|name| env.get(name).filter(|hosts| !hosts.is_empty()).cloned());
+    // Programs differ in which of the two they read: each keeps its own hosts.
+    let given = [lower.clone().or_else(|| upper.clone()), upper.or(lower)];
+    let hosts = given.map(|given| match given {
+        None => LOOPBACK.to_owned(),
+        // All hosts, for most programs only if it is the whole value.
+        Some(all) if all.trim() == "*" => all,
+        Some(given) => format!("{given},{LOOPBACK}"),
+    });
+    env.extend(NO_PROXY.map(str::to_owned).into_iter().zip(hosts));
+}
+
 /// The end of an episode whose sandbox the policy exhausted; any other error aborts the attempt.
 fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
     match error.is_workloads_fault() {
@@ -331,6 +351,25 @@ fn not_run(
             }
         }
         error => exhausted(error),
+    }
+}
+
+/// The void of an agent that its model never answered: its image, its settings or the task is wrong, and a reward of 0
+/// would be learnt from.
+fn unanswered(result: &ExecResult, end: Option<EpisodeEnd>) -> Abort {
+    let how = match (end, result.exit_code) {
+        (Some(end), _) => format!("its episode ended ({end:?})"),
+        (None, Some(code)) => format!("it ended with exit code {code}"),
+        (None, None) => "it was killed".to_owned(),
+    };
+    let printed = result.output.trim_end();
+    let from = printed.char_indices().nth_back(LOG_SHOWN - 1).map_or(0, |(at, _)| at);
+    Abort::Void {
+        reason: VoidReason::TaskBroken,
+        message: format!(
+            "the agent's model had answered nothing when {how}: check the agent's image, command and settings; it printed: {}",
+            &printed[from..]
+        ),
     }
 }
 

@@ -19,6 +19,10 @@ pub fn read(said: &str) -> Result<Read, String> {
 }
 
 fn call(inside: &str) -> Result<(ParsedCall, &str), String> {
+    // A list would be read too, by the order of the fields.
+    if inside.trim_start().starts_with('[') {
+        return Err("its JSON: a list, not an object".into());
+    }
     let mut values = Deserializer::from_str(inside).into_iter::<Written>();
     let written = match values.next() {
         Some(Ok(written)) => written,

@@ -78,14 +78,17 @@ fn parameters_of<'a>(tools: &'a Value, name: &str) -> Option<&'a Map<String, Val
     named.next()?["parameters"]["properties"].as_object()
 }
 
-/// Converts a value to the type of its schema: `null` if allowed, a whole number if the number is whole, `false` for
-/// every boolean except `true`, containers from JSON. A value that does not fit stays text, as does a value without a
-/// schema: the tool then tells the policy.
+/// Converts a value to the type of its schema: `null` or `None` if allowed, a whole number if the number is whole,
+/// `false` for every boolean except `true`, containers from JSON. A value that does not fit stays text, as does a value
+/// without a schema: the tool then tells the policy.
 fn typed(text: &str, schema: Option<&Value>) -> Value {
     let types = schema.map(types_of).unwrap_or_default();
     let has = |name: &str| types.contains(&name);
     let textual = types.is_empty() || has("string");
-    if text.eq_ignore_ascii_case("null") && (has("null") || !textual) {
+    let is_null = text.eq_ignore_ascii_case("null") && (has("null") || !textual);
+    // The descriptions of SWE-PDB's tools say None, and require every argument.
+    let is_none = text.trim() == "None" && has("null");
+    if is_null || is_none {
         return Value::Null;
     }
     if textual {

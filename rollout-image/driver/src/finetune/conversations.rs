@@ -3,15 +3,19 @@
 //! A row has `messages`, as in chat APIs, and optionally `tools` and `enable_thinking`; or it has `tokens` and a `mask`
 //! of ones and zeros. Messages are tokenized like an episode with these answers: the prompt up to the first answer,
 //! each answer with the token that ends it, and between answers the text that the template puts there. An answer of
-//! weight 0 is not learnt; before the first answer that is, it belongs to the prompt.
+//! weight 0 is not learnt; before the first answer that is, it belongs to the prompt. [`message`] reads messages.
 
+mod message;
+
+use self::message::Columns;
 use super::FinetuneSettings;
 use crate::fault::TerminalFault;
 use crate::tasks::reader::{self, Row};
-use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role, ToolCall};
+use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role};
 use grpo_contracts::reason::Reason;
 use grpo_crds::grpo_run::Overlong;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::path::PathBuf;
 
 /// Most tokens of a dataset: it is held in memory, four bytes each.
@@ -62,7 +66,7 @@ impl Conversations {
     ) -> Result<(), TerminalFault> {
         let position = self.checksums.len() as u32;
         self.checksums.push(row.sha256.clone());
-        if settings.resolved_only && row.fields.get("resolved") == Some(&Value::Bool(false)) {
+        if settings.resolved_only && flag(row, "resolved")? == Some(false) {
             self.unresolved += 1;
             return Ok(());
         }
@@ -86,10 +90,11 @@ impl Conversations {
         match read.learnt.is_empty() {
             true if read.truncated => self.overlong += 1,
             true => {
-                return Err(row.place.fault(
-                    "messages",
-                    "no message of an assistant that is learnt: there is nothing to learn",
-                ));
+                let (field, what) = match column(row, "tokens") {
+                    Some(_) => ("mask", "no token behind the first one is learnt"),
+                    None => ("messages", "no message of an assistant that is learnt"),
+                };
+                return Err(row.place.fault(field, format!("{what}: there is nothing to learn")));
             }
             false => {
                 self.truncated += u32::from(read.truncated);
@@ -148,11 +153,19 @@ pub fn read(
     }
 }
 
+/// A column that only other rows have is null in this one.
+fn column<'a>(row: &'a Row<'_>, name: &str) -> Option<&'a Value> {
+    row.fields.get(name).filter(|value| !value.is_null())
+}
+
+fn flag(row: &Row<'_>, name: &str) -> Result<Option<bool>, TerminalFault> {
+    message::flag(row.fields.get(name))
+        .map_err(|other| row.place.fault(name, format!("{other} is neither true nor false")))
+}
+
 fn of_row(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {
-    // A column that only other rows have is null in this one.
-    let field = |name: &str| row.fields.get(name).filter(|value| !value.is_null());
-    match (field("messages"), field("tokens")) {
-        (Some(messages), None) => of_messages(row, messages, template, thinking),
+    match (column(row, "messages"), column(row, "tokens")) {
+        (Some(_), None) => of_messages(row, template, thinking),
         (None, Some(tokens)) => of_tokens(row, tokens),
         _ => Err(row
             .place
@@ -189,38 +202,22 @@ fn of_tokens(row: &Row<'_>, tokens: &Value) -> Result<Conversation, TerminalFaul
     Ok(read)
 }
 
-fn of_messages(
-    row: &Row<'_>,
-    messages: &Value,
-    template: &ChatTemplate,
-    thinking: bool,
-) -> Result<Conversation, TerminalFault> {
+fn of_messages(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result<Conversation, TerminalFault> {
     let fault = |what: String| row.place.fault("messages", what);
-    let messages = messages.as_array().ok_or_else(|| fault("is no list".to_owned()))?;
-    let messages = messages.iter().enumerate();
+    let columns: Columns<'_> = serde_json::from_slice(&row.json).map_err(|error| row.place.fault("(row)", error))?;
+    let messages = columns.messages.map(message::unquoted).unwrap_or_default();
+    let messages: Vec<&RawValue> =
+        serde_json::from_str(&messages).map_err(|error| fault(format!("is no list: {error}")))?;
+    let messages = messages.into_iter().enumerate();
     let (messages, learnt): (Vec<ChatMessage>, Vec<bool>) = messages
-        .map(|(at, value)| {
-            let read = message(value).and_then(|message| Ok((message, is_learnt(value)?)));
-            read.map_err(|what| fault(format!("message {at} {what}")))
-        })
+        .map(|(at, json)| message::read(json).map_err(|what| fault(format!("message {at} {what}"))))
         .collect::<Result<Vec<_>, _>>()?
         .into_iter()
         .unzip();
+    let tools = columns.tools.map(message::unquoted).unwrap_or_default();
     let shape = PromptShape {
-        tools: match row.fields.get("tools") {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(tools)) => tools.clone(),
-            Some(tools) => tools.to_string(),
-        },
-        thinking: match row.fields.get("enable_thinking") {
-            None | Some(Value::Null) => thinking,
-            Some(Value::Bool(thinking)) => *thinking,
-            Some(other) => {
-                return Err(row
-                    .place
-                    .fault("enable_thinking", format!("{other} is neither true nor false")));
-            }
-        },
+        tools: tools.into_owned(),
+        thinking: flag(row, "enable_thinking")?.unwrap_or(thinking),
     };
     let rendered = |error: grpo_chat_template::TemplateError| fault(format!("the model's chat template: {error}"));
     let mut read = Conversation::default();
@@ -249,68 +246,6 @@ fn of_messages(
         since = at + 1;
     }
     Ok(read)
-}
-
-/// Parses a message of a chat API. A column that only other rows have is null in this one.
-fn message(value: &Value) -> Result<ChatMessage, String> {
-    let role = value.get("role").cloned().unwrap_or_default();
-    let role: Role = serde_json::from_value(role.clone())
-        .map_err(|_| format!("has the role {role}: take system, user, assistant or tool"))?;
-    let mut read = ChatMessage::new(role, text(value.get("content"))?);
-    if role == Role::Assistant {
-        let reasoning = text(value.get("reasoning_content"))?;
-        read.reasoning = (!reasoning.is_empty()).then_some(reasoning);
-        let calls = value.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
-        read.tool_calls = calls.enumerate().map(call).collect::<Result<_, _>>()?;
-    }
-    if role == Role::Tool {
-        read.tool_call_id = value.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
-    }
-    Ok(read)
-}
-
-/// Whether a message's weight lets it be learnt, in the form of OpenAI's fine-tuning.
-fn is_learnt(message: &Value) -> Result<bool, String> {
-    match message.get("weight").filter(|weight| !weight.is_null()) {
-        None => Ok(true),
-        Some(weight) => match weight.as_f64() {
-            Some(0.0) => Ok(false),
-            Some(1.0) => Ok(true),
-            _ => Err(format!("has the weight {weight}: take 0 or 1")),
-        },
-    }
-}
-
-fn text(content: Option<&Value>) -> Result<String, String> {
-    match content {
-        None | Some(Value::Null) => Ok(String::new()),
-        Some(Value::String(text)) => Ok(text.clone()),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .map(|part| {
-                part["text"]
-                    .as_str()
-                    .ok_or_else(|| "has a part that is no text".to_owned())
-            })
-            .collect(),
-        Some(_) => Err("has a content that is no text".to_owned()),
-    }
-}
-
-fn call((at, call): (usize, &Value)) -> Result<ToolCall, String> {
-    let function = call.get("function").unwrap_or(call);
-    let name = function["name"].as_str().ok_or("has a call without function.name")?;
-    let arguments = match &function["arguments"] {
-        Value::String(text) => text.clone(),
-        Value::Null => "{}".to_owned(),
-        object => object.to_string(),
-    };
-    let id = call["id"].as_str().map_or_else(|| format!("call_{at}"), str::to_owned);
-    Ok(ToolCall {
-        id,
-        name: name.to_owned(),
-        arguments,
-    })
 }
 
 #[cfg(test)]

@@ -23,7 +23,9 @@ impl Run {
         }
     }
 
-    /// Writes the batch, its metrics record and the entries of dropped groups; then records the batch in the journal.
+    /// Writes the batch, the entries of dropped groups and the metrics record; then records the batch in the journal.
+    /// The batch is first: once it exists, a later driver lets voids stand ([`crate::rollout`]), so that entries and
+    /// record are about its groups.
     pub(super) async fn write_batch(
         &self,
         k: u32,
@@ -37,6 +39,15 @@ impl Run {
         let made = batches::make(&self.store, heading, metas)
             .await
             .map_err(|error| DriverError::Other(format!("making the batch of step {k}: {error}")))?;
+        if made.batch.rows.is_empty() {
+            return Err(no_valid_episodes(k, metas).into());
+        }
+        let path = paths::batch(k);
+        let sha256 = match self.store.create(&path, &made.batch).await? {
+            Created::Written { sha256 } => sha256,
+            // An earlier driver wrote it and crashed before the journal entry.
+            Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
+        };
         let weights = self
             .journal
             .read(|s| s.iterations.get(&k).map(|one| one.weights.clone()))
@@ -55,16 +66,7 @@ impl Run {
         for event in made.dropped {
             self.record_drop_once(event).await?;
         }
-        if made.batch.rows.is_empty() {
-            return Err(no_valid_episodes(k, metas).into());
-        }
         self.store.create(&paths::driver_metrics(k), &record).await?;
-        let path = paths::batch(k);
-        let sha256 = match self.store.create(&path, &made.batch).await? {
-            Created::Written { sha256 } => sha256,
-            // An earlier driver wrote it and crashed before the journal entry.
-            Created::Existed => sha256_hex(&self.store.bytes(&path).await?),
-        };
         self.journal
             .record(Event::BatchWritten {
                 iteration: k,

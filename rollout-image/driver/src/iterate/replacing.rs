@@ -1,7 +1,7 @@
 //! Dynamic sampling in a run: checks each ended group of an iteration and adds groups.
 //!
-//! Decisions of [`crate::dynamic`] are in the journal before they take effect: which groups begin, and which a batch
-//! drops, with the reason.
+//! Decisions of [`crate::dynamic`] are in the journal before work follows from them: which groups begin before they do,
+//! and which a batch drops, with the reason, before the trainer gets the batch.
 
 use super::{Draw, Run};
 use crate::batches;

@@ -1,9 +1,11 @@
 //! The judge's prompt for a turn: the problem, the steps before it, the turn and its output.
 //!
 //! The default texts are those of OpenClaw-RL's swe-rl (`swe-rl/swe_prm.py` of Gen-Verse/OpenClaw-RL at 0d034dd, MIT
-//! License, copyright 2026 Princeton-AI), character by character, and long outputs are cut in the same way. Three
+//! License, copyright 2026 Princeton-AI), character by character, and long outputs are cut in the same way. Four
 //! things differ: a step has the number of its turn, also after a turn that ran nothing, where the original shows the
-//! wrong result; the answer is cut at `lengths.response`; and an output is shown as the policy saw it.
+//! wrong result; answers and earlier commands are cut at `lengths.response`; an output is shown as the policy saw it;
+//! and a space breaks text that spells a control token. A server reads text with such tokens, so the policy could close
+//! the judge's prompt and open a turn of its own.
 
 use grpo_crds::grpo_run::{JudgeLengths, ProcessReward};
 use grpo_records::store::sha256_hex;
@@ -16,6 +18,10 @@ const PROMPT: &str = include_str!("texts/prompt.txt");
 /// In characters. An output of up to twice this length is shown whole; of a longer one, this much of its beginning and
 /// end.
 const HALF: usize = 2000;
+/// Control tokens of the families whose tokens are not spelt `<|…|>`.
+const CONTROL: [&str; 5] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "</s>"];
+/// The longest name of a control token, in characters.
+const LONGEST_NAME: usize = 64;
 
 /// The templates, compiled, and how much of a trajectory is shown.
 pub struct JudgePrompt {
@@ -74,6 +80,7 @@ impl JudgePrompt {
             let Shown {
                 action, code, output, ..
             } = Shown::of(turn, self.lengths.history_output);
+            let action = cut(&action, self.lengths.response, "\n... (truncated)");
             format!(
                 "Step {}: $ {action}\n  returncode={code}\n  output:\n{output}",
                 turn.turn + 1
@@ -99,13 +106,13 @@ impl JudgePrompt {
         number: u32,
     ) -> Result<Asked, minijinja::Error> {
         let prompt = self.environment.get_template("prompt")?.render(context! {
-            problemStatement => problem,
+            problemStatement => inert(problem),
             historySteps => history_steps,
-            history,
+            history => inert(history),
             step => number,
-            response => step.response,
+            response => inert(&step.response),
             returnCode => step.code,
-            output => step.output,
+            output => inert(&step.output),
         })?;
         Ok(Asked {
             system: self.environment.get_template("system")?.render(())?,
@@ -166,6 +173,36 @@ fn cut(text: &str, longest: u32, mark: &str) -> String {
         None => text.to_owned(),
         Some((end, _)) => format!("{}{mark}", &text[..end]),
     }
+}
+
+/// The text, with a space behind the first character of each control token.
+fn inert(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['<', '[']) {
+        let (before, from) = rest.split_at(at + 1);
+        out.push_str(before);
+        if is_control(&rest[at..]) {
+            out.push(' ');
+        }
+        rest = from;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Whether a text begins with a control token.
+fn is_control(text: &str) -> bool {
+    let is_spelt = |(open, close): (&str, &str)| {
+        let Some(name) = text.strip_prefix(open) else {
+            return false;
+        };
+        let mut letters = name.char_indices().take(LONGEST_NAME);
+        letters
+            .find(|(at, letter)| letter.is_whitespace() || name[*at..].starts_with(close))
+            .is_some_and(|(at, letter)| at > 0 && !letter.is_whitespace())
+    };
+    [("<|", "|>"), ("<｜", "｜>")].into_iter().any(is_spelt) || CONTROL.iter().any(|token| text.starts_with(token))
 }
 
 #[cfg(test)]

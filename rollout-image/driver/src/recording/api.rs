@@ -4,16 +4,17 @@
 //! own 400. [`Api::answer`] turns an [`Answer`] into a body, [`Api::events`] into a stream.
 //!
 //! Differences between clients are removed here, because the next request is matched with the rows by the content of
-//! its messages: text parts are joined, null is no text, tools have OpenAI's function form. Otherwise the model's input
-//! is never changed: arguments stay the client's text. Bodies are hostile: every count is bounded, and JSON that a
-//! later reader would refuse is refused here. The server bounds the size of a body before.
+//! its messages: text parts are joined, null is no text, tools have OpenAI's function form, a picture in a result is
+//! a note. Otherwise the model's input is never changed: arguments stay the client's text. Bodies are hostile: every
+//! count is bounded, and JSON that a later reader would refuse is refused here. The server bounds the size of a body
+//! before.
 //!
 //! An answer is streamed when it is whole: its text in one delta, each call in one delta with all its arguments,
 //! because clients repair and execute a call that was cut off.
 
 use super::request::{Answer, Request};
 use json::Fields;
-use serde_json::json;
+use serde_json::{Value, json};
 
 mod chat;
 mod encode;
@@ -127,24 +128,29 @@ impl Api {
 
     /// The list of models: only the policy.
     pub fn models(self, model: &str) -> Vec<u8> {
+        let listed = self.listed(model);
         encode::body(&match self {
-            Self::Messages => json!({
-                "data": [{
-                    "type": "model",
-                    "id": model,
-                    "display_name": model,
-                    "created_at": "1970-01-01T00:00:00Z",
-                    "lifecycle": "active",
-                }],
-                "has_more": false,
-                "first_id": model,
-                "last_id": model,
-            }),
-            _ => json!({
-                "object": "list",
-                "data": [{ "id": model, "object": "model", "created": 0, "owned_by": "grpo-operator" }],
-            }),
+            Self::Messages => json!({ "data": [listed], "has_more": false, "first_id": model, "last_id": model }),
+            _ => json!({ "object": "list", "data": [listed] }),
         })
+    }
+
+    /// The policy, under the name by which a client asks for it.
+    pub fn model(self, name: &str) -> Vec<u8> {
+        encode::body(&self.listed(name))
+    }
+
+    fn listed(self, model: &str) -> Value {
+        match self {
+            Self::Messages => json!({
+                "type": "model",
+                "id": model,
+                "display_name": model,
+                "created_at": "1970-01-01T00:00:00Z",
+                "lifecycle": "active",
+            }),
+            _ => json!({ "id": model, "object": "model", "created": 0, "owned_by": "grpo-operator" }),
+        }
     }
 
     /// How many tokens a request would take: `/v1/messages/count_tokens` and `/v1/responses/input_tokens`.

@@ -3,6 +3,7 @@
 use super::api::Api;
 use super::canon::Keys;
 use super::forest::{self, Behind, Forest, Place};
+use super::rendering;
 use super::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use super::sessions::{Asked, Reply, Wanted};
 use crate::calls;
@@ -23,6 +24,8 @@ use std::time::Duration;
 pub const MOST_ROWS: usize = 32;
 /// The most replays of one answer. A client that throws an answer away asks until it is told to end.
 const MOST_REPLAYS: u32 = 16;
+/// The finish of an answer that a limit cut off, in records.
+const CUT: &str = "length";
 
 /// The forest of one episode, and the format of its answers.
 pub struct Recorder {
@@ -193,6 +196,11 @@ impl Recorder {
         let cut = answer.finish != FinishReason::Stop;
         let parsed = calls::parse(self.format, &text, &request.tools);
         let (action, end) = match (&parsed.malformed, cut) {
+            // A side request, such as Crush's for a title of 40 tokens. Its client expects a cut answer; a call that
+            // was cut off would be repaired and executed.
+            (None, true) if parsed.calls.is_empty() && is_clients_limit(episode, request, &blank, grown) => {
+                (TurnAction::answer(), None)
+            }
             (_, true) => {
                 let full = episode.limits.full(used, grown + answer.ids.len());
                 (TurnAction::truncated(), Some(full.unwrap_or(EpisodeEnd::AnswerCut)))
@@ -222,7 +230,7 @@ impl Recorder {
             sampled: answer.ids,
             logprobs: answer.logprobs,
             weights: sampled.weights,
-            finish: if cut { "length" } else { "stop" }.to_owned(),
+            finish: if cut { CUT } else { "stop" }.to_owned(),
             experts,
             text,
             request: Some(forest::record(word(api), request, keys, place, &said)),
@@ -265,6 +273,7 @@ impl Recorder {
             content: parsed.content,
             reasoning: parsed.reasoning,
             calls: calls_of(&turn.action),
+            cut: turn.finish == CUT,
             usage: Usage {
                 prompt_tokens: turn.prompt_length,
                 completion_tokens: turn.sampled_length,
@@ -288,7 +297,7 @@ impl Recorder {
     /// The ids of a whole request.
     async fn whole(&self, template: &Arc<ChatTemplate>, request: &Arc<Request>) -> Result<Vec<u32>, String> {
         let (template, request, shape) = (template.clone(), request.clone(), self.shape(request));
-        rendered(move || template.prompt(&shape, &request.messages)).await
+        rendered(move || rendering::prompt(&template, &shape, &request.messages)).await
     }
 
     fn shape(&self, request: &Request) -> PromptShape {
@@ -314,7 +323,7 @@ impl Recorder {
         let stop = before.last().copied().filter(|id| stops.contains(id));
         let (template, shape, new) = (episode.template.clone(), self.shape(request), behind.new);
         let request = request.clone();
-        let ids = rendered(move || template.glue(&shape, stop, &request.messages[new..])).await?;
+        let ids = rendered(move || rendering::glue(&template, &shape, stop, &request.messages[new..])).await?;
         Ok(Prompt {
             row: behind.branch.map_or(behind.row, |_| next),
             shared: Some((behind.row, behind.tokens)),
@@ -332,6 +341,13 @@ async fn rendered(
         Ok(ids) => ids.map_err(|error| error.to_string()),
         Err(_) => Err("the request cannot be rendered".to_owned()),
     }
+}
+
+/// Whether the limit that the client gave, and no limit of the run, ends its answer.
+fn is_clients_limit(episode: &LiveEpisode<'_>, request: &Request, blank: &TurnRecord, grown: usize) -> bool {
+    let room = episode.limits.room(blank.prompt_length, grown);
+    let allowed = room.min(episode.plan.sampling.max_tokens_per_call as usize);
+    request.max_tokens.is_some_and(|most| (most as usize) < allowed)
 }
 
 /// The name of an API in records.

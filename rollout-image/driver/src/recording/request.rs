@@ -33,6 +33,8 @@ pub struct Answer {
     pub content: String,
     pub reasoning: Option<String>,
     pub calls: Vec<ToolCall>,
+    /// The limit that the client gave cut it off; then it has no calls.
+    pub cut: bool,
     pub usage: Usage,
 }
 

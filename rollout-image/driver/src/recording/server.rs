@@ -3,7 +3,8 @@
 //!
 //! A request whose episode is over gets 404: command-line agents end on 404, and retry other errors. The message does
 //! not mention limits, because the policy may read it. A request whose driver is away waits, also while this driver
-//! ends or starts, and then gets 503: the agent is to go on when the episode does.
+//! ends or starts, and then gets 503: the agent is to go on when the episode does. A path that is not served gets 404
+//! too, with the paths that are.
 
 use super::api::{Api, BadRequest};
 use super::canon::Keys;
@@ -13,7 +14,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
@@ -33,7 +34,9 @@ const BODY_WITHIN: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(30);
 const OVER: &str = "this session has ended";
 const AWAY: &str = "the model is not available now; repeat the request";
-/// When a client may repeat a request whose driver is away, in seconds. It has waited before.
+const UNSERVED: &str = "this endpoint serves only POST /v1/chat/completions, /v1/responses, \
+    /v1/responses/input_tokens, /v1/messages and /v1/messages/count_tokens, and GET /v1/models and /v1/models/{id}";
+/// When a client may repeat a request that was not answered, in seconds.
 const AGAIN_AFTER: &str = "5";
 const JSON: &str = "application/json";
 
@@ -47,7 +50,8 @@ pub fn router(sessions: Sessions) -> Router {
         .route(&at("/messages"), post(messages))
         .route(&at("/messages/count_tokens"), post(count_messages))
         .route(&at("/models"), get(models))
-        .fallback(over)
+        .route(&at("/models/{*name}"), get(model))
+        .fallback(unserved)
         .with_state(sessions);
     Router::new().nest(SESSIONS, below)
 }
@@ -84,20 +88,40 @@ async fn count_messages(
     ask(&sessions, &secret, &headers, body, Api::Messages, true).await
 }
 
-/// Both vendors list models at the same path; Anthropic's clients say their version.
 async fn models(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap) -> Response {
-    let api = match headers.contains_key("anthropic-version") {
-        true => Api::Messages,
-        false => Api::ChatCompletions,
-    };
+    let api = vendor(&headers);
     match door(&sessions, &secret, &headers).await {
         Ok(door) => json(StatusCode::OK, api.models(&door.model)),
         Err(fate) => unanswered(api, fate),
     }
 }
 
-async fn over() -> Response {
-    ended(Api::ChatCompletions)
+/// Every name is the policy's, as in requests.
+async fn model(State(sessions): Shared, Path((secret, name)): Path<(String, String)>, headers: HeaderMap) -> Response {
+    let api = vendor(&headers);
+    match door(&sessions, &secret, &headers).await {
+        Ok(_) => json(StatusCode::OK, api.model(&name)),
+        Err(fate) => unanswered(api, fate),
+    }
+}
+
+/// Any other path. `uri`: without [`SESSIONS`].
+async fn unserved(State(sessions): Shared, uri: Uri, headers: HeaderMap) -> Response {
+    let api = vendor(&headers);
+    let secret = uri.path().split('/').nth(1).unwrap_or_default();
+    match door(&sessions, secret, &headers).await {
+        Ok(_) => error(api, StatusCode::NOT_FOUND, UNSERVED),
+        Err(fate) => unanswered(api, fate),
+    }
+}
+
+/// The API of a request whose path does not tell: both vendors list models at the same path, and Anthropic's clients
+/// say their version.
+fn vendor(headers: &HeaderMap) -> Api {
+    match headers.contains_key("anthropic-version") {
+        true => Api::Messages,
+        false => Api::ChatCompletions,
+    }
 }
 
 /// The session of a request, or what becomes of the request without one.
@@ -120,7 +144,7 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
     };
     let Ok(place) = door.places.clone().try_acquire_owned() else {
         let message = "too many requests at one time; wait for the answers to earlier ones";
-        return error(api, StatusCode::TOO_MANY_REQUESTS, message);
+        return again(api, StatusCode::TOO_MANY_REQUESTS, message);
     };
     let body = match read(sessions, headers, body).await {
         Ok(body) => body,
@@ -258,11 +282,13 @@ fn whole(api: Api, request: &Request, reply: Reply) -> Response {
 fn unanswered(api: Api, fate: Fate) -> Response {
     match fate {
         Fate::Over => ended(api),
-        Fate::Away => {
-            let refusal = error(api, StatusCode::SERVICE_UNAVAILABLE, AWAY);
-            ([(RETRY_AFTER, AGAIN_AFTER)], refusal).into_response()
-        }
+        Fate::Away => again(api, StatusCode::SERVICE_UNAVAILABLE, AWAY),
     }
+}
+
+/// An error after which the client is to repeat its request.
+fn again(api: Api, status: StatusCode, message: &str) -> Response {
+    ([(RETRY_AFTER, AGAIN_AFTER)], error(api, status, message)).into_response()
 }
 
 fn ended(api: Api) -> Response {

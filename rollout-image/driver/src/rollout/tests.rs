@@ -1,4 +1,4 @@
-use super::{ToCome, decide_beside};
+use super::{Earlier, ToCome, decide_beside};
 use futures::StreamExt;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -30,6 +30,28 @@ fn as_many_groups_are_warm_ahead_as_the_pool_says_else_as_many_episodes_as_run_a
         let images = to_come(width, ahead).images(begun);
         let images: Vec<(&str, u32)> = images.iter().map(|(image, count)| (image.as_str(), *count)).collect();
         assert_eq!(images, wanted, "width {width}, ahead {ahead:?}, begun {begun}");
+    }
+}
+
+#[test]
+fn the_last_attempt_at_an_episode_is_known_though_earlier_ones_have_no_folder() {
+    let folders = [
+        "a__g0__i0",
+        "a__g0__i1",
+        "a__g0__i1__t3",
+        "a__g0__i1__t12",
+        "a__t9__g1__i0",
+        "a__g2__i0__t2",
+    ];
+    let earlier = Earlier::of(&folders.map(str::to_owned), false);
+    for (name, last) in [
+        ("a__g0__i0", 1),
+        ("a__g0__i1", 12),
+        ("a__t9__g1__i0", 1),
+        ("a__g2__i0", 2),
+        ("a__g3__i0", 0),
+    ] {
+        assert_eq!(earlier.last_of(name), last, "{name}");
     }
 }
 

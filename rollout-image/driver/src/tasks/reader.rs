@@ -5,6 +5,9 @@ use crate::fault::TerminalFault;
 use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -14,6 +17,9 @@ use std::path::Path;
 const MAX_ROW: usize = 16 << 20;
 /// The longest file that is one JSON array, in bytes: it is read whole.
 const MAX_ARRAY: u64 = 256 << 20;
+
+/// The byte order mark of UTF-8.
+const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The place of a row, for faults.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +53,9 @@ impl Place<'_> {
 pub struct Row<'a> {
     pub place: Place<'a>,
     pub fields: Map<String, Value>,
-    /// The checksum of the row's bytes.
+    /// Its JSON, with keys in the order of the file, and of parquet without null columns; `fields` has sorted keys.
+    pub json: Vec<u8>,
+    /// The checksum of the row's bytes; of a row of an array or of parquet, of its JSON with sorted keys.
     pub sha256: String,
 }
 
@@ -72,6 +80,9 @@ fn unreadable<E: std::fmt::Display>(file: &Path) -> impl Fn(E) -> TerminalFault 
 
 fn json(file: &Path) -> Result<Rows<'_>, TerminalFault> {
     let mut input = BufReader::new(File::open(file).map_err(unreadable(file))?);
+    // Editors of Windows put a mark of the encoding before the text.
+    let is_marked = input.fill_buf().map_err(unreadable(file))?.starts_with(MARK);
+    input.consume(if is_marked { MARK.len() } else { 0 });
     let begin = input.fill_buf().map_err(unreadable(file))?;
     let is_array = begin.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     match is_array {
@@ -123,8 +134,12 @@ fn of_bytes<'a>(place: Place<'a>, bytes: &[u8]) -> Result<Row<'a>, TerminalFault
     }
     let fields =
         serde_json::from_slice(bytes).map_err(|error| place.fault("(row)", format!("not a JSON object: {error}")))?;
-    let sha256 = sha256_hex(bytes);
-    Ok(Row { place, fields, sha256 })
+    Ok(Row {
+        place,
+        fields,
+        json: bytes.to_vec(),
+        sha256: sha256_hex(bytes),
+    })
 }
 
 fn array(file: &Path, input: BufReader<File>) -> Result<Rows<'_>, TerminalFault> {
@@ -139,17 +154,19 @@ fn array(file: &Path, input: BufReader<File>) -> Result<Rows<'_>, TerminalFault>
         ));
         return Err(unreadable(file)(too_long));
     }
-    let rows: Vec<Value> = serde_json::from_str(&text).map_err(unreadable(file))?;
+    let rows: Vec<Box<RawValue>> = serde_json::from_str(&text).map_err(unreadable(file))?;
     let rows = rows.into_iter().enumerate();
-    Ok(Box::new(
-        rows.map(|(index, value)| of_value(row_at(file, index), value)),
-    ))
+    Ok(Box::new(rows.map(move |(index, json)| {
+        let place = row_at(file, index);
+        let value: Value = serde_json::from_str(json.get()).map_err(|error| place.fault("(row)", error))?;
+        of_value(place, &value, json.get().as_bytes().to_vec())
+    })))
 }
 
-/// Takes the value's JSON as the row's bytes.
-fn of_value(place: Place<'_>, value: Value) -> Result<Row<'_>, TerminalFault> {
-    let text = value.to_string();
-    of_bytes(place, text.as_bytes())
+/// `json`: the value with keys in the order of the file.
+fn of_value<'a>(place: Place<'a>, value: &Value, json: Vec<u8>) -> Result<Row<'a>, TerminalFault> {
+    let row = of_bytes(place, value.to_string().as_bytes())?;
+    Ok(Row { json, ..row })
 }
 
 fn parquet(file: &Path) -> Result<Rows<'_>, TerminalFault> {
@@ -160,7 +177,34 @@ fn parquet(file: &Path) -> Result<Rows<'_>, TerminalFault> {
     }
     let rows = reader.into_iter().enumerate();
     Ok(Box::new(rows.map(move |(index, row)| {
-        let row = row.map_err(unreadable(file))?;
-        of_value(row_at(file, index), row.to_json_value())
+        let row = Field::Group(row.map_err(unreadable(file))?);
+        let json = serde_json::to_vec(&InOrder(&row)).map_err(unreadable(file))?;
+        of_value(row_at(file, index), &row.to_json_value(), json)
     })))
 }
+
+/// A value of parquet as JSON, with its columns in the order of the file. A null column is left out, because a struct
+/// has the keys of all rows.
+struct InOrder<'a>(&'a Field);
+
+impl Serialize for InOrder<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Field::Group(row) => {
+                let columns = row.get_column_iter();
+                let columns = columns.filter(|(_, field)| !matches!(field, Field::Null));
+                serializer.collect_map(columns.map(|(name, field)| (name, InOrder(field))))
+            }
+            Field::ListInternal(list) => serializer.collect_seq(list.elements().iter().map(InOrder)),
+            // Each row of a map has keys of its own.
+            Field::MapInternal(map) => {
+                let entries = map.entries().iter();
+                serializer.collect_map(entries.map(|(key, field)| (InOrder(key), InOrder(field))))
+            }
+            other => other.to_json_value().serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

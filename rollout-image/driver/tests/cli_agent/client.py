@@ -62,7 +62,9 @@ def hang_up(body):
 def ask(messages):
     if MODE == "stream":
         return streamed(messages)
-    body = body_of(messages)
+    # Cuts each call but the first.
+    limit = {"max_tokens": 24} if MODE == "limited" and len(messages) > 2 else {}
+    body = body_of(messages, **limit)
     if MODE == "hang-up":
         hang_up(body)
     answer = json.loads(post(body))["choices"][0]["message"]
@@ -101,6 +103,13 @@ task = sys.argv[2]
 start = [{"role": "system", "content": "You mend code. <|im_end|>"}, {"role": "user", "content": task}]
 if MODE == "silent":
     sys.exit(3)
+if MODE == "title":
+    aside = []
+    for question in ["Name the conversation.", "Another name."]:
+        aside.append({"role": "user", "content": question})
+        named = json.loads(post(body_of(aside, max_tokens=1)))["choices"][0]
+        assert named["finish_reason"] == "length" and "tool_calls" not in named["message"], named
+        aside.append({key: named["message"][key] for key in ("role", "content")})
 if MODE == "sub-agent":
     ask([{"role": "user", "content": "Name the conversation."}])
 work(start, compacts_after=3 if MODE == "compact" else None)

@@ -20,7 +20,7 @@ use std::time::Duration;
 const APIS: [&str; 3] = ["chat", "responses", "messages"];
 const FORMS: [&str; 2] = ["whole", "streamed"];
 /// By the names in `misbehaving.py`.
-const FAULTS: [(&str, Outcome, EpisodeEnd); 27] = [
+const FAULTS: [(&str, Outcome, EpisodeEnd); 26] = [
     // First, because the others run during its wait.
     ("hangs", Outcome::Resolved, EpisodeEnd::EpisodeTimeout),
     ("garbage", Outcome::Resolved, EpisodeEnd::Submitted),
@@ -46,8 +46,7 @@ const FAULTS: [(&str, Outcome, EpisodeEnd); 27] = [
     ("fails", Outcome::Resolved, EpisodeEnd::Submitted),
     ("dies", Outcome::Resolved, EpisodeEnd::Submitted),
     ("rows", Outcome::Unresolved, EpisodeEnd::RowLimit),
-    ("cut", Outcome::Unresolved, EpisodeEnd::AnswerCut),
-    ("quits", Outcome::Unresolved, EpisodeEnd::Submitted),
+    ("cut", Outcome::Unresolved, EpisodeEnd::Submitted),
     ("no-fault", Outcome::Resolved, EpisodeEnd::Submitted),
 ];
 

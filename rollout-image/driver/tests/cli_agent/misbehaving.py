@@ -78,7 +78,7 @@ def answer_of(text):
         calls = [(call["id"], call["function"]["arguments"]) for call in message.get("tool_calls", [])]
         return [message], [(name, json.loads(given)["command"]) for name, given in calls]
     if API == "responses":
-        said = json.loads(text) if not STREAMED else [e for e in events(text) if e["type"] == "response.completed"][0]["response"]
+        said = json.loads(text) if not STREAMED else [e for e in events(text) if e["type"] in ("response.completed", "response.incomplete")][0]["response"]
         calls = [item for item in said["output"] if item["type"] == "function_call"]
         return said["output"], [(call["call_id"], json.loads(call["arguments"])["command"]) for call in calls]
     if STREAMED:
@@ -192,6 +192,7 @@ elif DOES == "pictures":
     refused(body_of([{"role": "user", "content": [part]}]), 400)
 elif DOES == "counts":
     assert post(None, "/models", "GET")[0] == 200
+    assert json.loads(post(None, "/models/policy", "GET")[1])["id"] == "policy"
     if API != "chat":
         answer = post(body_of(user(TASK)), PATH + ("/input_tokens" if API == "responses" else "/count_tokens"))
         assert answer[0] == 200 and json.loads(answer[1])["input_tokens"] > 0, answer
@@ -215,8 +216,6 @@ elif DOES == "half-a-body":
 elif DOES == "rows":
     for at in range(40):
         insist(body_of(user(f"conversation {at}")))
-elif DOES == "quits":
-    sys.exit(3)
 elif DOES == "talks":
     print("x" * 1_000_000)
 elif DOES == "forks":

@@ -3,12 +3,14 @@
 mod dataset;
 mod faults;
 
-use crate::world::{World, rows_of_steps};
+use crate::world::{STOP, World, rows_of_steps};
 use grpo_crds::agent::{Agent, CliAgent};
 use grpo_driver::agent::AgentKind;
 use grpo_driver::config::Settings;
 use grpo_records::folder::{RunFolder, counting};
-use grpo_records::{Branch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Outcome, TurnRecord, paths};
+use grpo_records::{
+    Branch, EndedEpisode, EpisodeEnd, EpisodeMeta, EpisodeScope, Outcome, TurnAction, TurnRecord, VoidReason, paths,
+};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -165,6 +167,45 @@ async fn a_side_conversation_is_a_row_of_its_own() {
 }
 
 #[tokio::test]
+async fn an_answer_that_the_agents_own_limit_cuts_ends_nothing_and_its_row_can_continue() {
+    let (_, episodes) = ran("title", 3).await;
+    for (meta, ended) in &episodes {
+        assert_eq!(
+            (&meta.outcome, meta.end, meta.turns),
+            (&Outcome::Resolved, EpisodeEnd::Submitted, 7)
+        );
+        assert_eq!(branches(ended), [Branch::First, Branch::Conversation]);
+        for title in &ended.record.turns[..2] {
+            assert_eq!((title.finish.as_str(), title.sampled_length), ("length", 1));
+            assert_eq!(title.action, TurnAction::answer());
+        }
+        // The template closes the turn that the limit cut.
+        let (row, cut) = (&ended.rows[0], ended.record.turns[0].prompt_length);
+        assert_eq!(row.turns, [0, 1]);
+        assert_eq!((row.mask[cut], row.tokens[cut + 1], row.mask[cut + 1]), (1, STOP, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_the_agents_own_limit_cuts_ends_the_episode_before_the_agent_sees_it() {
+    let (world, settings) = world("limited", 3).await;
+    *world.engine.policy.lock().unwrap() =
+        Box::new(|prompt, _| match prompt.matches("<|im_start|>assistant\n").count() {
+            1 => call("sed -i 's/a - b/a + b/' a.py"),
+            _ => call(&"rm a.py; ".repeat(20)),
+        });
+    world.go(settings, 1).await.unwrap();
+    let folder = world.verified().await;
+    for (meta, ended) in episodes(&folder) {
+        assert_eq!(
+            (meta.outcome, meta.end, meta.turns),
+            (Outcome::Resolved, EpisodeEnd::AnswerCut, 2)
+        );
+        assert_eq!(ended.record.turns[1].action, TurnAction::truncated());
+    }
+}
+
+#[tokio::test]
 async fn a_side_conversation_is_recorded_and_not_trained_on_where_the_run_skips_them() {
     for (side_conversations, trained) in [("Train", 4), ("Skip", 2)] {
         let (world, mut settings) = world("aside", 3).await;
@@ -213,18 +254,17 @@ async fn a_retry_gets_the_recorded_answer_and_nothing_is_sampled_twice() {
 }
 
 #[tokio::test]
-async fn an_agent_that_asks_nothing_has_failed_and_voids_nothing() {
+async fn an_agent_that_its_model_never_answered_is_no_reward_and_the_run_says_why() {
     let (world, settings) = world("silent", 3).await;
-    // Nothing to train on: the fault says so.
     let fault = world.go(settings, 1).await.unwrap_err();
-    assert!(fault.to_string().contains("asked its model nothing"), "{fault}");
-    let folder = world.verified().await;
-    let episodes = episodes(&folder);
-    assert_eq!(episodes.len(), 2);
-    for (meta, ended) in &episodes {
-        assert_eq!((&meta.outcome, meta.turns), (&Outcome::Unresolved, 0));
-        assert_eq!(ended.record.process.as_ref().unwrap().exit_code, Some(3));
+    let why = "the agent's model had answered nothing when it ended with exit code 3";
+    assert!(fault.to_string().contains(why), "{fault}");
+    let metas = world.metas().await;
+    assert!(metas.len() >= 2);
+    for meta in metas {
+        assert_eq!((meta.outcome, meta.turns), (Outcome::void(VoidReason::TaskBroken), 0));
     }
+    world.verified().await;
 }
 
 #[tokio::test]

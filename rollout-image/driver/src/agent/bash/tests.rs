@@ -35,6 +35,28 @@ fn a_block_of_several_lines_with_fences_inside_quotes_ends_at_the_first_closing_
     assert_eq!(action_of(answer), TurnAction::command("cat <<'E'\n``\nE"));
 }
 
+#[test]
+fn a_block_in_the_reasoning_is_no_action() {
+    let said = "```bash\nls\n```";
+    let draft = "Perhaps:\n```bash\nrm -r a\n```\nNo.";
+    for answer in [
+        format!("<think>\n{draft}\n</think>\n\n{said}"),
+        format!("{draft}\n</think>\n\n{said}"),
+        format!("<think>\n```bash\nrm -r a\n</think>\n\n{said}"),
+        format!("<think>\n\n</think>\n\n{said}"),
+    ] {
+        assert_eq!(action_of(&answer), TurnAction::command("ls"), "{answer}");
+    }
+    for answer in [
+        format!("<think>\n{draft}\n</think>\nDone."),
+        format!("<think>\n{draft}"),
+    ] {
+        assert_eq!(action_of(&answer), TurnAction::format_error(0), "{answer}");
+    }
+    let search = "Look.\n```bash\ngrep -r '</think>' .\n```";
+    assert_eq!(action_of(search), TurnAction::command("grep -r '</think>' ."));
+}
+
 /// Defect 11.
 #[test]
 fn a_command_that_merely_mentions_the_sentinel_does_not_submit() {

@@ -83,3 +83,34 @@ fn what_gives_the_answer_away_cannot_be_told() {
     assert!(line(json!({"command": ["{{ task.patch }}"]})).is_err());
     assert!(line(json!({"command": ["{{ nothing }}"]})).is_err());
 }
+
+#[test]
+fn an_agent_reaches_its_endpoint_past_every_proxy() {
+    fn named(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        pairs.iter().map(owned).collect()
+    }
+    let proxy = ("HTTP_PROXY", "http://proxy:3128");
+    let loopback = "127.0.0.1,localhost";
+    let with_loopback = |host: &str| format!("{host},{loopback}");
+    let (mirror, other) = (with_loopback("mirror.local"), with_loopback("other"));
+    let (mirror, other) = (mirror.as_str(), other.as_str());
+    for (given, lower, upper) in [
+        (vec![], loopback, loopback),
+        (vec![("NO_PROXY", "mirror.local")], mirror, mirror),
+        (vec![("no_proxy", "mirror.local")], mirror, mirror),
+        (vec![("no_proxy", "mirror.local"), ("NO_PROXY", "other")], mirror, other),
+        (vec![("no_proxy", ""), ("NO_PROXY", "mirror.local")], mirror, mirror),
+        (vec![("no_proxy", "")], loopback, loopback),
+        (vec![("no_proxy", "*"), ("NO_PROXY", "other")], "*", other),
+    ] {
+        let mut env = named(&given);
+        env.extend(named(&[proxy]));
+        bypass_proxies(&mut env);
+        assert_eq!(
+            env,
+            named(&[proxy, ("no_proxy", lower), ("NO_PROXY", upper)]),
+            "{given:?}"
+        );
+    }
+}

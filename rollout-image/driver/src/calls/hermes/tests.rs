@@ -22,6 +22,7 @@ fn a_call_that_cannot_be_read_says_why() {
         ("{\"name\": \"a\", \"arguments\": {}} x</tool_call>", "no </tool_call>"),
         ("{'name': 'a'}</tool_call>", "its JSON"),
         ("[]</tool_call>", "its JSON"),
+        ("[\"a\", {}]</tool_call>", "its JSON: a list"),
         ("{\"arguments\": {}}</tool_call>", "no name"),
         ("{\"name\": \"\", \"arguments\": {}}</tool_call>", "no name"),
         ("{\"name\": 1, \"arguments\": {}}</tool_call>", "its JSON"),

@@ -27,6 +27,10 @@ fn values_have_the_types_of_their_schemas() {
         ("null", &text, json!("null")),
         ("7", &text, json!("7")),
         ("null", &maybe, json!(null)),
+        ("None", &maybe, json!(null)),
+        ("None", &number, json!(null)),
+        ("None", &text, json!("None")),
+        ("None", &whole, json!("None")),
         ("[1, {\"a\": 2}]", &list, json!([1, {"a": 2}])),
         ("[1", &list, json!("[1")),
     ];

@@ -35,11 +35,95 @@ fn settings() -> FinetuneSettings {
 }
 
 fn read(rows: &[Value], settings: &FinetuneSettings) -> Result<Conversations, TerminalFault> {
+    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+    read_lines(&lines, &template(), settings)
+}
+
+fn read_lines(
+    lines: &[String],
+    template: &ChatTemplate,
+    settings: &FinetuneSettings,
+) -> Result<Conversations, TerminalFault> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rows.jsonl");
-    let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
     std::fs::write(&file, lines.join("\n")).unwrap();
-    super::read("finetune.dataset", &[file], &template(), settings)
+    super::read("finetune.dataset", &[file], template, settings)
+}
+
+/// A chat template with tools, calls and reasoning, for the demo's tokenizer.
+fn template_with_tools() -> ChatTemplate {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["tokenizer.json", "config.json", "generation_config.json"] {
+        std::fs::copy(model().join(file), folder.path().join(file)).unwrap();
+    }
+    let config = std::fs::read(model().join("tokenizer_config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&config).unwrap();
+    config["chat_template"] = json!(include_str!("../../../tests/harnesses/chat_template.jinja"));
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    ChatTemplate::load(folder.path()).unwrap()
+}
+
+/// A row as it stands in a file, with one call.
+fn row_with_call(arguments: &str, tools: &str) -> String {
+    let call =
+        format!(r#"{{"id": "a", "type": "function", "function": {{"name": "edit", "arguments": {arguments}}}}}"#);
+    let answer = format!(r#"{{"role": "assistant", "content": null, "tool_calls": [{call}]}}"#);
+    let messages = format!(r#"[{{"role": "user", "content": "a", "tool_calls": null}}, {answer}]"#);
+    format!(r#"{{"messages": {messages}, "tools": {tools}}}"#)
+}
+
+#[test]
+fn tools_and_arguments_keep_their_nulls_and_the_order_of_their_keys_as_json_and_as_text() {
+    let arguments = r#"{"path": "p", "timeout": null, "at": [1, null], "command": "c"}"#;
+    let parameters = r#"{"type": "object", "properties": {"path": {"type": "string", "default": null}}}"#;
+    let tools = format!(r#"[{{"type": "function", "function": {{"name": "edit", "parameters": {parameters}}}}}]"#);
+    let text = |json: &str| json!(json).to_string();
+    let row = row_with_call(arguments, &tools);
+    let mut in_text: Value = serde_json::from_str(&row).unwrap();
+    in_text["messages"] = json!(&row[r#"{"messages": "#.len()..row.find(r#", "tools""#).unwrap()]);
+    in_text["tools"] = json!(tools);
+    let lines = [row, row_with_call(&text(arguments), &text(&tools)), in_text.to_string()];
+    let template = template_with_tools();
+    let read = read_lines(&lines, &template, &settings()).unwrap();
+    let (_, first) = &read.rows[0];
+    let said = template.text(&first.tokens).unwrap();
+    for words in [
+        format!(r#""arguments": {arguments}"#),
+        format!(r#"{{"type": "function", "function": {{"name": "edit", "parameters": {parameters}}}}}"#),
+    ] {
+        assert!(said.contains(&words), "{words} in {said}");
+    }
+    for ((_, row), line) in read.rows.iter().zip(&lines) {
+        assert_eq!(row, first, "{line}");
+    }
+}
+
+#[test]
+fn both_names_of_reasoning_are_read() {
+    let row = |message: Value| {
+        let mut answer = json!({"role": "assistant", "content": "b"});
+        answer
+            .as_object_mut()
+            .unwrap()
+            .extend(message.as_object().unwrap().clone());
+        json!({"messages": [{"role": "user", "content": "a"}, answer]}).to_string()
+    };
+    let template = template_with_tools();
+    let lines = [
+        row(json!({"reasoning_content": "so"})),
+        row(json!({"reasoning": "so"})),
+        row(json!({"reasoning_content": "so", "reasoning": "so"})),
+        row(json!({"reasoning_content": null})),
+    ];
+    let read = read_lines(&lines, &template, &settings()).unwrap();
+    let said: Vec<String> = read
+        .rows
+        .iter()
+        .map(|(_, row)| template.text(&row.tokens).unwrap())
+        .collect();
+    assert!(said[0].contains("<think>\nso\n</think>"), "{}", said[0]);
+    assert_eq!((&said[1], &said[2]), (&said[0], &said[0]));
+    assert!(!said[3].contains("<think>"), "{}", said[3]);
 }
 
 fn golden() -> Value {
@@ -128,6 +212,30 @@ fn an_answer_of_weight_0_has_its_tokens_and_is_not_learnt() {
 }
 
 #[test]
+fn an_answer_that_verl_does_not_train_is_not_learnt() {
+    let row = |name: &str, value: Value| {
+        let mut row = json!({"messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "c"},
+            {"role": "assistant", "content": "d"},
+        ]});
+        row["messages"][1][name] = value;
+        row
+    };
+    let rows = [
+        row("weight", json!(0)),
+        row("trainable", json!(false)),
+        row("trainable", json!(true)),
+        row("trainable", Value::Null),
+    ];
+    let read = read(&rows, &settings()).unwrap();
+    let learnt: Vec<usize> = read.rows.iter().map(|(_, row)| row.learnt.len()).collect();
+    assert_eq!(learnt, [1, 1, 2, 2]);
+    assert_eq!(read.rows[0].1, read.rows[1].1);
+}
+
+#[test]
 fn several_messages_of_the_system_may_begin_a_conversation() {
     let system = json!({"role": "system", "content": "s"});
     let row =
@@ -149,7 +257,13 @@ fn tokens_with_a_mask_are_taken_as_they_are() {
 #[test]
 fn rows_that_were_not_resolved_are_left_out_unless_they_are_wanted() {
     let row = |resolved: Value| json!({"tokens": [1, 2], "mask": [0, 1], "resolved": resolved});
-    let rows = [row(json!(true)), row(json!(false)), row(Value::Null)];
+    let rows = [
+        row(json!(true)),
+        row(json!(false)),
+        row(Value::Null),
+        row(json!(0)),
+        row(json!(1)),
+    ];
     let taken = |settings: &FinetuneSettings| {
         let read = read(&rows, settings).unwrap();
         (
@@ -157,13 +271,13 @@ fn rows_that_were_not_resolved_are_left_out_unless_they_are_wanted() {
             read.message("it"),
         )
     };
-    let said = "it: of 3 rows 1 were not resolved and are left out".to_owned();
-    assert_eq!(taken(&settings()), (vec![0, 2], Some(said)));
+    let said = "it: of 5 rows 2 were not resolved and are left out".to_owned();
+    assert_eq!(taken(&settings()), (vec![0, 2, 4], Some(said)));
     let all = FinetuneSettings {
         resolved_only: false,
         ..settings()
     };
-    assert_eq!(taken(&all), (vec![0, 1, 2], None));
+    assert_eq!(taken(&all), (vec![0, 1, 2, 3, 4], None));
 }
 
 #[test]
@@ -233,12 +347,26 @@ fn what_cannot_be_learnt_is_refused_with_line_and_field() {
             "without function.name",
         ),
         (
+            json!({"messages": [user, {"role": "assistant", "tool_calls": {"name": "f"}}]}),
+            "message 1 has tool_calls that are no list",
+        ),
+        (
+            json!({"messages": [user, {"role": "assistant", "content": "b", "function_call": {"name": "f"}}]}),
+            "message 1 has a function_call",
+        ),
+        (
+            json!({"messages": [user, {"role": "assistant", "content": "b", "trainable": "no"}]}),
+            "message 1 has the trainable \"no\"",
+        ),
+        (json!({"messages": [user, answer], "resolved": "no"}), "field resolved"),
+        (
             json!({"messages": [user, answer], "enable_thinking": "no"}),
             "field enable_thinking",
         ),
         (json!({"tokens": [1, 2]}), "field mask: is missing"),
         (json!({"tokens": [1, 2], "mask": [1]}), "each of the 2 tokens"),
         (json!({"tokens": [1, -2], "mask": [0, 1]}), "field tokens"),
+        (json!({"tokens": [1, 2], "mask": [1, 0]}), "field mask: no token"),
     ] {
         let fault = read(std::slice::from_ref(&row), &settings()).unwrap_err();
         assert!(

@@ -1,7 +1,7 @@
 //! OpenAI's Chat Completions API, as its Python library 3.57.0 writes and reads it, with `reasoning_content` as Qwen's
 //! and DeepSeek's servers add it.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
+use super::json::{self, Fields, Many, TextOr, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, MOST_PARTS, encode};
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use grpo_chat_template::Memo;
@@ -41,9 +41,11 @@ const SETTINGS: &[(&str, &[&str])] = &[
 ];
 
 #[derive(Deserialize)]
-struct Message {
+struct Message<'a> {
     role: String,
-    content: Option<TextOr<TextPart>>,
+    /// Its role decides which parts it may have.
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
     reasoning_content: Option<String>,
     tool_calls: Option<Many<Call, MOST_PARTS>>,
     tool_call_id: Option<String>,
@@ -118,10 +120,10 @@ fn message(at: usize, sent: Message) -> Result<ChatMessage, BadRequest> {
                 "a tool's result names its call: this field is missing",
             )
         })?;
-        return Ok(ChatMessage::tool(id, joined(sent.content, "\n")));
+        return Ok(ChatMessage::tool(id, json::result(content(at, sent.content)?)));
     }
     if role != Role::Assistant {
-        return Ok(ChatMessage::new(role, joined(sent.content, "\n")));
+        return Ok(ChatMessage::new(role, joined(content(at, sent.content)?, "\n")));
     }
     let calls = sent.tool_calls.map_or_else(Vec::new, |calls| calls.0);
     let calls = calls.into_iter().enumerate().map(|(call_at, call)| {
@@ -135,8 +137,14 @@ fn message(at: usize, sent: Message) -> Result<ChatMessage, BadRequest> {
     Ok(ChatMessage {
         reasoning: sent.reasoning_content.filter(|text| !text.is_empty()),
         tool_calls: calls.collect::<Result<_, _>>()?,
-        ..ChatMessage::new(role, joined(sent.content, ""))
+        ..ChatMessage::new(role, joined(content(at, sent.content)?, ""))
     })
+}
+
+/// The content of a message; `T` is a part of it.
+fn content<'a, T: Deserialize<'a>>(at: usize, sent: Option<&'a RawValue>) -> Result<Option<TextOr<T>>, BadRequest> {
+    sent.map(|sent| json::read(&format!("messages[{at}].content"), sent.get()))
+        .transpose()
 }
 
 fn function(field: &str, tool: &RawValue) -> Result<Option<String>, BadRequest> {
@@ -241,7 +249,11 @@ fn call(call: &ToolCall) -> Value {
 }
 
 fn finish(answer: &Answer) -> &'static str {
-    if answer.calls.is_empty() { "stop" } else { "tool_calls" }
+    match answer.cut {
+        true => "length",
+        false if answer.calls.is_empty() => "stop",
+        false => "tool_calls",
+    }
 }
 
 fn usage(usage: Usage) -> Value {

@@ -216,6 +216,34 @@ impl TryFrom<Part> for TextPart {
     }
 }
 
+/// A part of a tool's result. The policy chooses the file that a tool of Claude Code or Codex reads. Refusing a picture
+/// would end the agent at this request and every later one, so its kind stands in its place.
+#[derive(serde::Deserialize)]
+#[serde(try_from = "Part")]
+pub(super) struct ResultPart(TextPart);
+
+impl TryFrom<Part> for ResultPart {
+    type Error = String;
+
+    fn try_from(part: Part) -> Result<Self, String> {
+        match part.kind.as_str() {
+            kind @ ("image" | "image_url" | "input_image" | "document" | "file" | "input_file") => {
+                Ok(Self(TextPart(format!("[{kind} left out: the model reads text only]"))))
+            }
+            _ => TextPart::try_from(part).map(Self),
+        }
+    }
+}
+
+/// The text of a tool's result.
+pub(super) fn result(content: Option<TextOr<ResultPart>>) -> String {
+    let content = content.map(|content| match content {
+        TextOr::Text(text) => TextOr::Text(text),
+        TextOr::List(parts) => TextOr::List(parts.into_iter().map(|part| part.0).collect()),
+    });
+    joined(content, "\n")
+}
+
 /// The error for a part that is not text.
 pub(super) fn not_text(kind: &str) -> String {
     let kind: String = kind.chars().take(LONGEST_NAME).collect();

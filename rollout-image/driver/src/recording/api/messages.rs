@@ -2,7 +2,7 @@
 //!
 //! There a user message holds tool results and text; each result becomes a separate message, in its place.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
+use super::json::{self, Fields, Many, ResultPart, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, encode};
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use grpo_chat_template::Memo;
@@ -50,7 +50,7 @@ struct Block<'a> {
     #[serde(borrow)]
     input: Option<&'a RawValue>,
     tool_use_id: Option<String>,
-    content: Option<TextOr<TextPart>>,
+    content: Option<TextOr<ResultPart>>,
 }
 
 /// Cache of parsed tools.
@@ -133,7 +133,7 @@ fn add(messages: &mut Vec<ChatMessage>, at: usize, sent: Message) -> Result<(), 
                     messages.push(ChatMessage::new(role, std::mem::take(&mut texts).join("\n")));
                 }
                 let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
-                messages.push(ChatMessage::tool(id, joined(block.content, "\n")));
+                messages.push(ChatMessage::tool(id, json::result(block.content)));
             }
             other => return Err(BadRequest::new(field(block_at), json::not_text(other))),
         }
@@ -270,10 +270,10 @@ fn opening<'a>(request: &'a Request, id: &str) -> Whole<'a> {
 }
 
 fn stop_reason(answer: &Answer) -> &'static str {
-    if answer.calls.is_empty() {
-        "end_turn"
-    } else {
-        "tool_use"
+    match answer.cut {
+        true => "max_tokens",
+        false if answer.calls.is_empty() => "end_turn",
+        false => "tool_use",
     }
 }
 

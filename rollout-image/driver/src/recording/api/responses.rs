@@ -3,7 +3,7 @@
 //! There an answer is several items: reasoning, a message, calls. Items in this order become one message again;
 //! anything else begins the next message.
 
-use super::json::{self, Fields, Many, TextOr, TextPart, Tools, joined};
+use super::json::{self, Fields, Many, ResultPart, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, MOST_PARTS, encode};
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
 use grpo_chat_template::Memo;
@@ -40,7 +40,7 @@ struct Item {
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<String>,
-    output: Option<TextOr<TextPart>>,
+    output: Option<TextOr<ResultPart>>,
     summary: Option<Many<TextPart, MOST_PARTS>>,
     encrypted_content: Option<String>,
 }
@@ -151,7 +151,7 @@ impl Conversation {
             }
             "function_call_output" => {
                 let id = item.call_id.ok_or_else(|| missing("call_id"))?;
-                self.push(ChatMessage::tool(id, joined(item.output, "\n")));
+                self.push(ChatMessage::tool(id, json::result(item.output)));
             }
             "item_reference" => {
                 let why = "the endpoint keeps no items: send the item itself";
@@ -217,7 +217,7 @@ fn outputs(answer: &Answer) -> Vec<Output> {
         let item = |status: &str, content: Value| json!({ "id": id, "type": "message", "status": status, "role": "assistant", "content": content });
         outputs.push(Output {
             begun: item("in_progress", json!([])),
-            whole: item("completed", json!([part(text)])),
+            whole: item(status(answer), json!([part(text)])),
             between: text_events(&id, "output_text", text, part),
         });
     }
@@ -278,10 +278,17 @@ pub(super) fn answer(request: &Request, answer: &Answer) -> Vec<u8> {
 }
 
 fn completed(head: Head, answer: &Answer, outputs: Vec<Output>) -> Value {
-    let mut response = response(head, "completed");
+    let mut response = response(head, status(answer));
+    if answer.cut {
+        response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+    }
     response["output"] = outputs.into_iter().map(|output| output.whole).collect();
     response["usage"] = usage(answer.usage);
     response
+}
+
+fn status(answer: &Answer) -> &'static str {
+    if answer.cut { "incomplete" } else { "completed" }
 }
 
 fn response(head: Head, status: &str) -> Value {
@@ -349,7 +356,7 @@ pub(super) fn events(head: Head, sent: &mut u64, answer: &Answer) -> Vec<Vec<u8>
     }
     let response = completed(head, answer, outputs);
     events.push(numbered(
-        json!({ "type": "response.completed", "response": response }),
+        json!({ "type": format!("response.{}", status(answer)), "response": response }),
         sent,
     ));
     events

@@ -28,6 +28,7 @@ pub(super) fn full() -> Answer {
                 arguments: "{}".into(),
             },
         ],
+        cut: false,
         usage: Usage {
             prompt_tokens: 40,
             completion_tokens: 2,
@@ -159,12 +160,42 @@ fn a_value_that_is_recorded_is_bounded() {
 }
 
 #[test]
+fn an_answer_that_the_clients_limit_cut_says_so_in_each_api() {
+    let answer = Answer {
+        cut: true,
+        ..plain("A tit")
+    };
+    let request = asked();
+    let [chat, responses, messages] = ALL.map(|api| json_of(&api.answer(&request, &answer)));
+    assert_eq!(chat["choices"][0]["finish_reason"], "length");
+    assert_eq!(responses["status"], "incomplete");
+    assert_eq!(responses["incomplete_details"]["reason"], "max_output_tokens");
+    assert_eq!(responses["output"][0]["status"], "incomplete");
+    assert_eq!(messages["stop_reason"], "max_tokens");
+    let streamed = |api: Api| {
+        let events = api.events(&request, &answer.id, answer.created).finish(&answer);
+        events_of(&events.concat())
+    };
+    let chunks = streamed(Api::ChatCompletions);
+    let finishes = |(_, chunk): &(String, Value)| chunk["choices"][0]["finish_reason"] == "length";
+    assert!(chunks.iter().any(finishes), "{chunks:?}");
+    let events = streamed(Api::Responses);
+    assert_eq!(events.last().unwrap().0, "response.incomplete");
+    let events = streamed(Api::Messages);
+    assert_eq!(events[events.len() - 2].1["delta"]["stop_reason"], "max_tokens");
+}
+
+#[test]
 fn models_and_token_counts_have_each_apis_form() {
     assert_eq!(
         json_of(&Api::ChatCompletions.models("policy"))["data"][0]["id"],
         "policy"
     );
     assert_eq!(json_of(&Api::Messages.models("policy"))["data"][0]["type"], "model");
+    for api in ALL {
+        let listed = json_of(&api.models("policy"))["data"][0].clone();
+        assert_eq!(json_of(&api.model("policy")), listed);
+    }
     assert_eq!(json_of(&Api::Messages.token_count(9)), json!({ "input_tokens": 9 }));
     assert_eq!(
         json_of(&Api::Responses.token_count(9))["object"],

@@ -1,4 +1,4 @@
-use super::super::sessions::{HOLD, Session};
+use super::super::sessions::{HOLD, MOST_REQUESTS, Session};
 use super::*;
 use tokio::time::Instant;
 
@@ -80,6 +80,76 @@ async fn an_open_stream_breaks_off_with_an_error_if_its_driver_fails() {
         };
         let (read, ()) = tokio::join!(read, episode);
         assert_eq!(read.is_ok(), ends, "{read:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_bound_is_told_when_to_ask_again() {
+    let sessions = Sessions::default();
+    let session = sessions.open(LEASE, "policy");
+    let secret = secret(&session);
+    let places = sessions.door(&secret, LEASE).unwrap().places;
+    let _all = places.try_acquire_many(MOST_REQUESTS as u32).unwrap();
+    let response = asks(&sessions, &secret, Api::Messages, false).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.headers()[RETRY_AFTER], AGAIN_AFTER);
+    assert_eq!(body(response).await["error"]["type"], "rate_limit_error");
+}
+
+/// A GET over HTTP that the gateway passed on: status and body.
+async fn got(sessions: &Sessions, path: &str, anthropic: bool) -> (StatusCode, serde_json::Value) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = router(sessions.clone());
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut request = client
+        .get(format!("http://{address}{path}"))
+        .header(RELAY_LEASE_HEADER, LEASE);
+    if anthropic {
+        request = request.header("anthropic-version", "2023-06-01");
+    }
+    let response = request.send().await.unwrap();
+    let status = response.status();
+    let body: serde_json::Value = response.json().await.unwrap();
+    server.abort();
+    (status, body)
+}
+
+#[tokio::test]
+async fn a_client_finds_the_model_by_any_name() {
+    let sessions = Sessions::default();
+    let session = sessions.open(LEASE, "policy");
+    for (anthropic, field) in [(false, "object"), (true, "type")] {
+        for name in ["policy", "Qwen/Qwen3-8B"] {
+            let path = format!("{}/v1/models/{name}", session.path());
+            let (status, body) = got(&sessions, &path, anthropic).await;
+            assert_eq!(status, StatusCode::OK, "{body}");
+            assert_eq!(body["id"], name);
+            assert_eq!(body[field], "model");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_path_that_is_not_served_gets_the_paths_that_are_until_its_session_has_ended() {
+    let sessions = Sessions::default();
+    let session = sessions.open(LEASE, "policy");
+    let path = session.path();
+    let clients = [(false, "invalid_request_error"), (true, "not_found_error")];
+    for below in ["", "/", "/v1", "/v1/completions", "/v1/messages/batches", "/api/tags"] {
+        for (anthropic, kind) in clients {
+            let (status, body) = got(&sessions, &format!("{path}{below}"), anthropic).await;
+            assert_eq!(status, StatusCode::NOT_FOUND, "{below}");
+            assert_eq!(body["error"]["type"], kind, "{below}");
+            assert_eq!(body["error"]["message"], UNSERVED, "{below}");
+        }
+    }
+    session.over();
+    for (anthropic, _) in clients {
+        let (status, body) = got(&sessions, &format!("{path}/v1/completions"), anthropic).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(body["error"]["message"], OVER);
     }
 }
 

@@ -95,7 +95,8 @@ fn observations_are_the_originals_character_by_character() {
         }
         let mut timed_out = ran(None, 0);
         timed_out.timed_out = true;
-        let said = agent.observation("sleep 99", "so far\n", &timed_out, 1).unwrap();
+        // Blank lines of a block are no part of the command that the policy reads.
+        let said = agent.observation("\nsleep 99\n", "so far\n", &timed_out, 1).unwrap();
         assert_eq!(said, originals["presets"][name]["timeout"].as_str().unwrap());
     }
 }
@@ -103,7 +104,9 @@ fn observations_are_the_originals_character_by_character() {
 #[test]
 fn what_the_sandbox_left_out_of_an_output_is_counted_as_elided() {
     let agent = agent(json!({"preset": "MiniSweAgent1"}));
-    let kept = format!("{}{}", "a".repeat(32 << 10), "b".repeat(32 << 10));
+    // As the sandbox writes it: its own line in the gap is no part of the output.
+    let (head, tail) = ("a".repeat(32 << 10), "b".repeat(32 << 10));
+    let kept = format!("{head}\n[1000 bytes omitted]\n{tail}");
     let said = agent.observation("c", &kept, &ran(Some(0), 1000), 1).unwrap();
     assert!(
         said.contains(&format!("{} characters elided", (64 << 10) + 1000 - 10000)),
@@ -115,9 +118,14 @@ fn what_the_sandbox_left_out_of_an_output_is_counted_as_elided() {
 
 #[test]
 fn a_killed_command_has_the_status_that_a_shell_gives_it() {
-    let agent = agent(json!({"preset": "MiniSweAgentPlus"}));
-    let said = agent.observation("c", "", &ran(None, 0), 1).unwrap();
-    assert!(said.starts_with("<returncode>137</returncode>\n"), "{said}");
+    for (preset, status) in [
+        ("Plain", "Exit code: 137\n"),
+        ("MiniSweAgentPlus", "<returncode>137</returncode>\n"),
+    ] {
+        let agent = agent(json!({"preset": preset}));
+        let said = agent.observation("c", "", &ran(None, 0), 1).unwrap();
+        assert!(said.starts_with(status), "{said}");
+    }
 }
 
 #[test]

@@ -129,6 +129,10 @@ fn what_the_model_cannot_read_is_refused_with_its_field() {
         "messages[0].content[1]: the model reads text only, and this is of type \"image_url\": send text"
     );
     assert_eq!(
+        message(r#"{"role":"user","content":5}"#),
+        "messages[0].content: invalid type: integer `5`, expected a text or a list"
+    );
+    assert_eq!(
         message(r#"{"role":"function","content":"x"}"#),
         "messages[0].role: a role is system, developer, user, assistant or tool"
     );
@@ -145,6 +149,15 @@ fn what_the_model_cannot_read_is_refused_with_its_field() {
     assert_eq!(call(r#""{\"a\":""#), format!("{field}: EOF while parsing a value"));
     assert_eq!(call("{}"), format!("{field}: invalid type: map, expected a string"));
     assert_eq!(message(""), "messages: at least one message is needed");
+}
+
+#[test]
+fn a_picture_in_a_tools_result_is_a_note() {
+    let body = r#"{"messages":[{"role":"tool","tool_call_id":"1","content":[
+        {"type":"text","text":"a.png"},{"type":"image_url","image_url":{"url":"data:"}}]}]}"#;
+    let request = CHAT.decode(body.as_bytes()).unwrap();
+    let text = "a.png\n[image_url left out: the model reads text only]";
+    assert_eq!(request.messages, [ChatMessage::tool("1", text)]);
 }
 
 #[test]
