@@ -55,7 +55,8 @@ pub struct Progress {
     /// Largest distance between a token's logprob at the engine and at the trainer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob_gap_max: Option<f64>,
-    /// Finished evaluations, newest last.
+    /// Finished evaluations, the newest of each set last. Of more than 64, the first of each set and the newest are
+    /// kept.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub evaluations: Vec<Evaluation>,

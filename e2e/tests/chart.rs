@@ -3,6 +3,7 @@
 //!
 //! Needs helm and kube-apiserver, which `make setup` builds: `make test-api`. Without them these tests do not run.
 
+mod names;
 mod secrets;
 
 use std::collections::BTreeSet;
@@ -59,6 +60,12 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
             "/tolerations/0",
             "'keys' not allowed",
         ),
+        (
+            json!({"affinity": {"nodeAfinity": {}}}),
+            "/affinity",
+            "'nodeAfinity' not allowed",
+        ),
+        (json!({"podLabels": {"a": 1}}), "/podLabels/a", "want string"),
         (resources(json!({"request": {}})), "/resources", "'request' not allowed"),
         (
             resources(json!({"limits": {"memory": "1 GB"}})),
@@ -82,6 +89,7 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
             "pattern",
         ),
         (json!({"nodeScaleUpSeconds": -1}), "/nodeScaleUpSeconds", "minimum"),
+        (json!({"admitUnsupported": "yes"}), "/admitUnsupported", "want boolean"),
         (
             json!({"nodeScaleUpSeconds": 900, "watchNamespace": "team"}),
             "nodeScaleUpSeconds",
@@ -105,11 +113,15 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
 fn good_values_become_what_they_say() -> Result<()> {
     let rendered = chart::render(&json!({
         "global": {"anything": 1},
+        "enabled": true,
         "replicas": 2,
         "watchNamespace": "team-a",
         "imagePullSecrets": [{"name": "mine"}],
         "nodeSelector": {"kubernetes.io/os": "linux"},
         "tolerations": [{"operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+        "podLabels": {"sidecar.istio.io/inject": "false", "app.kubernetes.io/name": "other"},
+        "podAnnotations": {"example.com/owner": "ml"},
         "priorityClassName": "system-cluster-critical",
         "images": {
             "operator": "registry.example.com/operator@sha256:00", "registry": "registry.example.com:5000/team/grpo", "tag": "0.1.0",
@@ -125,6 +137,13 @@ fn good_values_become_what_they_say() -> Result<()> {
     assert_eq!(pod["imagePullSecrets"], json!([{"name": "mine"}]));
     assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux"}));
     assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(pod["affinity"], json!({"podAntiAffinity": {}}));
+    let metadata = &deployment["spec"]["template"]["metadata"];
+    assert_eq!(metadata["annotations"], json!({"example.com/owner": "ml"}));
+    assert_eq!(metadata["labels"]["sidecar.istio.io/inject"], "false");
+    for (label, value) in deployment["spec"]["selector"]["matchLabels"].as_object().unwrap() {
+        assert_eq!(&metadata["labels"][label], value, "the Deployment selects its pods");
+    }
     assert_eq!(pod["priorityClassName"], "system-cluster-critical");
     assert_eq!(container["image"], "registry.example.com/operator@sha256:00");
     assert_eq!(
@@ -292,21 +311,34 @@ fn monitoring_works_with_the_values_of_an_older_chart() -> Result<()> {
 
 #[test]
 #[ignore = "needs helm: make test-api"]
-fn the_time_that_new_nodes_get_reaches_the_operator_and_is_off_by_default() -> Result<()> {
-    let flag = |values: Value| -> Result<Option<String>> {
+fn settings_that_are_off_by_default_reach_the_operator_as_flags() -> Result<()> {
+    let flag = |values: Value, name: &str| -> Result<Option<String>> {
         let rendered = chart::render(&values)?;
         let deployment = of_kind(&rendered, "Deployment");
         let arguments = deployment[0]["spec"]["template"]["spec"]["containers"][0]["args"]
             .as_array()
             .unwrap();
         let mut texts = arguments.iter().filter_map(Value::as_str);
-        Ok(texts
-            .find(|text| text.starts_with("--node-scale-up-seconds"))
-            .map(str::to_owned))
+        Ok(texts.find(|text| text.starts_with(name)).map(str::to_owned))
     };
-    assert_eq!(flag(json!({}))?, None);
-    let given = flag(json!({"nodeScaleUpSeconds": 900}))?;
-    assert_eq!(given.as_deref(), Some("--node-scale-up-seconds=900"));
+    for (off, on, wanted) in [
+        (
+            json!({"nodeScaleUpSeconds": 0}),
+            json!({"nodeScaleUpSeconds": 900}),
+            "--node-scale-up-seconds=900",
+        ),
+        (
+            json!({"admitUnsupported": false}),
+            json!({"admitUnsupported": true}),
+            "--admit-unsupported",
+        ),
+    ] {
+        let name = wanted.split('=').next().unwrap_or_default();
+        for values in [json!({}), off] {
+            assert_eq!(flag(values.clone(), name)?, None, "{values}");
+        }
+        assert_eq!(flag(on, name)?.as_deref(), Some(wanted));
+    }
     Ok(())
 }
 
@@ -412,6 +444,9 @@ async fn the_api_server_admits_the_operators_pod_where_it_enforces_the_restricte
     ask(&client, Verb::Create, &account, false).await?;
 
     let pod = operator_pod(&chart::render(&json!({}))?, "strict");
+    let whole = &pod["spec"]["securityContext"];
+    assert!(whole["runAsUser"].is_null(), "OpenShift names the user itself");
+    assert!(whole["runAsGroup"].is_null(), "a group needs a user beside it");
     assert_eq!(ask(&client, Verb::Create, &pod, true).await.err(), None);
     // The level requires each of these: without it the same pod is refused.
     for (field, lax) in [

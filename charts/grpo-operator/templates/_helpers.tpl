@@ -1,13 +1,19 @@
+{{- /* Names are quoted: a namespace or a release may be called 123, which YAML reads as a number. */}}
 {{- define "grpo-operator.labels" -}}
 app.kubernetes.io/name: grpo-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/version: {{ include "grpo-operator.labelValue" .Chart.AppVersion | quote }}
+helm.sh/chart: {{ include "grpo-operator.labelValue" (printf "%s-%s" .Chart.Name .Chart.Version) | quote }}
+{{- end }}
+
+{{- /* A version may have a part after +, which a label may not: Flux adds the digest of a chart so. */}}
+{{- define "grpo-operator.labelValue" -}}
+{{- regexReplaceAll "[^A-Za-z0-9]+$" (. | replace "+" "_" | trunc 63) "" -}}
 {{- end }}
 
 {{- define "grpo-operator.selector" -}}
 app.kubernetes.io/name: grpo-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- /* The image of a process: (list . key name). The key is its value's, the name is the registry's.

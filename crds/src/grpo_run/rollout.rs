@@ -97,7 +97,7 @@ pub struct Dynamic {
     #[schemars(range(min = 1.0, max = 16.0))]
     pub over_sample: f64,
     /// Groups that are rolled out for one batch at most, as a multiple of `prompts`. When these are done, the step is
-    /// made of the groups that teach something; if no group does, of the first `prompts` others, which change nothing.
+    /// made of the groups that teach something; if none does, of the first `prompts` others, whose advantages are 0.
     #[serde(default = "default_limit")]
     #[schemars(range(min = 1.0, max = 64.0))]
     pub limit: f64,

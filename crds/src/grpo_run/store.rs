@@ -45,8 +45,11 @@ pub struct ExistingClaim {
 }
 
 /// A PersistentVolumeClaim to be made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = cel::immutable(&["storageClassName?", "accessModes"], "of store.volumeClaimTemplate only resources may change: make another run")
+)]
 pub struct VolumeClaimTemplate {
     /// StorageClass. Default: the cluster's default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -319,6 +319,39 @@ async fn pending(client: &Client, run: &str) -> std::result::Result<Vec<String>,
     Ok(pending)
 }
 
+/// Nothing binds the claim here, and the API server refuses another size of a claim that is not bound.
+#[tokio::test]
+#[ignore = "needs etcd and kube-apiserver: make test-operator"]
+async fn a_suspended_run_gives_its_pods_back_although_the_api_server_refuses_an_object_of_it() -> Result<()> {
+    let (_plane, client, _operator) = start().await?;
+    // The garbage collector deletes engines, later.
+    let own = async || {
+        let mut own = pods(&client, "resized").await.map_err(|error| error.to_string())?;
+        own.retain(|pod| !pod.contains("-engine-"));
+        Ok::<_, String>(own)
+    };
+    let size = |storage: &str, suspend: bool| {
+        let store = json!({"volumeClaimTemplate": {"resources": {"requests": {"storage": storage}}}});
+        run("resized", json!({"store": store, "suspend": suspend}))
+    };
+    ask(&client, Verb::Apply, &size("1Gi", false), false).await?;
+    until(SOON, "driver and trainer", async || match own().await? {
+        pods if pods.len() < 2 => Err(format!("{pods:?}")),
+        _ => Ok(()),
+    })
+    .await?;
+    let larger = size("2Gi", false);
+    ask(&client, Verb::Apply, &larger, false).await?;
+    let claim = "PersistentVolumeClaim team/resized-store";
+    told(&client, &larger, "Provisioned", "ApplyFailed", SOON, &[claim]).await?;
+    ask(&client, Verb::Apply, &size("2Gi", true), false).await?;
+    until(NOTICED, "its pods to be gone", async || match own().await? {
+        pods if pods.is_empty() => Ok(()),
+        pods => Err(format!("{pods:?}")),
+    })
+    .await
+}
+
 /// Waits until the run is admitted for this reason.
 async fn admitted(client: &Client, run: &Value, reason: &str) -> Result<()> {
     until(NOTICED, reason, async || {

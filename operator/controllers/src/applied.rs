@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use grpo_operator_core::names::{self, role};
 use kube::core::ObjectMeta;
 use sha2::{Digest, Sha256};
 
@@ -56,10 +57,13 @@ struct Entries {
 }
 
 /// A value that changes with every change that concerns the object's owner. The status of our own kinds is written
-/// often; their generation changes with the spec alone.
+/// often; their generation changes with the spec alone. The operator only creates ledgers; a gateway writes them with
+/// every few leases.
 pub fn version(kind: &str, metadata: &ObjectMeta) -> Option<String> {
+    let role = metadata.labels.as_ref().and_then(|labels| labels.get(names::ROLE));
     match Controlled::named(kind) {
         Some(_) => metadata.generation.map(|generation| generation.to_string()),
+        None if role.is_some_and(|role| role == role::LEDGER) => metadata.uid.clone(),
         None => metadata.resource_version.clone(),
     }
 }

@@ -84,6 +84,21 @@ impl<'a> Conditions<'a> {
         self
     }
 
+    /// Sets one condition and keeps every other as it was, in its place.
+    pub fn set_alone(self, type_: &str, status: ConditionStatus, reason: Reason, message: &str) -> Self {
+        let previous = self.previous;
+        let is_it = |condition: &Condition| condition.type_ == type_;
+        let set = |conditions: Self| conditions.set(type_, status.clone(), reason, message);
+        let all = previous.iter().fold(self, |conditions, before| match is_it(before) {
+            true => set(conditions),
+            false => conditions.keep(&before.type_),
+        });
+        match previous.iter().any(is_it) {
+            true => all,
+            false => set(all),
+        }
+    }
+
     pub fn done(self) -> Vec<Condition> {
         self.built
     }

@@ -4,6 +4,8 @@
 //! through their own decisions. `kubectl grpo plan` shows the result; the operator's tests compare it for every example
 //! (`docs/examples/golden`).
 
+use std::collections::BTreeSet;
+
 use grpo_crds::{
     GrpoRun, InferencePool, SandboxPool,
     grpo_run::{Attempts, GrpoRunStatus, Phase},
@@ -159,6 +161,7 @@ fn observed(run: GrpoRun, around: &Surroundings<'_>) -> Result<RunObservation, P
         sandboxes: None,
         store,
         volumes: VolumeTerms::new(),
+        provisioning: BTreeSet::new(),
         gpu_memory: around.gpu_memory,
         verdict: None,
         quota: None,

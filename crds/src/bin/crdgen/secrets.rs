@@ -81,6 +81,7 @@ fn field(path: &str) -> Result<Field, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn the_chart_has_every_field_that_names_a_secret() {
@@ -90,6 +91,58 @@ mod tests {
             found == document().unwrap(),
             "{FILE} does not follow from the types: run `make crds`"
         );
+    }
+
+    /// The lists of paths that the policies' template has under a variable, by resource.
+    fn in_the_template(template: &str, variable: &str) -> BTreeMap<String, BTreeSet<String>> {
+        let (_, rest) = template.split_once(&format!("${variable} := dict")).unwrap();
+        let (lists, _) = rest.split_once("}}").unwrap();
+        let lines = lists.lines().filter(|line| line.contains("(list "));
+        lines
+            .map(|line| {
+                let mut texts = line.split('"').skip(1).step_by(2).map(str::to_owned);
+                (texts.next().unwrap(), texts.collect())
+            })
+            .collect()
+    }
+
+    /// Paths of all properties below a schema that have this name, as the template writes them.
+    fn named(schema: &Value, name: &str, path: &str, found: &mut BTreeSet<String>) {
+        for (property, below) in schema["properties"].as_object().into_iter().flatten() {
+            let path = match path {
+                "" => property.clone(),
+                path => format!("{path}.?{property}"),
+            };
+            if property == name {
+                found.insert(path.clone());
+            }
+            named(below, name, &path, found);
+        }
+        if schema["items"].is_object() {
+            named(&schema["items"], name, &format!("{path}[]"), found);
+        }
+    }
+
+    /// Variables of the policy's commands, and of its command-line agent: sandboxes have no account.
+    const WITHOUT_ACCOUNT: [&str; 2] = ["agent.?env", "agent.?cli.?env"];
+
+    #[test]
+    fn the_policies_know_every_list_of_variables_and_every_folder_of_a_node() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/grpo-operator");
+        let template = std::fs::read_to_string(path.join("templates/secrets.yaml")).unwrap();
+        for (name, variable) in [("env", "environments"), ("hostPath", "folders")] {
+            let mut wanted = BTreeMap::new();
+            for crd in crd::all() {
+                let mut paths = BTreeSet::new();
+                named(&crd::schema(&crd).unwrap()["properties"]["spec"], name, "", &mut paths);
+                paths.retain(|path| !WITHOUT_ACCOUNT.contains(&path.as_str()));
+                if !paths.is_empty() {
+                    wanted.insert(crd.spec.names.plural, paths);
+                }
+            }
+            assert!(!wanted.is_empty());
+            assert_eq!(in_the_template(&template, variable), wanted, "${variable}");
+        }
     }
 
     /// Paths of references by name, and of fields whose content the schema leaves open.

@@ -92,3 +92,20 @@ fn a_pool_of_a_run_is_made_again_when_somebody_changes_its_spec_and_not_when_its
     }
     assert_eq!(version("Service", &pool("7", 1)).as_deref(), Some("7"));
 }
+
+#[test]
+fn a_ledger_is_looked_at_again_when_it_is_another_object_and_not_when_a_gateway_writes_leases() {
+    let ledger = |uid: &str, version: &str| ObjectMeta {
+        uid: Some(uid.to_owned()),
+        resource_version: Some(version.to_owned()),
+        labels: Some([(names::ROLE.to_owned(), role::LEDGER.to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    let seen = |uid: &str, resource_version: &str| version("ConfigMap", &ledger(uid, resource_version));
+    let (applied, key) = (Applied::default(), Key::of("ConfigMap", "default", "demo-ledger-0"));
+    applied.record(key, 1, seen("a", "7"), Some(owner()));
+    assert!(!applied.seen(&key, Sighting::At(seen("a", "8").as_deref())));
+    assert!(applied.is_current(&key, 1));
+    assert!(applied.seen(&key, Sighting::At(seen("b", "9").as_deref())));
+    assert!(!applied.is_current(&key, 1));
+}

@@ -19,7 +19,19 @@ use serde_json::{Value, json};
 use super::read::group_key;
 use crate::{context::Context, error::Error, gpu_claims::is_gpu_claim, parent::Parent};
 
+/// Pods need their objects, so a refused object ends the step. A run that gives back what it holds does so all the
+/// same: an edit that the API server refuses must not keep GPUs.
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let made = make_objects(seen, decision, context).await;
+    if !decision.delete_pools {
+        made?;
+        return execute(seen, decision, context).await;
+    }
+    execute(seen, decision, context).await?;
+    made
+}
+
+async fn make_objects(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
     for desired in &decision.objects {
         if is_missed(seen, desired) {
@@ -30,6 +42,12 @@ pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context
             false => cluster.apply(&owner.namespace, desired).await?,
         }
     }
+    Ok(())
+}
+
+/// All of a decision but its objects.
+async fn execute(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let (cluster, owner) = (&context.cluster, &seen.owner);
     match &decision.admission {
         AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),
         AdmissionStep::Forget => context.admission.forget(&owner.uid),

@@ -1,5 +1,7 @@
 //! Observes a run: pods, attempts and pools from memory, the volume and missing references from the API server.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use grpo_contracts::reason::Reason;
 use grpo_crds::{
     GrpoRun,
@@ -14,13 +16,13 @@ use grpo_operator_core::{
         queue::{self, QueueVerdict},
         references::{Reference, ReferenceKind, references},
     },
-    names::{self, role},
+    names::role,
     pod_group::unbound,
     pods::PodFacts,
     quota::Maker,
 };
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, NodeSelectorTerm, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret};
 use kube::{Resource, ResourceExt};
 
 use crate::{
@@ -28,6 +30,9 @@ use crate::{
     error::Error,
     parent::{Controlled, Parent},
 };
+
+/// The annotation with which the scheduler tells a provisioner on which node a claim's volume is needed.
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Error> {
     let owner = Owner::of(run).ok_or_else(|| Error::Nameless {
@@ -65,6 +70,7 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
         sandboxes: None,
         store: StoreVolume::Missing,
         volumes: VolumeTerms::new(),
+        provisioning: BTreeSet::new(),
         gpu_memory: context.admission.gpu_memory(),
         verdict: context.admission.verdict(&owner.uid),
         quota: None,
@@ -90,7 +96,8 @@ pub async fn read(run: &GrpoRun, context: &Context) -> Result<RunObservation, Er
             message,
         });
     }
-    (read.store, read.volumes) = volumes(&read, context).await?;
+    let found = volumes(&read, context).await?;
+    (read.store, read.volumes, read.provisioning) = (found.store, found.terms, found.provisioning);
     if !read.has_begun() {
         read.missing = missing(&read, context).await?;
     }
@@ -223,82 +230,77 @@ async fn missing(read: &RunObservation, context: &Context) -> Result<Vec<Referen
     Ok(missing)
 }
 
-/// The kind of the store's volume, and the node requirements of all volumes of the run's pods.
-///
-/// While the run waits they are read anew: a person may replace a claim. Later the known ones are kept: pods that are
-/// lost, and engines that are added, must go where their volumes can be reached too.
-async fn volumes(read: &RunObservation, context: &Context) -> Result<(StoreVolume, VolumeTerms), Error> {
-    let (volume, of_store) = store(read, context).await?;
-    let uid = &read.owner.uid;
-    if read.verdict.as_ref().is_some_and(|verdict| verdict.admitted) {
-        return Ok((volume, context.run_volumes.terms(uid)));
-    }
-    let mut volumes = VolumeTerms::new();
-    volumes.extend(read.store_claim().zip(of_store));
-    for claim in read.named_claims() {
-        let found: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &claim).await?;
-        if let Some(bound) = found.and_then(|found| found.spec?.volume_name) {
-            // Volumes are cluster-scoped, as nodes are.
-            let terms = match context.admission.sees_nodes() {
-                true => context.cluster.volume_terms(&bound).await?,
-                false => Vec::new(),
-            };
-            volumes.insert(claim, terms);
-        }
-    }
-    context.run_volumes.keep_terms(uid, &volumes);
-    Ok((volume, volumes))
+/// What is known about the volumes of a run's pods.
+struct Volumes {
+    store: StoreVolume,
+    /// Node requirements of the volumes whose claims are bound.
+    terms: VolumeTerms,
+    /// Claims without a volume whose node the scheduler has chosen.
+    provisioning: BTreeSet<String>,
 }
 
-/// The kind of the store's volume, and the volume's node requirements. `None`: it does not exist yet, even if the
-/// scheduler has chosen its node; it may choose another one.
-async fn store(
+async fn volumes(read: &RunObservation, context: &Context) -> Result<Volumes, Error> {
+    let uid = &read.owner.uid;
+    let (mut terms, kind) = match read.is_admitted() {
+        true => (context.run_volumes.terms(uid), context.run_volumes.of(uid)),
+        false => (VolumeTerms::new(), None),
+    };
+    let mut found = BTreeMap::new();
+    for name in read.claims_to_look_up(&terms, kind) {
+        let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
+        found.extend(claim.map(|claim| (name, claim)));
+    }
+    let store = store(read, &found, kind, context);
+    let mut provisioning = BTreeSet::new();
+    for (name, claim) in found {
+        let has_node = claim.annotations().contains_key(SELECTED_NODE);
+        match claim.spec.and_then(|spec| spec.volume_name) {
+            // Volumes are cluster-scoped, as nodes are.
+            Some(bound) => {
+                let of_volume = match context.admission.sees_nodes() {
+                    true => context.cluster.volume_terms(&bound).await?,
+                    false => Vec::new(),
+                };
+                terms.insert(name, of_volume);
+            }
+            None if has_node => {
+                provisioning.insert(name);
+            }
+            None => {}
+        }
+    }
+    context.run_volumes.keep_terms(uid, &terms);
+    Ok(Volumes {
+        store,
+        terms,
+        provisioning,
+    })
+}
+
+/// The kind of the store's volume, by its claim if that was looked up now. `kind`: what was known before.
+fn store(
     read: &RunObservation,
+    found: &BTreeMap<String, PersistentVolumeClaim>,
+    kind: Option<StoreVolume>,
     context: &Context,
-) -> Result<(StoreVolume, Option<Vec<NodeSelectorTerm>>), Error> {
+) -> StoreVolume {
+    let of_modes = |shared: bool| match shared {
+        true => StoreVolume::Shared,
+        false => StoreVolume::OneNode,
+    };
+    let claim = read.store_claim().and_then(|name| found.get(&name));
+    if let Some(claim) = claim {
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+        let volume = of_modes(modes.into_iter().flatten().any(|mode| mode == "ReadWriteMany"));
+        context.run_volumes.keep(&read.owner.uid, volume);
+        return volume;
+    }
     let store = &read.run.spec.store;
-    let admitted = read.verdict.as_ref().is_some_and(|verdict| verdict.admitted);
-    let nowhere = |volume: StoreVolume| Ok((volume, None));
-    let (name, own) = match (&store.persistent_volume_claim, &store.volume_claim_template) {
-        (Some(existing), _) => {
-            // Read once, not at each event of the run. Only admission needs the node requirements, and only until it
-            // has admitted the run.
-            if admitted && let Some(known) = context.run_volumes.of(&read.owner.uid) {
-                return nowhere(known);
-            }
-            (existing.claim_name.clone(), None)
-        }
-        (None, Some(template)) => {
-            let shared = template.access_modes.contains(&AccessMode::ReadWriteMany);
-            let volume = if shared {
-                StoreVolume::Shared
-            } else {
-                StoreVolume::OneNode
-            };
-            if admitted {
-                return nowhere(volume);
-            }
-            (names::store_claim(&read.owner.name), Some(volume))
-        }
+    match (&store.persistent_volume_claim, &store.volume_claim_template) {
+        // After admission it is looked up only until its volume is known.
+        (Some(_), _) => kind.unwrap_or(StoreVolume::Missing),
+        (None, Some(template)) => of_modes(template.access_modes.contains(&AccessMode::ReadWriteMany)),
         // An object store: no volume is mounted.
-        (None, None) => return nowhere(StoreVolume::Shared),
-    };
-    let claim: Option<PersistentVolumeClaim> = context.cluster.get(&read.owner.namespace, &name).await?;
-    let Some(claim) = claim else {
-        return nowhere(own.unwrap_or(StoreVolume::Missing));
-    };
-    let spec = claim.spec.unwrap_or_default();
-    let shared = spec.access_modes.iter().flatten().any(|mode| mode == "ReadWriteMany");
-    let volume = if shared {
-        StoreVolume::Shared
-    } else {
-        StoreVolume::OneNode
-    };
-    context.run_volumes.keep(&read.owner.uid, volume);
-    let terms = match &spec.volume_name {
-        Some(name) if context.admission.sees_nodes() => Some(context.cluster.volume_terms(name).await?),
-        Some(_) => Some(Vec::new()),
-        None => None,
-    };
-    Ok((volume, terms))
+        (None, None) => StoreVolume::Shared,
+    }
 }

@@ -3,7 +3,7 @@
 use grpo_crds::{GrpoRun, InferencePool, grpo_run::Phase};
 use grpo_operator_core::{
     desired_object::Owner,
-    inference_pool::observation::InferencePoolObservation,
+    inference_pool::{observation::InferencePoolObservation, replicas},
     names::{RUN, role},
     quota::Maker,
 };
@@ -25,7 +25,9 @@ pub async fn read(pool: &InferencePool, context: &Context) -> Result<InferencePo
     let pods = pods.into_iter().map(|pod| pod.facts).collect();
     let pods = context.pending_pods.with_made(&owner.uid, pods);
     let living = pods.iter().filter(|pod| !pod.deleting).count();
-    let lacks = living < (pool.spec.replicas * pool.spec.engine.nodes()) as usize;
+    // Replicas for which Kueue's quota or the trainer's GPUs are not enough are never made: a pool that asked for them
+    // would keep the others of its namespace waiting.
+    let lacks = living < replicas(pool).saturating_mul(pool.spec.engine.nodes()) as usize;
     Ok(InferencePoolObservation {
         agents: context.agents.statuses(&pods).await,
         pods,

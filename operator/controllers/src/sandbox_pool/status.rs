@@ -21,13 +21,14 @@ pub async fn write(seen: &SandboxPoolObservation, decision: Decision, context: &
     Ok(())
 }
 
-/// Shows an error that keeps the pool from its desired state.
+/// Shows an error that keeps the pool from its desired state. What else is known of the pool, such as the result of its
+/// probe, holds as before.
 pub async fn show(pool: &SandboxPool, error: &Error, context: &Context) -> Result<(), Error> {
     let previous = pool.status.clone().unwrap_or_default();
     let message = error.to_string();
     let status = SandboxPoolStatus {
         conditions: Conditions::after(&previous.conditions, pool.metadata.generation, Time(Timestamp::now()))
-            .set(READY, ConditionStatus::False, error.reason(), &message)
+            .set_alone(READY, ConditionStatus::False, error.reason(), &message)
             .done(),
         message: Some(shortened(&message)),
         observed_generation: pool.metadata.generation,

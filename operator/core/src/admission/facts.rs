@@ -1,7 +1,7 @@
 //! What admission knows about nodes and pods: capacity, use and requests. A few hundred bytes for each.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
 };
 
@@ -469,6 +469,8 @@ pub struct Candidate {
     pub whole: BTreeMap<&'static str, u32>,
     /// Node requirements of the volumes that its pods mount.
     pub volumes: VolumeTerms,
+    /// Claims without a volume whose node the scheduler has chosen: a volume is being made there.
+    pub provisioning: BTreeSet<String>,
 }
 
 /// Node requirements of volumes, by the claim that is bound to each: any of the terms; none if every node reaches the

@@ -62,15 +62,16 @@ impl<'a> Standing<'a> {
         self.bound.iter().chain(&self.unbound).chain(&self.gated).copied()
     }
 
-    /// Claims without a volume that lifted pods mount, while the scheduler has not said that these pods fit nowhere: it
-    /// has chosen their nodes, and waits until the volumes are made there.
+    /// Claims without a volume that lifted pods mount, while the scheduler waits until the volumes are made: it has
+    /// chosen a node for the claim, or has not said that the pods fit nowhere. It does not take back what it said of a
+    /// pod that fits later, so the claim decides.
     pub fn volumes_being_made(&self) -> BTreeSet<&'a str> {
         let members = self.unbound.iter().copied().filter_map(|pod| pod.member.as_deref());
-        members
-            .filter(|member| !member.unschedulable)
-            .flat_map(|member| &member.claims)
-            .filter(|claim| !self.run.volumes.contains_key(*claim))
-            .map(String::as_str)
+        let claims = members.flat_map(|member| member.claims.iter().map(move |claim| (member, claim)));
+        claims
+            .filter(|(_, claim)| !self.run.volumes.contains_key(*claim))
+            .filter(|(member, claim)| !member.unschedulable || self.run.provisioning.contains(*claim))
+            .map(|(_, claim)| claim.as_str())
             .collect()
     }
 

@@ -42,3 +42,22 @@ fn long_texts_keep_their_beginning_and_their_end() {
     assert!(short.len() <= LONGEST_MESSAGE && short.starts_with("begin") && short.ends_with("end"));
     assert_eq!(shortened("short"), "short");
 }
+
+#[test]
+fn one_condition_that_is_set_alone_leaves_the_others_in_their_places() {
+    let before = Conditions::after(&[], Some(1), at("2026-01-01T00:00:00Z"))
+        .set("Accepted", ConditionStatus::True, Reason::SpecValid, "a")
+        .set("Ready", ConditionStatus::True, Reason::AllReplicasServe, "b")
+        .set("Probed", ConditionStatus::True, Reason::ProbePassed, "c")
+        .done();
+    let alone = |previous: &[Condition]| {
+        Conditions::after(previous, Some(2), at("2026-01-02T00:00:00Z"))
+            .set_alone("Ready", ConditionStatus::False, Reason::QuotaExceeded, "d")
+            .done()
+    };
+    let after = alone(&before);
+    assert_eq!((&after[0], &after[2]), (&before[0], &before[2]));
+    assert_eq!((after[1].type_.as_str(), after[1].status.as_str()), ("Ready", "False"));
+    assert_eq!(after.len(), 3);
+    assert_eq!(alone(&[]), [after[1].clone()], "also where it was not known before");
+}

@@ -26,7 +26,7 @@ use super::{
     workload::{self, Readiness},
 };
 use crate::{
-    admission::{Candidate, Gate, messages, whole},
+    admission::{Candidate, Gate, decide::BIND_DEADLINE, messages, whole},
     conditions::ConditionStatus,
     desired_object::DesiredObject,
     events::{normal, warning},
@@ -37,8 +37,10 @@ use crate::{
 };
 
 /// Period of the check of unmet preconditions, and of the volumes that a waiting run mounts: no watch shows a volume
-/// that a person creates, or a claim that was replaced under its name.
+/// that a person creates, a claim that was replaced under its name, or that the scheduler has chosen the node of a
+/// claim that is not the run's own. Shorter than the time after which admission requeues pods without a node.
 const RECHECK: Duration = Duration::from_secs(20);
+const _: () = assert!(RECHECK.as_secs() < BIND_DEADLINE.as_secs().unsigned_abs());
 
 pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     if seen.run.metadata.deletion_timestamp.is_some() {
@@ -175,7 +177,9 @@ fn going_on(
     let queue = queue::verdict(seen);
     let may_ask = blockers.is_empty();
     let bound_to_places = seen.volumes.values().any(|terms| !terms.is_empty());
-    let waits_with_volumes = !admission.admitted && queue == QueueVerdict::NoQueue && bound_to_places;
+    let is_being_bound = admission.reason == Reason::BeingScheduled && seen.lacks_volumes();
+    let waits_with_volumes =
+        is_being_bound || (!admission.admitted && queue == QueueVerdict::NoQueue && bound_to_places);
     let lacks_kueue = matches!(seen.queue, QueueState::NotServed | QueueState::LacksClass(_)) && !admission.admitted;
     let gives_back = blockers.iter().any(|(reason, _)| *reason == Reason::QuotaExceeded);
     let admitted = may_ask && admission.admitted;
@@ -300,6 +304,7 @@ fn candidate(seen: &RunObservation) -> Candidate {
         unclaimed: seen.inference.is_some() && seen.run.spec.inference.pool_ref.is_some() && !claims(seen),
         whole: whole(&seen.run).into_iter().collect(),
         volumes: seen.volumes.clone(),
+        provisioning: seen.provisioning.clone(),
     }
 }
 

@@ -37,6 +37,8 @@ pub struct RunObservation {
     pub store: StoreVolume,
     /// Node requirements of the volumes that the run's pods mount, once their claims are bound.
     pub volumes: VolumeTerms,
+    /// Claims without a volume whose node the scheduler has chosen.
+    pub provisioning: BTreeSet<String>,
     /// Memory of the largest GPU, in MiB, if nodes report it.
     pub gpu_memory: Option<u64>,
     /// Admission's verdict on the run.
@@ -135,6 +137,40 @@ impl RunObservation {
             claims.remove(&store);
         }
         claims
+    }
+
+    /// Whether admission, this operator's or Kueue's, has admitted the run.
+    pub fn is_admitted(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| verdict.admitted)
+    }
+
+    /// All PersistentVolumeClaims of the run.
+    fn claims(&self) -> BTreeSet<String> {
+        let mut claims = self.named_claims();
+        claims.extend(self.store_claim());
+        claims
+    }
+
+    /// The claims to look up now. While the run waits, all: a person may replace a claim. Later those whose volumes are
+    /// not known: the volume of a claim may be made after admission, and pods that are lost, and engines that are
+    /// added, must go where it can be reached. Kueue places the pods of a run with a queue without them.
+    ///
+    /// `known`: the volumes that are known. `store`: the kind of the store's volume, if it was looked up before.
+    pub fn claims_to_look_up(&self, known: &VolumeTerms, store: Option<StoreVolume>) -> BTreeSet<String> {
+        let mut claims = self.claims();
+        if self.is_admitted() {
+            let spec = &self.run.spec;
+            let existing = spec.store.persistent_volume_claim.as_ref();
+            let without_kind = existing.filter(|_| store.is_none()).map(|claim| &claim.claim_name);
+            let with_places = spec.queue_name.is_none();
+            claims.retain(|claim| Some(claim) == without_kind || (with_places && !known.contains_key(claim)));
+        }
+        claims
+    }
+
+    /// Whether a claim of the run has no volume yet.
+    pub fn lacks_volumes(&self) -> bool {
+        self.claims().iter().any(|claim| !self.volumes.contains_key(claim))
     }
 
     /// Name of the InferencePool the run samples from.

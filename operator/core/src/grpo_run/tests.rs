@@ -7,6 +7,8 @@ mod references;
 mod screens;
 mod trainer_pods;
 
+use std::collections::BTreeSet;
+
 use grpo_contracts::reason::Reason;
 use grpo_crds::{
     AttemptStatus, GrpoRun, InferencePool, SandboxPool,
@@ -39,6 +41,7 @@ pub(super) fn seen(run: GrpoRun) -> RunObservation {
         sandboxes: None,
         store: StoreVolume::OneNode,
         volumes: VolumeTerms::new(),
+        provisioning: BTreeSet::new(),
         gpu_memory: None,
         verdict: None,
         quota: None,

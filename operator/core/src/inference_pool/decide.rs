@@ -259,10 +259,17 @@ fn readiness(
     if let Some(refusal) = refusal {
         return (ConditionStatus::False, Reason::NotAccepted, refusal.to_owned());
     }
+    let problem = seen.pods.iter().find_map(|pod| match &pod.state {
+        PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
+        PodState::Failed(failure) => Some(failure.message.clone()),
+        _ => None,
+    });
     if ready >= wanted {
-        let outdated = match update.outdated {
-            0 => String::new(),
-            n => format!("; {n} of an earlier spec are being replaced"),
+        let outdated = match (update.outdated, problem) {
+            (0, _) => String::new(),
+            // What keeps a successor from starting keeps the old replicas for ever.
+            (n, Some(problem)) => format!("; {n} of an earlier spec are being replaced: {problem}"),
+            (n, None) => format!("; {n} of an earlier spec are being replaced"),
         };
         let shortage = shared_gpus::shortage(&seen.pool).map_or_else(String::new, |why| format!("; {why}"));
         let serve = format!("{ready} of {wanted} replicas serve{outdated}{shortage}");
@@ -272,11 +279,6 @@ fn readiness(
         let message = format!("{ready} of {wanted} replicas serve; {}", wait.message);
         return (ConditionStatus::False, Reason::QuotaExceeded, message);
     }
-    let problem = seen.pods.iter().find_map(|pod| match &pod.state {
-        PodState::Waiting { reason, message } if reason != "Created" => Some(message.clone()),
-        PodState::Failed(failure) => Some(failure.message.clone()),
-        _ => None,
-    });
     let agents = || {
         let unserved = seen.agents.iter().find(|(_, agent)| agent.serving.is_none());
         unserved.and_then(|(pod, agent)| Some(format!("pod {pod}: {}", agent.message.as_deref()?)))
@@ -329,8 +331,9 @@ fn weights_of(seen: &InferencePoolObservation) -> Option<Claim> {
     let mut agents = seen.agents.values();
     let is_base = |version: &Option<String>| version.as_deref().is_none_or(|version| version == BASE_VERSION);
     let all_base = agents.all(|agent| is_base(&agent.wanted) && agent.serving.as_deref() == Some(BASE_VERSION));
-    // An agent that does not answer may still serve them.
-    let known = !seen.agents.is_empty() && seen.agents.len() >= seen.pods.len();
+    // An agent that does not answer may still serve them. Only the first pod of a replica has one.
+    let replicas = seen.pods.iter().filter(|pod| pod.rank == 0).count();
+    let known = !seen.agents.is_empty() && seen.agents.len() >= replicas;
     previous.weights_of.clone().filter(|_| !(known && all_base))
 }
 

@@ -19,6 +19,7 @@ mod template;
 mod vllm;
 
 pub use first_pod::first_pod;
+pub use shared_gpus::replicas;
 
 #[cfg(test)]
 pub mod tests;

@@ -3,6 +3,7 @@ mod callers;
 mod clients;
 mod colocation;
 mod golden;
+mod status;
 
 use std::time::Duration;
 

@@ -70,6 +70,14 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
     if let Some(rank) = lost.first().filter(|_| created) {
         return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
     }
+    let too_many = live.iter().find(|pod| pod.rank >= wanted.size);
+    if let Some(pod) = too_many.filter(|_| wanted.update == UpdatePolicy::Recreate) {
+        // The run was suspended, made smaller and resumed before the operator saw it.
+        return Ending::over(taken(format!(
+            "pod {} is of a larger group, and the spec asks for {} pods now",
+            pod.name, wanted.size
+        )));
+    }
     // Among ranks that lost a peer, an aborted rank may be that peer.
     let aborted = failures
         .iter()

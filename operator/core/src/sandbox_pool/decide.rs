@@ -58,7 +58,7 @@ fn status(seen: &SandboxPoolObservation) -> (SandboxPoolStatus, Vec<Event>) {
     } else {
         (
             Reason::GatewayNotReady,
-            format!("the gateway does not serve; {}", gateway_problem(&seen.gateway_pods)),
+            format!("the gateway does not serve; {}", gateway_problem(seen)),
         )
     };
     let findings = findings(&seen.pool.spec, seen.report.as_deref());
@@ -118,14 +118,22 @@ fn is_news(finding: &Finding, previous: &[Condition]) -> bool {
     }
 }
 
-fn gateway_problem(pods: &[PodFacts]) -> String {
-    let problem = pods.iter().find_map(|pod| match &pod.state {
+fn gateway_problem(seen: &SandboxPoolObservation) -> String {
+    let problem = seen.gateway_pods.iter().find_map(|pod| match &pod.state {
         PodState::Waiting { message, .. } => Some(message.clone()),
         PodState::Failed(failure) => Some(failure.message.clone()),
         PodState::Running { .. } => Some(format!("pod {} starts", pod.name)),
         PodState::Succeeded => None,
     });
-    problem.unwrap_or_else(|| "its pod is being made".to_owned())
+    // A quota, a policy or an admission webhook refuses the pod to its ReplicaSet, which alone knows why.
+    problem.unwrap_or_else(|| {
+        format!(
+            "its pod is being made; if none appears, `kubectl describe replicaset -n {} -l {}={}` tells why",
+            seen.owner.namespace,
+            names::SANDBOX_POOL,
+            seen.owner.name
+        )
+    })
 }
 
 /// What keeps a sandbox from starting, if waiting does not help.

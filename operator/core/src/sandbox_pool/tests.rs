@@ -339,3 +339,25 @@ fn the_gateway_and_the_sandboxes_that_it_makes_have_the_operators_pull_secrets()
     let secrets = &pool["podTemplate"]["spec"]["imagePullSecrets"];
     assert_eq!(secrets, &json!([{"name": "own"}, {"name": "operators"}]));
 }
+
+#[test]
+fn a_gateway_without_a_pod_says_where_the_cause_is_told() {
+    let message = decided(&seen("{max: 4}")).status.message.unwrap();
+    let command = "kubectl describe replicaset -n team -l grpo.dev/sandbox-pool=demo";
+    assert!(message.contains(command), "{message}");
+}
+
+/// The API server refuses to apply a list of variables in which a name occurs twice.
+#[test]
+fn a_variable_occurs_once_in_the_gateway_also_if_the_pool_repeats_it_or_names_one_of_ours() {
+    let ours = "{name: HOME, value: /root}, {name: RUST_LOG, value: debug}";
+    let env = format!("[{{name: A, value: '1'}}, {ours}, {{name: A, value: '2'}}]");
+    let objects = decided(&seen(&format!("{{max: 4, gateway: {{env: {env}}}}}"))).objects;
+    let gateway = find(&objects, "Deployment", "demo-gateway");
+    let variables = &gateway["spec"]["template"]["spec"]["containers"][0]["env"];
+    for (name, value) in [("HOME", "/tmp"), ("A", "2"), ("RUST_LOG", "debug")] {
+        let all = variables.as_array().unwrap().iter();
+        let found: Vec<&Value> = all.filter(|one| one["name"] == name).collect();
+        assert_eq!(found, [&json!({"name": name, "value": value})], "{variables}");
+    }
+}

@@ -154,6 +154,43 @@ fn pods_whose_volume_is_being_made_have_minutes_and_delay_other_runs_only_at_fir
     );
 }
 
+/// The scheduler leaves `Unschedulable` on a pod that fits later, until the pod is bound.
+#[test]
+fn pods_that_were_refused_once_have_minutes_when_the_scheduler_has_chosen_the_node_of_their_claim() {
+    let mut world = waiting_for_its_store();
+    world.find("run-driver-0").member.as_mut().unwrap().unschedulable = true;
+    world.runs[0].provisioning = ["run-store".to_owned()].into();
+    world.now += BIND_DEADLINE;
+    assert!(world.step().is_none());
+    let (_, message) = world.message("run");
+    assert!(message.contains("kubectl describe pvc run-store"), "{message}");
+    world.now += VOLUME_DEADLINE - BIND_DEADLINE;
+    let step = world.step();
+    assert!(matches!(step, Some(Step::Requeue { .. })), "{step:?}");
+}
+
+#[test]
+fn pods_that_are_lifted_after_the_volume_was_made_have_the_usual_time() {
+    for is_known in [true, false] {
+        let mut world = waiting_for_its_store();
+        for (uid, node) in [("run-driver-0", "a"), ("run-trainer-0", "b")] {
+            world.find(uid).node = Some(node.into());
+        }
+        assert!(world.step().is_none());
+        if is_known {
+            world.runs[0].volumes = of_store("run", Vec::new());
+        }
+        world.gate_again("run-trainer-0");
+        world.find("run-trainer-0").member.as_mut().unwrap().unschedulable = false;
+        assert!(matches!(world.step(), Some(Step::Lift { .. })));
+        world.unbind("run-trainer-0");
+        assert!(world.step().is_none());
+        world.now += BIND_DEADLINE;
+        let requeues = matches!(world.step(), Some(Step::Requeue { .. }));
+        assert_eq!(requeues, is_known);
+    }
+}
+
 #[test]
 fn when_the_volume_exists_the_other_pods_have_the_usual_time() {
     let mut world = waiting_for_its_store();

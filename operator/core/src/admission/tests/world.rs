@@ -1,6 +1,9 @@
 //! A cluster in memory: admission's decisions are executed against a model of the scheduler.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -265,6 +268,7 @@ pub fn candidate(name: &str, age: i64, trainers: u32, engines: u32) -> Candidate
         unclaimed: false,
         whole,
         volumes: VolumeTerms::from([(format!("{name}-store"), Vec::new())]),
+        provisioning: BTreeSet::new(),
     }
 }
 

@@ -85,6 +85,26 @@ fn the_volumes_of_a_run_that_waits_are_looked_at_again() {
     assert_eq!(again(1, true), None, "its pods keep their claims");
 }
 
+/// No watch shows that the scheduler has chosen the node of an existing claim. Its pods have more time from then on.
+#[test]
+fn a_claim_without_a_volume_is_looked_at_again_before_pods_without_a_node_are_requeued() {
+    let again = |reason: Reason, bound: &[&str]| {
+        let run = RunObservation {
+            volumes: bound.iter().map(|claim| ((*claim).to_owned(), Vec::new())).collect(),
+            verdict: Some(Verdict {
+                admitted: true,
+                reason,
+                message: String::new(),
+            }),
+            ..running_demo()
+        };
+        decided(&run).retry_in
+    };
+    assert_eq!(again(Reason::BeingScheduled, &[]), Some(Duration::from_secs(20)));
+    assert_eq!(again(Reason::BeingScheduled, &["demo-store"]), None);
+    assert_eq!(again(Reason::Admitted, &[]), None, "all pods are on nodes");
+}
+
 #[test]
 fn a_pause_after_failures_is_told_although_admission_only_sees_that_pods_are_missing() {
     let mut paused = running_demo();

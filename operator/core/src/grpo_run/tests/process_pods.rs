@@ -87,6 +87,46 @@ fn every_claim_that_a_pod_mounts_is_the_stores_or_named_by_the_spec() {
     );
 }
 
+/// A claim of `WaitForFirstConsumer` gets its volume after admission, and later pods must go where that can be reached.
+#[test]
+fn an_admitted_run_looks_up_the_claims_whose_volumes_are_not_known_and_a_waiting_run_all() {
+    let models = |run: &mut GrpoRun| {
+        run.spec.model = serde_json::from_value(json!({"persistentVolumeClaim": {"claimName": "models"}})).unwrap();
+    };
+    let with_template = with_spec(new_demo(), models);
+    let with_claim = with_spec(with_template.clone(), |run| {
+        run.spec.store = serde_json::from_value(json!({"persistentVolumeClaim": {"claimName": "runs"}})).unwrap();
+    });
+    let in_queue = with_spec(with_claim.clone(), |run| run.spec.queue_name = Some("gpus".into()));
+    let kind = Some(StoreVolume::OneNode);
+    for (run, admitted, known, kind, wanted) in [
+        (&with_template, false, "models", kind, "demo-store models"),
+        (&with_template, true, "", kind, "demo-store models"),
+        (&with_template, true, "models", kind, "demo-store"),
+        (&with_template, true, "demo-store models", None, ""),
+        (&with_claim, true, "models runs", kind, ""),
+        (&with_claim, true, "models runs", None, "runs"),
+        (&in_queue, true, "", kind, ""),
+        (&in_queue, true, "", None, "runs"),
+    ] {
+        let verdict = Verdict {
+            admitted,
+            reason: Reason::Admitted,
+            message: String::new(),
+        };
+        let run = RunObservation {
+            verdict: Some(verdict),
+            ..run.clone()
+        };
+        let known: VolumeTerms = known
+            .split_whitespace()
+            .map(|claim| (claim.to_owned(), Vec::new()))
+            .collect();
+        let found = Vec::from_iter(run.claims_to_look_up(&known, kind)).join(" ");
+        assert_eq!(found, wanted, "admitted: {admitted}, known: {known:?}");
+    }
+}
+
 #[test]
 fn all_pods_of_a_run_have_the_operators_pull_secrets_beside_their_own_each_once() {
     let mut run: GrpoRun = object(DEMO);

@@ -235,6 +235,20 @@ fn pods_that_are_taken_away_before_they_start_have_growing_pauses_and_end_nothin
     assert_eq!((update.status.disruptions, ranks(&update)), (1, vec![0]));
 }
 
+/// A change while the run was suspended, if the operator saw neither the suspension nor the pods' end.
+#[test]
+fn a_group_of_another_size_than_its_pods_begins_its_next_attempt_without_a_failure() {
+    let pods = [0, 1, 2, 3].map(|rank| pod(1, rank, running()));
+    for size in [2, 6] {
+        let update = advance(&group(size), &attempt(1), &pods, now());
+        assert_eq!((update.status.current, update.status.consecutive_failures), (2, 0));
+        assert_eq!(ranks(&update), (0..size).collect::<Vec<_>>());
+        assert_eq!(update.delete.len(), 4, "{:?}", update.delete);
+    }
+    let (_, why) = advance(&group(2), &attempt(1), &pods, now()).ended.unwrap();
+    assert!(why.contains("demo-trainer-1-2 is of a larger group"), "{why}");
+}
+
 #[test]
 fn exit_code_42_is_a_fault_and_never_tried_again() {
     let update = advance(&group(1), &attempt(1), &[pod(1, 0, crashed(42))], now());
