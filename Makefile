@@ -190,7 +190,7 @@ test-release: ## images and chart pushed to a registry on this machine, installe
 test-kind: ## a kind cluster with two nodes that claim GPUs, the chart, a run, and pods placed on the GPUs; without Docker, as root, engine and node image are made too (600 MB to download, 25 GB of disk meanwhile); 20 minutes
 	@e2e/kind/test.sh
 
-test-book: ## the commands of the book's quickstart and of its pages on the viewer, on installing and on a first run on GPUs, run as they are printed; 25 minutes
+test-book: ## the commands of the book's quickstart and of its pages on the viewer, on installing and on a first run on GPUs, run as they are printed; 40 minutes
 	@e2e/book/test.sh
 
 test-overlap: ## dynamic sampling, rollouts beside steps and shaped rewards on the real cluster, with a judge too
@@ -229,7 +229,7 @@ test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trai
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture agents::
 
-test-sandboxes: ## 85 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
+test-sandboxes: ## 86 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
 	@demo/prepare.sh
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture sandboxes::

@@ -11,9 +11,10 @@ use std::time::Duration;
 /// name.
 const HIDDEN: &str = "hidden.invalid/";
 /// Renames each image of the node; `$1` is the prefix. The image that every pod needs for itself stays, and so do the
-/// container runtime's own names.
+/// container runtime's own names. Names of a registry with a port stay too: they are from other tests, no pod uses
+/// them, and no prefix can be put before a port.
 const HIDE: &str = r#"
-for image in $(ctr --namespace k8s.io images ls -q | grep -v -e "^$1" -e '^sha256:' -e '/pause'); do
+for image in $(ctr --namespace k8s.io images ls -q | grep -v -e "^$1" -e '^sha256:' -e '/pause' -e '^[^/]*:[0-9]*/'); do
   ctr --namespace k8s.io images tag --force "$image" "$1$image"
   ctr --namespace k8s.io images rm "$image"
 done"#;
