@@ -220,10 +220,14 @@ fn same_words(decoded: &str, recorded: &str) -> bool {
 }
 
 /// Exactly one closed bash block is a command. A second parser, on purpose: it checks the driver's own.
-/// Blocks in the reasoning are drafts; a `</think>` within a block is part of a command.
+/// Blocks in the reasoning are drafts; a `</think>` within a line of a block is part of a command.
 fn action_of(answer: &str) -> TurnAction {
     let opened = answer.trim_start().strip_prefix("<think>");
-    let in_a_block = |thought: &str| thought.matches("```").count() % 2 == 1;
+    let in_a_block = |thought: &str| {
+        let line = thought.rsplit('\n').next().unwrap_or_default();
+        let begins_it = line.trim_matches([' ', '\t']).is_empty() && thought.contains('\n');
+        !begins_it && thought.matches("```").count() % 2 == 1
+    };
     let said = match (opened, answer.split_once("</think>")) {
         (Some(opened), _) => opened.split_once("</think>").map_or("", |(_, rest)| rest),
         (None, Some((thought, rest))) if !thought.contains("<tool_call>") && !in_a_block(thought) => rest,

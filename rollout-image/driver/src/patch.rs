@@ -150,8 +150,8 @@ fn take_to(repo: &str, base: &str, out: &str, max: usize) -> Vec<String> {
     script(TAKE, &[repo, base, out, &max.to_string()])
 }
 
-/// Applies [`PATCH_FILE`] to `repo`, in the order of the official harness. Before this resets the whole tree to the
-/// base commit, only the patch's own files come from it.
+/// Applies [`PATCH_FILE`] to `repo`: as it is; on the base commit's versions of its files; and then, as the official
+/// harness does, on a tree reset to the base commit, with a three-way merge and with fuzz.
 pub fn apply(repo: &str, base: &str) -> Vec<String> {
     apply_from(repo, base, PATCH_FILE)
 }

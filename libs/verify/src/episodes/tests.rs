@@ -67,6 +67,8 @@ fn actions_are_read_as_the_agent_is_described() {
     let thought = "<think>\n```bash\nrm a\n```\n</think>\n";
     assert_eq!(action_of(&format!("{thought}\n```bash\nls\n```")), command("ls"));
     assert_eq!(action_of(thought), TurnAction::format_error(0));
+    let unclosed = "```bash\nrm a\n</think>\n```bash\nls\n```";
+    assert_eq!(action_of(unclosed), command("ls"));
     let search = "```bash\ngrep '</think>' a\n```";
     assert_eq!(action_of(search), command("grep '</think>' a"));
 }

@@ -262,12 +262,14 @@ fn action_of(answer: &str) -> TurnAction {
 }
 
 /// The answer behind its reasoning. Blocks in the reasoning are drafts: a history without reasoning would show their
-/// output, but not their command. A `</think>` within a block belongs to the command, unless the answer itself has
-/// opened its reasoning.
+/// output, but not their command. A `</think>` within a line of a block belongs to the command, unless the answer
+/// itself has opened its reasoning; one that begins a line ends the reasoning, whose drafts need not be closed.
 fn without_reasoning(answer: &str) -> &str {
     let (reasoning, said) = reasoning_of(answer);
     let opens = answer.trim_start().starts_with(THINK);
-    let is_in_a_block = |reasoning: &str| !opens && reasoning.matches("```").count() % 2 == 1;
+    let begins_a_line = |reasoning: &str| reasoning.trim_end_matches([' ', '\t']).ends_with('\n');
+    let is_in_a_block =
+        |reasoning: &str| !opens && !begins_a_line(reasoning) && reasoning.matches("```").count() % 2 == 1;
     match reasoning.is_some_and(is_in_a_block) {
         true => answer,
         false => said,

@@ -186,7 +186,6 @@ impl CliLoop {
         // some agents every answer is text, and others end after a call.
         let unseen = resumed && !asked && end.is_none();
         let result = match agent.ended {
-            Some(Ok(result)) if episode.trajectory.turns.is_empty() => return Err(unanswered(&result, end)),
             Some(Ok(result)) if unseen => {
                 tracing::info!(
                     lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output,
@@ -231,7 +230,13 @@ impl Agent for CliLoop {
                     episode.sandbox.kill(COMMAND).await.or_else(tolerated)?;
                     Ok(end)
                 }
-                None => self.follow(episode).await,
+                None => {
+                    let ended = self.follow(episode).await;
+                    match ended {
+                        Ok(end) if is_unanswered(episode) => Err(unanswered(end, episode.trajectory.process.as_ref())),
+                        ended => ended,
+                    }
+                }
             }
         })
     }
@@ -341,7 +346,7 @@ fn not_run(
 ) -> Result<EpisodeEnd, Abort> {
     match error {
         SandboxError::Refused { message, fault, .. } if fault != Whose::Infrastructure => {
-            match episode.trajectory.turns.is_empty() {
+            match is_unanswered(episode) {
                 true => Err(Abort::Void {
                     reason: VoidReason::TaskBroken,
                     message: format!("the agent's command cannot be run: {message}"),
@@ -354,21 +359,33 @@ fn not_run(
     }
 }
 
+/// Whether the policy had no part in the attempt. An answer that ended with the episode's time has no turn, but it was
+/// sampled.
+fn is_unanswered(episode: &LiveEpisode<'_>) -> bool {
+    episode.trajectory.turns.is_empty() && episode.trajectory.sample_millis == 0
+}
+
 /// The void of an agent that its model never answered: its image, its settings or the task is wrong, and a reward of 0
 /// would be learnt from.
-fn unanswered(result: &ExecResult, end: Option<EpisodeEnd>) -> Abort {
-    let how = match (end, result.exit_code) {
-        (Some(end), _) => format!("its episode ended ({end:?})"),
-        (None, Some(code)) => format!("it ended with exit code {code}"),
-        (None, None) => "it was killed".to_owned(),
+fn unanswered(end: EpisodeEnd, process: Option<&AgentProcess>) -> Abort {
+    let code = process.and_then(|process| process.exit_code);
+    let how = match (end, code) {
+        (EpisodeEnd::ContextFull | EpisodeEnd::TokenLimit, _) => {
+            "its first prompt is too long: raise agent.limits, or leave the task out (tasks.train.select.exclude)"
+                .to_owned()
+        }
+        (EpisodeEnd::Submitted, Some(code)) => {
+            format!("it ended with exit code {code}: check the agent's image, command and settings")
+        }
+        (end, _) => format!("the episode ended ({end:?}): check the agent's image, command and settings"),
     };
-    let printed = result.output.trim_end();
-    let from = printed.char_indices().nth_back(LOG_SHOWN - 1).map_or(0, |(at, _)| at);
+    let log = process.map_or("", |process| process.log.trim_end());
+    let from = log.char_indices().nth_back(LOG_SHOWN - 1).map_or(0, |(at, _)| at);
     Abort::Void {
         reason: VoidReason::TaskBroken,
         message: format!(
-            "the agent's model had answered nothing when {how}: check the agent's image, command and settings; it printed: {}",
-            &printed[from..]
+            "the agent's model had answered nothing: {how}; traj.json has its log, which ends with: {}",
+            &log[from..]
         ),
     }
 }

@@ -10,6 +10,7 @@ mod message;
 use self::message::Columns;
 use super::FinetuneSettings;
 use crate::fault::TerminalFault;
+use crate::recording::rendering;
 use crate::tasks::reader::{self, Row};
 use grpo_chat_template::{ChatMessage, ChatTemplate, PromptShape, Role};
 use grpo_contracts::reason::Reason;
@@ -224,17 +225,14 @@ fn of_messages(row: &Row<'_>, template: &ChatTemplate, thinking: bool) -> Result
     let mut stop = None;
     let mut since = 0;
     for (at, message) in messages.iter().enumerate() {
-        if message.role == Role::System && messages[..at].iter().any(|before| before.role != Role::System) {
-            return Err(fault(format!("message {at} is of the system and stands behind others")));
-        }
         if message.role != Role::Assistant || (read.tokens.is_empty() && !learnt[at]) {
             continue;
         }
         let before = &messages[since..at];
         let between = match stop {
             None if before.is_empty() => return Err(fault("begins with an answer: nothing asks for it".to_owned())),
-            None => template.prompt(&shape, before),
-            Some(_) => template.glue(&shape, stop, before),
+            None => rendering::prompt(template, &shape, before),
+            Some(_) => rendering::glue(template, &shape, stop, before),
         };
         read.tokens.extend(between.map_err(rendered)?);
         let answer = template.answer(&shape, message).map_err(rendered)?;

@@ -136,14 +136,12 @@ pub(super) fn example_of_void(metas: &[EpisodeMeta]) -> String {
         Outcome::Void { reason } => Some(format!("{reason:?}: {}", meta.message.clone().unwrap_or_default())),
         _ => None,
     });
-    let silent = || {
-        let silent = metas.iter().find(|meta| meta.turns == 0)?;
-        let folder = silent.key.dir(silent.attempt);
-        Some(format!(
-            "the agent of {folder} asked its model nothing; traj.json there has what it printed"
-        ))
+    let unanswered = || {
+        let meta = metas.iter().find(|meta| meta.turns == 0)?;
+        let folder = meta.key.dir(meta.attempt);
+        Some(format!("{folder} ended with {:?} before its first answer", meta.end))
     };
     example
-        .or_else(silent)
+        .or_else(unanswered)
         .unwrap_or_else(|| "their tokens are too stale".into())
 }

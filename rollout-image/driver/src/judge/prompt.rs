@@ -19,7 +19,22 @@ const PROMPT: &str = include_str!("texts/prompt.txt");
 /// end.
 const HALF: usize = 2000;
 /// Control tokens of the families whose tokens are not spelt `<|…|>`.
-const CONTROL: [&str; 5] = ["<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "</s>"];
+const CONTROL: [&str; 14] = [
+    "<start_of_turn>",
+    "<end_of_turn>",
+    "<bos>",
+    "<eos>",
+    "<s>",
+    "</s>",
+    "[INST]",
+    "[/INST]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[AVAILABLE_TOOLS]",
+    "[TOOL_CALLS]",
+    "[TOOL_RESULTS]",
+    "[gMASK]",
+];
 /// The longest name of a control token, in characters.
 const LONGEST_NAME: usize = 64;
 

@@ -3,8 +3,9 @@
 mod dataset;
 mod faults;
 
-use crate::world::{STOP, World, rows_of_steps};
+use crate::world::{STOP, Silence, World, rows_of_steps};
 use grpo_crds::agent::{Agent, CliAgent};
+use grpo_crds::grpo_run::Mode;
 use grpo_driver::agent::AgentKind;
 use grpo_driver::config::Settings;
 use grpo_records::folder::{RunFolder, counting};
@@ -257,12 +258,36 @@ async fn a_retry_gets_the_recorded_answer_and_nothing_is_sampled_twice() {
 async fn an_agent_that_its_model_never_answered_is_no_reward_and_the_run_says_why() {
     let (world, settings) = world("silent", 3).await;
     let fault = world.go(settings, 1).await.unwrap_err();
-    let why = "the agent's model had answered nothing when it ended with exit code 3";
+    let why = "the agent's model had answered nothing: it ended with exit code 3";
     assert!(fault.to_string().contains(why), "{fault}");
     let metas = world.metas().await;
     assert!(metas.len() >= 2);
-    for meta in metas {
-        assert_eq!((meta.outcome, meta.turns), (Outcome::void(VoidReason::TaskBroken), 0));
+    for meta in &metas {
+        assert_eq!((&meta.outcome, meta.turns), (&Outcome::void(VoidReason::TaskBroken), 0));
+    }
+    let folder = world.verified().await;
+    let ended = folder.ended(&metas[0].key.dir(metas[0].attempt)).unwrap().unwrap();
+    assert_eq!(ended.record.process.unwrap().exit_code, Some(3));
+}
+
+/// Otherwise a policy could make its failure void by never ending its first answer.
+#[tokio::test]
+async fn a_first_answer_that_outlives_the_episodes_time_is_the_policys() {
+    let (world, mut settings) = world("linear", 3).await;
+    // Its proofs that it works.
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Yes.".to_owned());
+    *world.engine.silence.lock().unwrap() = Some(Silence::SamplesLong);
+    settings.mode = Mode::Evaluate;
+    settings.evaluate = world.settings().evaluate;
+    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(3);
+    settings.patience.engines.request = std::time::Duration::from_millis(200);
+    settings.patience.engines.total = std::time::Duration::from_millis(500);
+    world.go(settings, 1).await.unwrap();
+    for meta in world.metas().await {
+        assert_eq!(
+            (meta.outcome, meta.end, meta.turns),
+            (Outcome::Unresolved, EpisodeEnd::EpisodeTimeout, 0)
+        );
     }
     world.verified().await;
 }

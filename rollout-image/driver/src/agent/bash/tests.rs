@@ -44,6 +44,9 @@ fn a_block_in_the_reasoning_is_no_action() {
         format!("{draft}\n</think>\n\n{said}"),
         format!("<think>\n```bash\nrm -r a\n</think>\n\n{said}"),
         format!("<think>\n\n</think>\n\n{said}"),
+        // The prompt has opened the reasoning.
+        format!("```bash\nrm -r a\n</think>\n\n{said}"),
+        format!("I need one ```bash block.\n{draft}\n</think>\n\n{said}"),
     ] {
         assert_eq!(action_of(&answer), TurnAction::command("ls"), "{answer}");
     }

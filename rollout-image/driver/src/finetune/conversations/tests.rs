@@ -335,10 +335,6 @@ fn what_cannot_be_learnt_is_refused_with_line_and_field() {
             "message 0 has the role \"critic\"",
         ),
         (
-            json!({"messages": [user, {"role": "system", "content": ""}, answer]}),
-            "message 1 is of the system and stands behind others",
-        ),
-        (
             json!({"messages": [user, {"role": "assistant", "content": 7}]}),
             "message 1 has a content that is no text",
         ),
