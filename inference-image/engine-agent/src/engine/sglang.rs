@@ -3,8 +3,9 @@
 //!
 //! `update_weights_from_disk` reads full weights from a folder; it waits for running requests and drops the prefix
 //! cache. The weights get the label of their version after the check of its canary. After an update that failed in the
-//! middle SGLang reads the *new* folder again as the original weights, and keeps the old label: the agent takes that
-//! label away.
+//! middle SGLang reads the *new* folder again as the original weights, and keeps the label from before. So the agent
+//! marks that label before the update (`replacing:`). Rows with the mark are of the old version, because they end
+//! before the update begins. Once the update has failed, or for an agent that did not order it, they are of no version.
 //!
 //! Asleep it keeps its weights in the memory of the host (`--enable-memory-saver`, `--enable-weights-cpu-backup`). See
 //! [`sleep`].
@@ -14,6 +15,7 @@ mod sleep;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -25,7 +27,7 @@ use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::adapters::{Adapters, Sampling, version_of_label};
+use super::adapters::{Adapters, Sampling, UNVERIFIED, version_of_label};
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
@@ -33,6 +35,9 @@ use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, SleepState, Weights
 
 /// In SGLang's words for a request that names an adapter which is not loaded.
 const NO_ADAPTER: &str = "adapters are not loaded";
+
+/// Before the label of weights that an update replaces.
+const REPLACING: &str = "replacing:";
 
 #[derive(Clone, Debug)]
 pub struct Sglang {
@@ -45,6 +50,9 @@ pub struct Sglang {
     /// Allows one replacement at a time. It ends before the engine falls asleep or takes up its cache: both change its
     /// label.
     replacing: Arc<tokio::sync::Mutex<()>>,
+    /// Whether weights with the mark [`REPLACING`] are of the version after it: this agent set the mark, and the update
+    /// has not failed.
+    old_until_replaced: Arc<AtomicBool>,
 }
 
 #[derive(Deserialize)]
@@ -78,12 +86,23 @@ impl Sglang {
             no_folders,
             waking: Arc::default(),
             replacing: Arc::default(),
+            old_until_replaced: Arc::default(),
         }
     }
 
     async fn label(&self) -> Result<String, EngineFault> {
         let info: ModelInfo = self.server.ask("/model_info").await?;
         Ok(info.weight_version)
+    }
+
+    /// The version of weights with this label.
+    fn version<'a>(&self, label: &'a str) -> &'a str {
+        let label = sleep::awake(label);
+        match label.strip_prefix(REPLACING) {
+            Some(old) if self.old_until_replaced.load(Ordering::SeqCst) => version_of_label(old),
+            Some(_) => UNVERIFIED,
+            None => version_of_label(label),
+        }
     }
 
     async fn name(&self, label: &str) -> Result<(), EngineFault> {
@@ -96,10 +115,24 @@ impl Sglang {
     async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
         let _alone = self.replacing.lock().await;
         let url = self.server.at("/update_weights_from_disk");
-        let label = self.unverified_label().await?;
+        let label = self.label().await?;
+        let old = sleep::awake(&label);
+        // The mark of an update that failed, or of an agent that ended during it: the weights may be of any version.
+        let known = !old.starts_with(REPLACING);
+        let before = match known {
+            true => format!("{REPLACING}{old}"),
+            false => UNVERIFIED.to_owned(),
+        };
+        self.old_until_replaced.store(known, Ordering::SeqCst);
+        if let Err(fault) = self.name(&sleep::relabelled(&label, &before)).await {
+            // SGLang may have set the mark in spite of the error.
+            self.old_until_replaced.store(false, Ordering::SeqCst);
+            return Err(fault);
+        }
         // Rows of an adapter would be sampled with other weights below it.
         self.adapters.set(None);
-        let update = json!({"model_path": dir, "weight_version": label, "flush_cache": true});
+        let unverified = sleep::relabelled(&label, UNVERIFIED);
+        let update = json!({"model_path": dir, "weight_version": unverified, "flush_cache": true});
         let call = self.server.client.post(url.clone()).timeout(deadline).json(&update);
         let fault = match ask(call, &url).await {
             Ok(Updated { success: true, .. }) => return Ok(()),
@@ -109,11 +142,7 @@ impl Sglang {
             },
             Err(fault) => fault,
         };
-        // Not before the update: rows that end before it are of the old version. An SGLang that is gone starts again
-        // with its first label.
-        if let Err(unnamed) = self.name(&label).await {
-            tracing::warn!("weights of a failed update keep their label: {unnamed}");
-        }
+        self.old_until_replaced.store(false, Ordering::SeqCst);
         Err(fault)
     }
 
@@ -156,7 +185,7 @@ impl Engine for Sglang {
         }
         let label = self.label().await?;
         Ok(Serving {
-            version: version_of_label(sleep::awake(&label)).to_owned(),
+            version: self.version(&label).to_owned(),
             sha256: None,
         })
     }
@@ -215,13 +244,19 @@ impl Engine for Sglang {
             adapter.as_ref().map(|adapter| adapter.version.as_str()),
         );
         let rows = self.server.sample("/generate", &asked, version).await;
-        let rows: Vec<Generated> = rows.map_err(|error| without_adapter(error, adapter.as_ref()))?;
+        let mut rows: Vec<Generated> = rows.map_err(|error| without_adapter(error, adapter.as_ref()))?;
         if rows.len() != prompts.len() * request.n as usize {
             return Err(misbehaved(format!(
                 "asked for {} rows, the engine returned {}",
                 prompts.len() * request.n as usize,
                 rows.len()
             )));
+        }
+        for meta in rows.iter_mut().map(|row| &mut row.meta_info) {
+            meta.weight_version = self.version(&meta.weight_version).to_owned();
+            for span in meta.weight_versions.iter_mut().flatten() {
+                span.version = self.version(&span.version).to_owned();
+            }
         }
         answered(
             rows,

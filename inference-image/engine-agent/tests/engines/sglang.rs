@@ -1,7 +1,7 @@
 //! The agent with a simulated SGLang server.
 
 use super::chat::conversation;
-use super::{before, body_of, request, sglang};
+use super::{before, body_of, held_row, request, sglang};
 use crate::support::Source;
 use crate::support::fake::Fake;
 use grpo_engine_protocol::completion::Prompt;
@@ -86,6 +86,67 @@ async fn weights_of_an_update_that_failed_are_of_no_version_and_the_failure_is_t
         let error = agent.complete(&request(), Some(version)).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::WrongWeights, "{version}: {error}");
     }
+    let answer = agent.complete(&request(), None).await.unwrap();
+    assert_eq!(answer.weights_version, "unverified");
+    fake.lie_no_more();
+    agent.wait_until_serving("a-v2").await;
+}
+
+/// The labels that the engine was given by orders and updates of weights.
+fn labels(fake: &Fake) -> Vec<String> {
+    let given = |(_, body): (String, serde_json::Value)| {
+        let label = body["new_version"].as_str().or(body["weight_version"].as_str());
+        label.map(str::to_owned)
+    };
+    fake.calls().into_iter().filter_map(given).collect()
+}
+
+#[tokio::test]
+async fn weights_whose_old_label_cannot_be_marked_are_not_replaced() {
+    let fake = Fake::sglang().await;
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    fake.refuse_labels(true);
+    agent.order(&source.publish("a-v1", 2).0).await;
+    let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("base"));
+    assert!(!fake.paths().contains(&"/update_weights_from_disk".to_owned()));
+    fake.refuse_labels(false);
+    agent.wait_until_serving("a-v1").await;
+}
+
+/// The agent that ordered the update is gone, and SGLang took no new label.
+#[tokio::test]
+async fn weights_that_an_earlier_agent_was_replacing_are_of_no_version_until_the_next_load() {
+    let fake = Fake::sglang().await;
+    fake.restart("replacing:base");
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("unverified").await;
+    let answer = agent.complete(&request(), None).await.unwrap();
+    assert_eq!(answer.weights_version, "unverified");
+    fake.calls();
+    agent.order(&source.publish("a-v1", 2).0).await;
+    agent.wait_until_serving("a-v1").await;
+    assert_eq!(labels(&fake), ["unverified", "unverified", "a-v1"]);
+}
+
+#[tokio::test]
+async fn rows_that_end_before_sglang_replaces_its_weights_are_of_the_old_ones() {
+    let fake = Fake::sglang().await;
+    fake.end_rows_before_a_pause();
+    let source = Source::start().await;
+    let agent = before(sglang(), &fake).await;
+    agent.wait_until_serving("base").await;
+    let running = held_row(&fake, &agent).await;
+    agent.order(&source.publish("a-v1", 2).0).await;
+    while !fake.paths().contains(&"/update_weights_from_disk".to_owned()) {
+        tokio::task::yield_now().await;
+    }
+    fake.let_go();
+    assert_eq!(running.await.unwrap().unwrap().weights_version, "base");
+    agent.wait_until_serving("a-v1").await;
 }
 
 #[tokio::test]

@@ -103,6 +103,7 @@ async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_ca
         [
             "/update_weight_version",
             "/resume_memory_occupation",
+            "/update_weight_version",
             "/update_weights_from_disk",
             "/resume_memory_occupation",
             "/update_weight_version",
@@ -110,10 +111,10 @@ async fn sglang_resumes_its_weights_then_loads_a_version_and_then_resumes_its_ca
             "/update_weight_version"
         ]
     );
-    assert_eq!((&calls[1].1, &calls[3].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
-    let labels = [0, 4, 6].map(|at: usize| calls[at].1["new_version"].as_str().unwrap());
-    assert_eq!(labels, ["waking:base", "unverified", "a-v1"]);
-    assert_eq!(calls[2].1["weight_version"], "waking:unverified");
+    assert_eq!((&calls[1].1, &calls[4].1), (&tags(&["weights"]), &tags(&["kv_cache"])));
+    let labels = [0, 2, 5, 7].map(|at: usize| calls[at].1["new_version"].as_str().unwrap());
+    assert_eq!(labels, ["waking:base", "waking:replacing:base", "unverified", "a-v1"]);
+    assert_eq!(calls[3].1["weight_version"], "waking:unverified");
     // The same version: it is in the memory of the host.
     agent.sleep(true).await;
     agent.wait_until_asleep().await;

@@ -40,6 +40,7 @@ struct Told {
     model: Option<String>,
     adapters: Vec<String>,
     label: String,
+    refuses_labels: bool,
     weights: u64,
     lies: bool,
     samples_from: Option<u64>,
@@ -167,6 +168,16 @@ impl Fake {
     /// Reports success of a reload and keeps its weights.
     pub fn lie(&self) {
         self.told().lies = true;
+    }
+
+    /// Reloads weights as ordered again.
+    pub fn lie_no_more(&self) {
+        self.told().lies = false;
+    }
+
+    /// Answers 500 to orders that set a label.
+    pub fn refuse_labels(&self, refuses: bool) {
+        self.told().refuses_labels = refuses;
     }
 
     /// Accepts new weights, but keeps sampling from the current ones.
@@ -313,10 +324,14 @@ async fn reset_prefix_cache(State(fake): State<Fake>) -> Json<Value> {
     Json(json!({"success": !fake.told().blocks_held}))
 }
 
-async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Json<Value> {
+async fn set_label(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
     fake.note("/update_weight_version", &body);
-    fake.told().label = body["new_version"].as_str().unwrap().to_owned();
-    Json(json!({"success": true}))
+    let mut told = fake.told();
+    if told.refuses_labels {
+        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+    }
+    told.label = body["new_version"].as_str().unwrap().to_owned();
+    Json(json!({"success": true})).into_response()
 }
 
 async fn update_from_disk(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {

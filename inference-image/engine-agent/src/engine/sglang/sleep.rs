@@ -16,7 +16,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::Sglang;
-use crate::engine::adapters::UNVERIFIED;
 use crate::engine::{EngineFault, SleepState};
 
 /// Before the label of weights whose memory is released.
@@ -45,6 +44,15 @@ pub(super) fn awake(label: &str) -> &str {
     label.trim_start_matches(ASLEEP).trim_start_matches(WAKING)
 }
 
+/// The label `new` in place of `label`, for weights that may be loaded between the two steps: the mark stays.
+pub(super) fn relabelled(label: &str, new: &str) -> String {
+    let mark = match label.starts_with(WAKING) {
+        true => WAKING,
+        false => "",
+    };
+    format!("{mark}{new}")
+}
+
 impl Sglang {
     pub(super) async fn find_sleep_state(&self) -> Result<SleepState, EngineFault> {
         let mut waking = self.waking.lock().await;
@@ -61,15 +69,6 @@ impl Sglang {
             true => SleepState::Asleep,
             false => SleepState::Awake,
         })
-    }
-
-    /// The label of new weights, which may be loaded between the two steps.
-    pub(super) async fn unverified_label(&self) -> Result<String, EngineFault> {
-        let mark = match self.label().await?.starts_with(WAKING) {
-            true => WAKING,
-            false => "",
-        };
-        Ok(format!("{mark}{UNVERIFIED}"))
     }
 
     pub(super) async fn fall_asleep(&self, deadline: Duration) -> Result<(), EngineFault> {
