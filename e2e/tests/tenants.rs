@@ -281,7 +281,9 @@ async fn a_user_of_another_namespace_reaches_nothing_of_a_run() -> Result<()> {
     }
     // With the operator's token, which the operator sends to the engine agents of every namespace, also to one that she
     // has replaced by a program of her own.
-    let engine = &TARGETS[3];
+    let targets = &TARGETS;
+    let engine = targets.iter().find(|target| target.role == "engine");
+    let engine = engine.ok_or("no engine among the targets")?;
     let operators = service_token(&theirs.client, "grpo-system", "grpo-operator", Service::EngineAgent).await?;
     for call in engine.calls {
         let code = ask_service(&theirs, engine, *call, Some(&operators)).await?;

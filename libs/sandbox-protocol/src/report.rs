@@ -21,7 +21,7 @@ pub struct PoolReport {
     /// Images that are not tried now because a pull failed; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<ImageTrouble>,
-    /// Pods that have had no address for long; the first few.
+    /// Pods that do not start; the first few.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stuck: Vec<StuckPod>,
 }

@@ -20,7 +20,8 @@ pub struct ImageTrouble {
     pub until: i64,
 }
 
-/// A pod that has had no address for long, so sandboxd in it cannot be reached.
+/// A pod that does not start, so sandboxd in it cannot be reached: it has had no address for long, or the kubelet of
+/// its node refuses pods again and again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StuckPod {

@@ -39,8 +39,8 @@ pub fn container_security() -> Value {
 }
 
 /// The environment: variables of every process, then the process's own, then the user's. Each name occurs once: the API
-/// server takes a repeated name when a Deployment is created, and refuses to apply it afterwards. Ours win, and among
-/// the user's the last.
+/// server takes a repeated name when a Deployment is created, and refuses to apply it afterwards. Ours win, except
+/// `RUST_LOG`, by which the user chooses what one process logs. Among the user's, the last wins.
 pub fn environment(settings: &Settings, attempt: u32, own: &[(&str, String)], given: &[EnvVariable]) -> Value {
     let from_field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}});
     let plain = |name: &str, value: &str| json!({"name": name, "value": value});
@@ -55,13 +55,12 @@ pub fn environment(settings: &Settings, attempt: u32, own: &[(&str, String)], gi
         environment.push(plain("RUST_LOG", &settings.process_log));
     }
     environment.extend(own.iter().map(|(name, value)| plain(name, value)));
-    let mut rest = given;
-    while let [variable, later @ ..] = rest {
+    for (at, variable) in given.iter().enumerate() {
         let ours = environment.iter().any(|known| known["name"] == variable.name.as_str());
-        if !ours && !later.iter().any(|later| later.name == variable.name) {
+        let mut later = given.iter().skip(at + 1);
+        if !ours && !later.any(|later| later.name == variable.name) {
             environment.push(plain(&variable.name, &variable.value));
         }
-        rest = later;
     }
     Value::Array(environment)
 }

@@ -151,6 +151,7 @@ async fn who_waits_in_vain_hears_which_pod_is_stuck_and_why() {
         priority: Priority::Agent,
     };
     let error = world.gateway.core.lease(request).await.unwrap_err();
+    assert!(error.message.contains("does not start: "), "{error}");
     assert!(error.message.contains("no runtime for user namespaces"), "{error}");
     world.gateway.end().await;
 }

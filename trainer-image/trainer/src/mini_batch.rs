@@ -35,7 +35,7 @@ pub fn agreed<T>(model: &Sharded, own: Result<T, TrainError>, path: &str) -> Res
     let failed = model.sum(&[own.is_err(), is_unread].map(|failed| f64::from(u8::from(failed))))?;
     let (failed, unread) = (failed[0], failed[1]);
     let path = path.to_owned();
-    let others = |count: f64| format!("{count} of the ranks cannot read its files; their logs have the cause");
+    let others = |count: f64| format!("{count} of the ranks cannot read files of the batch; their logs have the cause");
     match own {
         Err(error) if error.is_unread() => Err(error),
         _ if unread > 0.0 => Err(TrainError::Unread {

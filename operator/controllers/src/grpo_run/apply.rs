@@ -20,7 +20,8 @@ use super::read::group_key;
 use crate::{context::Context, error::Error, gpu_claims::is_gpu_claim, parent::Parent};
 
 /// Pods need their objects, so a refused object ends the step. A run that gives back what it holds does so all the
-/// same: an edit that the API server refuses must not keep GPUs.
+/// same: an edit that the API server refuses must not keep GPUs. Any other run deletes no pods before its objects
+/// are made: the status is written last, and until then only the pods of a failed attempt tell why it failed.
 pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let made = make_objects(seen, decision, context).await;
     if !decision.delete_pools {

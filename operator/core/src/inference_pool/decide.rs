@@ -268,8 +268,8 @@ fn readiness(
         let outdated = match (update.outdated, problem) {
             (0, _) => String::new(),
             // What keeps a successor from starting keeps the old replicas for ever.
-            (n, Some(problem)) => format!("; {n} of an earlier spec are being replaced: {problem}"),
-            (n, None) => format!("; {n} of an earlier spec are being replaced"),
+            (n, Some(problem)) => format!("; of an earlier spec, being replaced: {n} ({problem})"),
+            (n, None) => format!("; of an earlier spec, being replaced: {n}"),
         };
         let shortage = shared_gpus::shortage(&seen.pool).map_or_else(String::new, |why| format!("; {why}"));
         let serve = format!("{ready} of {wanted} replicas serve{outdated}{shortage}");

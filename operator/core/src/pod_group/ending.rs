@@ -68,7 +68,17 @@ pub(super) fn ending(wanted: &PodGroups, created: bool, live: &[&PodFacts], now:
     }
     let lost = missing(wanted.size, live);
     if let Some(rank) = lost.first().filter(|_| created) {
-        return Ending::over(taken(format!("the pod of rank {rank} was deleted")));
+        // The pods do not tell whether the last ranks were deleted, or the run was suspended, made larger and resumed
+        // before the operator saw it.
+        let lacks_the_last = !live.is_empty() && live.iter().all(|pod| pod.rank < *rank);
+        return Ending::over(taken(match lacks_the_last {
+            true => format!(
+                "the group has {rank} of the {} pods that the spec asks for now: the pod of rank {rank} was deleted, \
+                 or the group was made larger",
+                wanted.size
+            ),
+            false => format!("the pod of rank {rank} was deleted"),
+        }));
     }
     let too_many = live.iter().find(|pod| pod.rank >= wanted.size);
     if let Some(pod) = too_many.filter(|_| wanted.update == UpdatePolicy::Recreate) {

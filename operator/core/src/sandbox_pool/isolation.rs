@@ -170,7 +170,7 @@ fn starts(stuck: &[StuckPod]) -> Finding {
         false => (
             Reason::NoAddress,
             format!(
-                "pods of sandboxes have no address for long: {}. One that waits for a node or pulls an image needs time only; for the others, mend the network or the runtime of the nodes that are named",
+                "pods of sandboxes do not start: {}. One that waits for a node or pulls an image needs time only; for refused pods, free or correct the node; otherwise mend the network or the container runtime of the node",
                 named.join("; ")
             ),
         ),

@@ -77,7 +77,7 @@ impl Core {
         }
         let state = index.state();
         let stuck = self.stuck().into_iter().chain(index.refusing_nodes(now())).next();
-        let stuck = stuck.map(|stuck| format!("; pod {} has no address: {}", stuck.pod, stuck.message));
+        let stuck = stuck.map(|stuck| format!("; pod {} does not start: {}", stuck.pod, stuck.message));
         let message = format!(
             "no sandbox was free in time: {} of {} leased, {} starting, place {position} of {waiting}{}; raise the pool's max or wait longer",
             state.leased,

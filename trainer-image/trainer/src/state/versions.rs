@@ -232,9 +232,10 @@ impl TrainerStore {
         })
     }
 
-    /// Removes old versions; keeps the newest, step 0 and, of every lineage, the last two steps. Until a new lineage
-    /// has passed them, engines may serve those of an older one: the last step, or the one before as long as the
-    /// driver does not know that the last step is done. The last step also says how far to replay.
+    /// Removes old versions; keeps the newest, step 0, and every lineage's versions of the last two steps that any
+    /// lineage has reached. Until a new lineage has passed them, engines may serve those of an older one: the last
+    /// step, or the one before as long as the driver does not know that the last step is done. The last step also says
+    /// how far to replay.
     pub fn prune_versions(&self) -> Result<(), TrainError> {
         self.still_ours("removing old versions")?;
         let mut all = self.versions()?;

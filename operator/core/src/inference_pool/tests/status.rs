@@ -29,7 +29,7 @@ fn an_update_whose_new_replica_cannot_start_says_why_although_the_old_ones_serve
     };
     pool.pods = vec![old.clone()];
     let said = decided(&pool).status.message.unwrap();
-    assert!(said.ends_with("1 of an earlier spec are being replaced"), "{said}");
+    assert!(said.ends_with("of an earlier spec, being replaced: 1"), "{said}");
     let waiting = PodState::Waiting {
         reason: "Unschedulable".into(),
         message: "pod demo-engine-1-1-0 cannot be scheduled: Insufficient nvidia.com/gpu".into(),
@@ -39,6 +39,6 @@ fn an_update_whose_new_replica_cannot_start_says_why_although_the_old_ones_serve
     assert!(decision.create.is_empty() && decision.delete.is_empty());
     let (status, said) = condition(&decision, "Ready");
     assert_eq!(status, "True");
-    let why = "are being replaced: pod demo-engine-1-1-0 cannot be scheduled";
+    let why = "being replaced: 1 (pod demo-engine-1-1-0 cannot be scheduled";
     assert!(said.contains(why), "{said}");
 }

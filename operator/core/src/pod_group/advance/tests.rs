@@ -245,8 +245,17 @@ fn a_group_of_another_size_than_its_pods_begins_its_next_attempt_without_a_failu
         assert_eq!(ranks(&update), (0..size).collect::<Vec<_>>());
         assert_eq!(update.delete.len(), 4, "{:?}", update.delete);
     }
-    let (_, why) = advance(&group(2), &attempt(1), &pods, now()).ended.unwrap();
-    assert!(why.contains("demo-trainer-1-2 is of a larger group"), "{why}");
+    let told = |size: u32| advance(&group(size), &attempt(1), &pods, now()).ended.unwrap().1;
+    let (smaller, larger) = (told(2), told(6));
+    assert!(
+        smaller.contains("demo-trainer-1-2 is of a larger group, and the spec asks for 2 pods now"),
+        "{smaller}"
+    );
+    assert!(
+        larger.contains("the group has 4 of the 6 pods that the spec asks for now")
+            && larger.contains("the group was made larger"),
+        "{larger}"
+    );
 }
 
 #[test]

@@ -158,3 +158,20 @@ fn pods_without_an_address_are_named_with_their_node_and_what_the_cluster_says()
         finding.message
     );
 }
+
+#[test]
+fn a_pod_that_its_node_refuses_is_not_said_to_lack_an_address_and_the_next_step_is_at_the_node() {
+    let refused = StuckPod {
+        pod: "p-sbx-1".into(),
+        node: "n-1".into(),
+        message: "the kubelet refused to run it: OutOfcpu".into(),
+        since: 0,
+    };
+    let finding = starts(&[refused]);
+    assert_eq!(finding.status, ConditionStatus::False);
+    let message = finding.message;
+    let what = "pods of sandboxes do not start: p-sbx-1 on node n-1: the kubelet refused to run it: OutOfcpu";
+    assert!(message.starts_with(what), "{message}");
+    assert!(message.contains("free or correct the node"), "{message}");
+    assert!(!message.contains("address"), "{message}");
+}
