@@ -3,6 +3,7 @@
 //! A vote is the judge's own text, so the verifier can parse its number again. A vote that was lost, or has no number,
 //! is missing: it is never a 0. With too few votes a turn has no score.
 
+use crate::chat::{THINK, THOUGHT};
 use crate::record::{Record, Writer};
 use serde::{Deserialize, Serialize};
 
@@ -77,18 +78,14 @@ impl Vote {
     }
 }
 
-/// The bounds of a model's reasoning, in the text of a server that does not separate it. Some chat templates write the
-/// first one into the prompt.
-const REASONING: [&str; 2] = ["<think>", "</think>"];
-
 /// The verdict in a judge's text: the last `\boxed{}` behind its reasoning, whose content must be +1 or -1.
 ///
 /// OpenClaw-RL reads the first box, and so misreads a judge that quotes its instructions before it answers.
 pub fn vote_of(text: &str) -> Option<i8> {
-    let [begins, ends] = REASONING;
-    let answer = match text.rsplit_once(ends) {
+    // Of a server that does not separate the reasoning; some chat templates write its first tag into the prompt.
+    let answer = match text.rsplit_once(THOUGHT) {
         Some((_, answer)) => answer,
-        None if text.trim_start().starts_with(begins) => return None,
+        None if text.trim_start().starts_with(THINK) => return None,
         None => text,
     };
     let inside = last_box(answer)?.trim();
