@@ -7,7 +7,13 @@ use serde_json::Value;
 use crate::crd::{CrdError, schema};
 
 /// Fields of these names hold Kubernetes' own types: their page is Kubernetes'.
-pub const FOREIGN: [&str; 4] = ["resources", "tolerations", "imagePullSecrets", "conditions"];
+pub const FOREIGN: [&str; 5] = [
+    "resources",
+    "agentResources",
+    "tolerations",
+    "imagePullSecrets",
+    "conditions",
+];
 
 /// The page.
 pub fn page() -> Result<String, CrdError> {

@@ -68,8 +68,9 @@ fn every_text_list_and_map_of_a_spec_is_bounded() {
 }
 
 /// Types of Kubernetes' own are bounded by the API server where they are used.
-const FOREIGN: [&str; 5] = [
+const FOREIGN: [&str; 6] = [
     ".resources.",
+    ".agentResources.",
     ".tolerations.",
     ".imagePullSecrets.",
     ".nodeSelector.",

@@ -44,6 +44,8 @@ NAMES = {
     "GrpoRun.spec.agent.cli.env[]": "EnvVar",
     "GrpoRun.spec.algorithm.correction.icePop": "CorrectionBounds",
     "GrpoRun.spec.driver": "ProcessSettings",
+    "GrpoRun.spec.driver.resources": "Resources",
+    "GrpoRun.spec.driver.resources.claims[]": "ResourcesClaim",
     "GrpoRun.spec.imagePullSecrets[]": "SecretName",
     # The kind has the short name.
     "GrpoRun.spec.inference.pool": "InferencePoolTemplate",

@@ -2,7 +2,8 @@
 
 A complete row says by itself how it is graded: `image`, `eval_script`, `log_parser`, `eval_type` and the lists of
 tests. `setup` is a script that every sandbox of the task runs before anything else, `hide` names what is then removed
-where the policy works, `activate` is the environment of its commands.
+where the policy works, `activate` is the environment of its commands, `workdir` the folder of the repository, if it is
+not /testbed.
 """
 
 from __future__ import annotations
@@ -11,34 +12,24 @@ import re
 import shlex
 
 import kodcode
+import swe_rebench_v2
 import tables
-from parts import END, START, RowFault, script, structure, text
+from parts import (
+    DELIMITER,
+    END,
+    START,
+    RowFault,
+    commands_of,
+    image_by_instance,
+    image_of,
+    script,
+    structure,
+    test_lists,
+    test_patch_of,
+    text,
+)
 
 CONDA = ". /opt/miniconda3/bin/activate && conda activate testbed"
-# A patch that the row's own text cannot end.
-DELIMITER = "EOF_114329324912"
-
-
-def _tests(row: dict) -> dict:
-    lists = {}
-    for field in ("FAIL_TO_PASS", "PASS_TO_PASS"):
-        lists[field] = structure(row, field)
-        if not isinstance(lists[field], list) or not all(isinstance(test, str) for test in lists[field]):
-            raise RowFault(field, "not a list of test names")
-    return lists
-
-
-def _image(row: dict, rule: str) -> str:
-    """The row's own image wins."""
-    for field in ("image", "image_name", "docker_image"):
-        if isinstance(row.get(field), str) and row[field]:
-            return row[field]
-    return rule
-
-
-def _by_instance(namespace: str, row: dict, separator: str) -> str:
-    name = text(row, "instance_id").lower().replace("__", separator)
-    return f"docker.io/{namespace}/sweb.eval.x86_64.{name}:latest"
 
 
 def _eval_script(row: dict, specs: dict) -> str:
@@ -57,8 +48,8 @@ def swe_bench(row: dict) -> dict:
         raise RowFault("version", f"swebench 4 has no test command for version {version} of {repo}")
     return {
         **row,
-        **_tests(row),
-        "image": _image(row, _by_instance("swebench", row, "_1776_")),
+        **test_lists(row),
+        "image": image_of(row, image_by_instance("swebench", row, "_1776_")),
         "eval_script": _eval_script(row, known.specs[repo][version]),
         "log_parser": known.parsers[repo].__name__,
         "eval_type": "fail_only" if repo in known.fail_only else "pass_and_fail",
@@ -69,7 +60,7 @@ def swe_rebench(row: dict) -> dict:
     """SWE-bench's columns, and `install_config` in the place of the tables."""
     config = structure(row, "install_config")
     if row.get("language") or (row.get("image_name") and not row.get("docker_image")):
-        raise RowFault("(row)", "is one of SWE-rebench-V2, whose log parsers have no release: compile such rows")
+        raise RowFault("(row)", "is one of SWE-rebench-V2: set format to SweRebenchV2, or leave it out")
     if not isinstance(config, dict) or not isinstance(config.get("test_cmd"), str):
         raise RowFault("install_config", "test_cmd is not a command")
     repo, version = text(row, "repo"), str(row.get("version") or "0")
@@ -88,13 +79,46 @@ def swe_rebench(row: dict) -> dict:
     commands += [START, " ".join([config["test_cmd"], *files]), END, reset]
     return {
         **row,
-        **_tests(row),
+        **test_lists(row),
         "repo": repo,
         "version": version,
-        "image": _image(row, _by_instance("swerebench", row, "_1776_")),
+        "image": image_of(row, image_by_instance("swerebench", row, "_1776_")),
         "eval_script": script(commands),
         "log_parser": config.get("log_parser") or "parse_log_pytest",
         "eval_type": "pass_and_fail",
+    }
+
+
+def swe_bench_live(row: dict) -> dict:
+    """The Python tasks of SWE-bench-Live: commands in the row, pytest's log, no conda environment in the image.
+
+    The script is that of <https://github.com/microsoft/SWE-bench-Live>, branch python-only (MIT licence).
+    """
+    commands = commands_of(row.get("test_cmds"), "test_cmds")
+    if row.get("log_parser") != "pytest":
+        raise RowFault(
+            "log_parser",
+            "not pytest: the grader does not run the programs in rows of SWE-bench-Live/MultiLang and Windows; "
+            "use SWE-bench-Live/SWE-bench-Live",
+        )
+    patch = test_patch_of(row)
+    files = tables.swebench4().modified_files(patch)
+    reset = [" ".join(["git checkout", text(row, "base_commit"), *map(shlex.quote, files)])] if files else []
+    script_lines = ["cd /testbed", "git config --global --add safe.directory /testbed", *reset]
+    script_lines += [f"git apply --verbose --reject - <<'{DELIMITER}'\n{patch}\n{DELIMITER}"]
+    script_lines += [START, *commands, END, *reset]
+    shown = ("instance_id", "repo", "base_commit", "problem_statement", "hints_text", "created_at")
+    shown += ("patch", "test_patch")
+    return {
+        **{field: row[field] for field in shown if row.get(field) is not None},
+        **test_lists(row),
+        "version": str(row.get("version") or "0"),
+        "image": image_of(row, image_by_instance("starryzhang", row, "_1776_")),
+        "eval_script": script(script_lines),
+        "log_parser": "parse_log_pytest",
+        "eval_type": "pass_and_fail",
+        # Its images have names like SWE-bench's, but its evaluation activates no environment.
+        "activate": "",
     }
 
 
@@ -120,8 +144,8 @@ def swe_gym(row: dict) -> dict:
     marked = ["set +u", *lines[:after], START, *lines[after:reset], END, *lines[reset:]]
     return {
         **row,
-        **_tests(row),
-        "image": _image(row, _by_instance("xingyaoww", row, "_s_")),
+        **test_lists(row),
+        "image": image_of(row, image_by_instance("xingyaoww", row, "_s_")),
         "eval_script": script(marked),
         "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
@@ -163,7 +187,7 @@ def r2e(row: dict) -> dict:
         "repo": text(row, "repo_name"),
         "version": text(row, "commit_hash"),
         "problem_statement": issue.group(1).strip() if issue else statement,
-        "image": _image(row, "") or text(row, "docker_image"),
+        "image": image_of(row, "") or text(row, "docker_image"),
         "FAIL_TO_PASS": _r2e_cases(expected),
         "PASS_TO_PASS": [],
         "eval_script": script(commands),
@@ -213,7 +237,7 @@ git apply --index - <<'{delimiter}'
 {delimiter}
 commit=$(git commit-tree "$(git write-tree)" -m task)
 git symbolic-ref HEAD refs/heads/task
-git for-each-ref --format='delete %(refname)' | git update-ref --stdin
+git for-each-ref --format='delete %(refname)' | git update-ref --no-deref --stdin
 git update-ref refs/heads/task "$commit"
 git remote | xargs -r -n1 git remote remove
 rm -f .git/ORIG_HEAD .git/FETCH_HEAD
@@ -241,7 +265,7 @@ def _smith_restore(files: list[str], patch: str) -> list[str]:
 
 def swe_smith(row: dict) -> dict:
     """SWE-smith: `patch` makes the bug; command and parser are the repository's profile."""
-    tests, patch = _tests(row), text(row, "patch")
+    tests, patch = test_lists(row), text(row, "patch")
     if DELIMITER in patch:
         raise RowFault("patch", f"has the line {DELIMITER}")
     profile = _profile(text(row, "repo"))
@@ -280,6 +304,8 @@ FORMATS = {
     "SweGym": swe_gym,
     "R2E": r2e,
     "SweRebench": swe_rebench,
+    "SweRebenchV2": swe_rebench_v2.complete,
+    "SweBenchLive": swe_bench_live,
     "SweSmith": swe_smith,
     "KodCode": kodcode.complete,
 }
@@ -287,6 +313,7 @@ PARSERS = {
     "parse_log_r2e": parse_log_r2e,
     "parse_log_swesmith": parse_log_swesmith,
     "parse_log_kodcode": kodcode.parse_log,
+    **swe_rebench_v2.PARSERS,
 }
 
 

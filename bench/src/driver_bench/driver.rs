@@ -17,6 +17,12 @@ const PROGRAM: &str = "grpo-driver";
 const TASKS: usize = 64;
 pub(super) const SAMPLES: usize = 256;
 const STORE: &str = "ns/run";
+/// How the C library allocates, as in the driver's image.
+const ALLOCATION: [(&str, &str); 3] = [
+    ("MALLOC_ARENA_MAX", "1"),
+    ("MALLOC_MMAP_THRESHOLD_", "16384"),
+    ("MALLOC_MMAP_MAX_", "40000"),
+];
 
 /// The settings of the driver's run.
 pub struct RunShape {
@@ -137,7 +143,7 @@ impl DriverProcess {
         ];
         let arguments = arguments.map(|(name, value)| format!("--{name}={value}"));
         let arguments: Vec<String> = arguments.into_iter().chain(["--no-status".to_owned()]).collect();
-        let part = Part::start(PROGRAM, &driver, arguments.clone(), folder.path())?;
+        let part = Part::start_with(PROGRAM, &driver, arguments.clone(), environment(), folder.path())?;
         Ok(Self {
             part,
             url,
@@ -179,7 +185,7 @@ impl DriverProcess {
         self.attempt += 1;
         let attempt = format!("--attempt={}", self.attempt);
         let arguments = self.arguments.iter().cloned().chain([attempt]).collect();
-        self.part = Part::start(PROGRAM, &self.program, arguments, self.folder.path())?;
+        self.part = Part::start_with(PROGRAM, &self.program, arguments, environment(), self.folder.path())?;
         Ok(())
     }
 
@@ -235,6 +241,11 @@ impl DriverProcess {
             count => Ok(count),
         }
     }
+}
+
+fn environment() -> Vec<(String, String)> {
+    let variables = ALLOCATION.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    variables.into()
 }
 
 /// A task with an empty patch, which is therefore not graded.

@@ -72,8 +72,8 @@ pub struct EvaluationSet {
     /// Rows, one task each.
     pub dataset: Dataset,
     /// What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E,
-    /// SweSmith, SweRebench, KodCode: as those datasets publish them; they are completed when the run begins, and the
-    /// completed rows are kept in the store. Auto: told from the columns of each row.
+    /// SweSmith, SweRebench, SweRebenchV2, SweBenchLive, KodCode: as those datasets publish them; they are completed
+    /// when the run begins, and the completed rows are kept in the store. Auto: told from the columns of each row.
     #[serde(default)]
     pub format: RowFormat,
     /// Image of the tasks whose rows name none. Rows of KodCode name none: they need Python, pytest, git and the
@@ -146,6 +146,8 @@ pub enum RowFormat {
     KodCode,
     SweSmith,
     SweRebench,
+    SweRebenchV2,
+    SweBenchLive,
 }
 
 /// Problem statements by task: exactly one of the fields.

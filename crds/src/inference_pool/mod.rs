@@ -73,10 +73,14 @@ pub struct InferencePoolSpec {
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
-    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
-    /// Default: what the scheduler gives; no memory limit.
+    /// CPU and memory of each engine container, and of the init container that downloads the model before it. GPUs
+    /// (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the scheduler gives; no memory limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
+    /// CPU and memory of each engine agent's container. A `weightsCache` with `medium: Memory` counts against its
+    /// memory. Default: requests of 20m and 64Mi, with the size of such a cache; no limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_resources: Option<ResourceRequirements>,
     /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk.
     /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,8 +93,8 @@ pub struct InferencePoolSpec {
     /// without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_cache: Option<WeightsCache>,
-    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
-    /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
+    /// How long an engine of vllm or sglang may take from its start until it answers: reading the model, compiling.
+    /// After that it is started again. Default: 1h. An embedded engine may take as long as it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
     /// The engines take turns with the trainer of the run that the pool was made for. The operator sets it in such a
@@ -186,10 +190,14 @@ pub struct InferencePoolTemplate {
     /// How replicas are replaced when the spec changes, and how they end.
     #[serde(default)]
     pub update: UpdatePolicy,
-    /// CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
-    /// Default: what the scheduler gives; no memory limit.
+    /// CPU and memory of each engine container, and of the init container that downloads the model before it. GPUs
+    /// (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the scheduler gives; no memory limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<ResourceRequirements>,
+    /// CPU and memory of each engine agent's container. A `weightsCache` with `medium: Memory` counts against its
+    /// memory. Default: requests of 20m and 64Mi, with the size of such a cache; no limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_resources: Option<ResourceRequirements>,
     /// Size of `/dev/shm` in each engine container, through which the processes of tensor-parallel ranks and NCCL talk.
     /// It counts against the container's memory. Default: 16Gi for vllm and sglang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,8 +210,8 @@ pub struct InferencePoolTemplate {
     /// without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights_cache: Option<WeightsCache>,
-    /// How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
-    /// that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
+    /// How long an engine of vllm or sglang may take from its start until it answers: reading the model, compiling.
+    /// After that it is started again. Default: 1h. An embedded engine may take as long as it needs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_timeout: Option<Period>,
     /// Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins.
@@ -245,6 +253,7 @@ impl InferencePoolTemplate {
             routed_experts: self.routed_experts,
             update: self.update.clone(),
             resources: self.resources.clone(),
+            agent_resources: self.agent_resources.clone(),
             shared_memory: self.shared_memory.clone(),
             model_cache: self.model_cache.clone(),
             weights_cache: self.weights_cache.clone(),

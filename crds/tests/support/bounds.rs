@@ -23,7 +23,7 @@ const UNIONS: [&[&str]; 11] = [
 ];
 
 /// Kubernetes' own types bound themselves.
-const FOREIGN: [&str; 3] = ["resources", "tolerations", "imagePullSecrets"];
+const FOREIGN: [&str; 4] = ["resources", "agentResources", "tolerations", "imagePullSecrets"];
 
 /// Fields that a rule forbids in this place, with any value: a pool of a run's own serves no other namespace, and has
 /// the image of the run's agent.

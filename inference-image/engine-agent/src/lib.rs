@@ -113,8 +113,6 @@ pub enum AgentError {
     EngineClient(#[from] ClientError),
     #[error("the API key cannot be sent as a header: {0}; look at the Secret for a line break at its end")]
     ApiKey(#[from] InvalidHeaderValue),
-    #[error("serving HTTP failed: {0}")]
-    Http(std::io::Error),
     #[error("the weights worker ended by itself; the container should be restarted")]
     WorkerEnded,
 }
@@ -182,9 +180,9 @@ pub async fn serve(
     };
     let work = tokio::spawn(worker.run());
     let stop = work.abort_handle();
-    let server = axum::serve(listener, http::guarded(Arc::new(state), guard)).with_graceful_shutdown(shutdown);
+    let router = http::guarded(Arc::new(state), guard);
     let outcome = tokio::select! {
-        served = server => served.map_err(AgentError::Http),
+        () = grpo_auth::serve(listener, router, shutdown) => Ok(()),
         _ = work => Err(AgentError::WorkerEnded),
     };
     stop.abort();

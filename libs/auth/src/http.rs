@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
+use crate::places::{CallersPlace, NoPlace};
 use crate::verify::{MAX_TOKEN_BYTES, Refusal, Verifier};
 
 /// Header for the token if a proxy, such as the API server's, removes the header Authorization.
@@ -33,6 +34,12 @@ impl Guard {
         }
     }
 
+    /// Accepts tokens for an audience of this instance of the service too.
+    pub fn accepting(mut self, audience: String) -> Self {
+        self.verifier = self.verifier.accepting(audience);
+        self
+    }
+
     /// Opens one more path to requests without a token.
     pub fn open_at(mut self, path: &'static str) -> Self {
         self.open.push(path);
@@ -45,7 +52,8 @@ impl Guard {
     }
 }
 
-/// The middleware. It puts the caller's [`crate::ServiceAccount`] into the request's extensions.
+/// The middleware. It puts the caller's [`crate::ServiceAccount`] into the request's extensions, and keeps the place of
+/// its connection.
 async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next) -> Response {
     if guard.open.contains(&request.uri().path()) {
         return next.run(request).await;
@@ -56,6 +64,10 @@ async fn check(State(guard): State<Arc<Guard>>, mut request: Request, next: Next
         .and_then(|token| guard.verifier.verify(&token));
     match verified {
         Ok(account) => {
+            let place = request.extensions().get::<CallersPlace>();
+            if let Some(Err(full)) = place.map(CallersPlace::keep) {
+                return no_place(full);
+            }
             request.extensions_mut().insert(account);
             next.run(request).await
         }
@@ -101,6 +113,13 @@ pub fn refused(refusal: &Refusal) -> Response {
     };
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
+}
+
+/// The response to an authorised caller whose connection is one too many.
+fn no_place(full: NoPlace) -> Response {
+    let body = json!({"code": "Unavailable", "message": full.to_string(), "fault": "Infrastructure"});
+    let headers = [(header::RETRY_AFTER, "1"), (header::CONNECTION, "close")];
+    (StatusCode::SERVICE_UNAVAILABLE, headers, Json(body)).into_response()
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use crate::keys::{IssuerKeys, KeyStore};
 pub const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// Allowed clock difference, in seconds.
 const LEEWAY: u64 = 10;
-/// Number of valid tokens in the cache. A signature is checked once, not with every request.
+/// Number of tokens in the cache, all of them of allowed accounts: tokens of other accounts would take their places. A
+/// signature is checked once, not with every request.
 const REMEMBERED: usize = 1024;
 
 /// Why a caller is refused. Each message says what to do next.
@@ -76,6 +77,8 @@ struct Remembered {
 /// Checks the tokens of one service.
 pub struct Verifier {
     service: Service,
+    /// Of this instance of the service, beside the audience of all its instances.
+    own_audience: Option<String>,
     allowed: Vec<AllowedAccount>,
     keys: KeyStore,
     remembered: Mutex<HashMap<[u8; 32], Remembered>>,
@@ -87,10 +90,17 @@ impl Verifier {
         crate::crypto::install();
         Self {
             service,
+            own_audience: None,
             allowed,
             keys,
             remembered: Mutex::default(),
         }
+    }
+
+    /// Accepts tokens for this audience too.
+    pub fn accepting(mut self, audience: String) -> Self {
+        self.own_audience = Some(audience);
+        self
     }
 
     pub fn service(&self) -> Service {
@@ -100,7 +110,7 @@ impl Verifier {
     /// The account of this token.
     pub fn verify(&self, token: &str) -> Result<ServiceAccount, Refusal> {
         let account = self.account(token)?;
-        match self.allowed.iter().any(|allowed| allowed.allows(&account)) {
+        match self.allows(&account) {
             true => Ok(account),
             false => {
                 let allowed: Vec<String> = self.allowed.iter().map(AllowedAccount::to_string).collect();
@@ -110,6 +120,10 @@ impl Verifier {
                 })
             }
         }
+    }
+
+    fn allows(&self, account: &ServiceAccount) -> bool {
+        self.allowed.iter().any(|allowed| allowed.allows(account))
     }
 
     fn account(&self, token: &str) -> Result<ServiceAccount, Refusal> {
@@ -123,6 +137,9 @@ impl Verifier {
             return Ok(account);
         }
         let (account, expires) = self.check(token, &keys)?;
+        if !self.allows(&account) {
+            return Ok(account);
+        }
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= REMEMBERED {
             let now = now();
@@ -164,7 +181,8 @@ impl Verifier {
         let mut wanted = Validation::new(*algorithm);
         wanted.leeway = LEEWAY;
         wanted.validate_nbf = true;
-        wanted.set_audience(&[audience]);
+        let audiences: Vec<&str> = [audience].into_iter().chain(self.own_audience.as_deref()).collect();
+        wanted.set_audience(&audiences);
         wanted.set_issuer(&[&keys.issuer]);
         wanted.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let claims: Claims = match decode(token, key, &wanted) {

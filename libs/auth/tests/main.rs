@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod serve;
+
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;

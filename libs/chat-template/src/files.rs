@@ -1,10 +1,14 @@
 //! A model's text files: chat template and end tokens.
 
 use super::error::TemplateError;
+use super::python::{DEFAULT, TOOL_USE};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
 use tokenizers::Tokenizer;
+
+/// The folder of templates with names.
+const ADDITIONAL: &str = "additional_chat_templates";
 
 pub fn read_json(file: &Path) -> Result<Value, TemplateError> {
     let bytes = std::fs::read(file).map_err(|source| TemplateError::Read {
@@ -17,29 +21,55 @@ pub fn read_json(file: &Path) -> Result<Value, TemplateError> {
     })
 }
 
-/// The template is a separate file; without one, a text in `tokenizer_config.json`, or the default of a list of named
-/// templates there. The transformers library and engines use this order: a model may have both, and they may differ.
-pub fn chat_template(model: &Path, config: &Value) -> Result<String, TemplateError> {
-    let file = model.join("chat_template.jinja");
-    match std::fs::read_to_string(&file) {
-        Ok(template) => return Ok(template),
-        Err(source) if source.kind() == ErrorKind::NotFound => {}
-        Err(source) => return Err(TemplateError::Read { file, source }),
-    }
-    let named = |list: &Vec<Value>| {
-        list.iter()
-            .find(|one| one["name"] == "default")
-            .and_then(|one| one["template"].as_str().map(str::to_owned))
+/// A model's templates, by the names that transformers gives them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Templates {
+    pub default: String,
+    /// Of prompts with tools. `None`: the default serves them too.
+    pub tool_use: Option<String>,
+}
+
+/// Templates are separate files: the default `chat_template.jinja`, others by name in `additional_chat_templates`.
+/// Without a default there, they are a text in `tokenizer_config.json` or a list of named ones. The transformers
+/// library and engines use this order: a model may have both, and they may differ.
+pub fn chat_templates(model: &Path, config: &Value) -> Result<Templates, TemplateError> {
+    let named = |name: &str| read_text(&model.join(format!("{ADDITIONAL}/{name}.jinja")));
+    let tool_use = named(TOOL_USE)?;
+    let default = match named(DEFAULT)? {
+        None => read_text(&model.join("chat_template.jinja"))?,
+        some => some,
     };
-    let inline = match &config["chat_template"] {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(list) => named(list),
+    if let Some(default) = default {
+        return Ok(Templates { default, tool_use });
+    }
+    let inline = |name: &str| match &config["chat_template"] {
+        Value::String(text) => (name == DEFAULT).then(|| text.clone()),
+        // As in Python's dictionaries, the last one of a name counts.
+        Value::Array(list) => (list.iter().rev())
+            .find(|one| one["name"] == name)
+            .and_then(|one| one["template"].as_str().map(str::to_owned)),
         _ => None,
     };
-    inline.ok_or_else(|| TemplateError::File {
+    let default = inline(DEFAULT).ok_or_else(|| TemplateError::File {
         file: model.join("tokenizer_config.json"),
-        what: "has no chat_template, and there is no chat_template.jinja beside it".into(),
+        what: "has no chat_template, or none named default, and there is no chat_template.jinja beside it".into(),
+    })?;
+    Ok(Templates {
+        default,
+        tool_use: tool_use.or_else(|| inline(TOOL_USE)),
     })
+}
+
+/// A file's text, if the file exists.
+fn read_text(file: &Path) -> Result<Option<String>, TemplateError> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TemplateError::Read {
+            file: file.to_owned(),
+            source,
+        }),
+    }
 }
 
 /// A token is a text, or an object with its text in `content`.

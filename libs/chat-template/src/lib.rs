@@ -23,6 +23,7 @@ pub use self::turnover::Turnover;
 
 use self::literal::{ANSWER, Literals};
 use self::memo::PromptIds;
+use self::python::{DEFAULT, TOOL_USE};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
 use std::path::Path;
@@ -45,11 +46,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` if present, and the end tokens of
-    /// `generation_config.json` or `config.json`.
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and `additional_chat_templates` if
+    /// present, and the end tokens of `generation_config.json` or `config.json`.
     pub fn load(model: &Path) -> Result<Self, TemplateError> {
         let config = files::read_json(&model.join("tokenizer_config.json"))?;
-        let template = files::chat_template(model, &config)?;
+        let templates = files::chat_templates(model, &config)?;
         let tokenizer_file = model.join("tokenizer.json");
         let unusable = |error: &dyn std::fmt::Display| TemplateError::File {
             file: tokenizer_file.clone(),
@@ -59,8 +60,12 @@ impl ChatTemplate {
         let stops = files::stop_tokens(model, &config, &tokenizer)?;
         let tokens = ["bos_token", "eos_token", "pad_token"];
         let globals = tokens.map(|name| (name, files::token_text(&config[name]).unwrap_or_default()));
+        let mut environment = python::environment(templates.default, globals.into())?;
+        if let Some(text) = &templates.tool_use {
+            python::set_template(&mut environment, TOOL_USE, text)?;
+        }
         let this = Self {
-            environment: python::environment(template, globals.into())?,
+            environment,
             literals: Literals::new(tokenizer).map_err(|error| unusable(&error))?,
             stops,
             prompts: PromptIds::default(),
@@ -134,10 +139,10 @@ impl ChatTemplate {
         self.literals.encode(&answer[..end])
     }
 
-    /// The text of ids, without special tokens. Use it for display and to find an action; never encode it again.
+    /// The text of ids, without the tokens that open and end turns. Tags of reasoning and of tool calls stay, also if
+    /// the tokenizer calls them special. Use it for display and to find an action; never encode it again.
     pub fn text(&self, ids: &[u32]) -> Result<String, TemplateError> {
-        let tokenizer = self.literals.tokenizer();
-        tokenizer.decode(ids, true).map_err(TemplateError::Tokenise)
+        self.literals.decode(ids)
     }
 
     fn strip_stop<'a>(&self, glue: &'a str, sampled: &str) -> &'a str {
@@ -203,7 +208,8 @@ impl ChatTemplate {
         messages: Vec<Value>,
         add_generation_prompt: bool,
     ) -> Result<String, TemplateError> {
-        let template = self.environment.get_template("chat")?;
+        let name = if tools.is_none() { DEFAULT } else { TOOL_USE };
+        let template = self.environment.get_template(name)?;
         let context = context! { messages, tools, add_generation_prompt };
         Ok(match thinking {
             true => template.render(context)?,
@@ -235,7 +241,7 @@ impl ChatTemplate {
                 Some(_) => {}
             }
         }
-        Ok(())
+        self.check_end(tools, thinking)
     }
 
     /// Refuses a template that ignores `enable_thinking=false`: the model would continue to reason.
@@ -261,9 +267,14 @@ impl ChatTemplate {
                 "has no end token: set eos_token_id in generation_config.json".into(),
             ));
         }
+        self.check_end(&Value::from(()), true)
+    }
+
+    /// Refuses a template that ends an answer by none of the model's end tokens.
+    fn check_end(&self, tools: &Value, thinking: bool) -> Result<(), TemplateError> {
         let mut messages = stub();
         messages.push(context! { role => "user", content => "-" });
-        let rendered = self.render(&Value::from(()), true, messages)?;
+        let rendered = self.render(tools, thinking, messages)?;
         let glue = after_answer(&rendered)?;
         if self.stops.iter().any(|(_, stop)| glue.starts_with(stop.as_str())) {
             Ok(())

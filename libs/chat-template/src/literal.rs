@@ -12,6 +12,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use minijinja::Value;
 use minijinja::value::ValueKind;
 use std::borrow::Cow;
+use std::collections::HashSet;
 use tokenizers::{AddedToken, Tokenizer};
 
 /// Opens and closes a mark: a private-use code point that no template contains. Text that contains it is marked too, so
@@ -20,8 +21,23 @@ const FENCE: char = '\u{F8FF}';
 /// Placeholder for an answer. [`Literals::mark`] never writes it.
 pub const ANSWER: &str = "\u{F8FF}answer\u{F8FF}";
 
+/// Tokens that are content: the parsers of reasoning and of tool calls read them. Tokenizers of some fine-tunes call
+/// them special.
+const CONTENT: [&str; 8] = [
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "</function>",
+    "</parameter>",
+];
+
 pub struct Literals {
     tokenizer: Tokenizer,
+    /// Special tokens that are no content: those that open and end turns.
+    hidden: HashSet<u32>,
     /// Encodes the text of special tokens as ordinary text.
     literal: Tokenizer,
     /// The marked strings: special tokens, longest match first, and the fence.
@@ -32,8 +48,12 @@ pub struct Literals {
 
 impl Literals {
     pub fn new(tokenizer: Tokenizer) -> Result<Self, aho_corasick::BuildError> {
-        let added = tokenizer.get_added_tokens_decoder().into_values();
+        let added = tokenizer.get_added_tokens_decoder();
+        let is_hidden = |token: &AddedToken| token.special && !CONTENT.contains(&token.content.as_str());
+        let hidden = added.iter().filter(|(_, token)| is_hidden(token)).map(|(id, _)| *id);
+        let hidden = hidden.collect();
         let specials: Vec<AddedToken> = added
+            .into_values()
             .filter(|token| !token.content.is_empty() && (token.special || is_control(&token.content)))
             .map(|token| token.special(true))
             .collect();
@@ -49,12 +69,19 @@ impl Literals {
             finds_marked: finder(&marked)?,
             marked,
             tokenizer,
+            hidden,
             literal,
         })
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The text of ids, without the hidden tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TemplateError> {
+        let shown: Vec<u32> = ids.iter().copied().filter(|id| !self.hidden.contains(id)).collect();
+        self.tokenizer.decode(&shown, false).map_err(TemplateError::Tokenise)
     }
 
     /// Replaces special tokens in a text with marks.

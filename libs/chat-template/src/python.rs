@@ -12,7 +12,12 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use std::io::{self, Write};
 
-/// An environment for one template, `chat`. `globals` are names and their texts.
+/// The template of prompts without tools, by transformers' name for it.
+pub const DEFAULT: &str = "default";
+/// The template of prompts with tools.
+pub const TOOL_USE: &str = "tool_use";
+
+/// An environment whose one template serves all prompts. `globals` are names and their texts.
 pub fn environment(template: String, globals: Vec<(&'static str, String)>) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -28,8 +33,15 @@ pub fn environment(template: String, globals: Vec<(&'static str, String)>) -> Re
     for (name, text) in globals {
         environment.add_global(name, text);
     }
-    environment.add_template_owned("chat", without_generation_tags(&template))?;
+    for name in [DEFAULT, TOOL_USE] {
+        set_template(&mut environment, name, &template)?;
+    }
     Ok(environment)
+}
+
+/// Sets one of the two templates.
+pub fn set_template(environment: &mut Environment<'static>, name: &'static str, text: &str) -> Result<(), Error> {
+    environment.add_template_owned(name, without_generation_tags(text))
 }
 
 /// A template with plain blocks in place of `{% generation %}` and `{% endgeneration %}`. Variables that are set within

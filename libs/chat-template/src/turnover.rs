@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 /// The token that ends the reasoning of an answer.
 const REASONING_ENDS: &str = "</think>";
+const REASONING_BEGINS: &str = "<think>";
+const CALL: &str = "<tool_call>";
 
 /// The template's ids before an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +62,27 @@ impl ChatTemplate {
     }
 
     /// An answer without its reasoning and the newlines after it. If the reasoning did not end, the answer is returned
-    /// whole.
+    /// whole. The first token that ends reasoning counts, and none behind a call that no reasoning encloses: arguments
+    /// of calls may spell it. As `grpo_records::chat::reasoning_of` reads the text.
     pub fn after_reasoning<'a>(&self, ids: &'a [u32]) -> Result<&'a [u32], TemplateError> {
-        let ends = self.literals.tokenizer().token_to_id(REASONING_ENDS).ok_or_else(|| {
+        let id_of = |tag: &str| self.literals.tokenizer().token_to_id(tag);
+        let ends = id_of(REASONING_ENDS).ok_or_else(|| {
             TemplateError::Shape(format!(
                 "is of a model without a token {REASONING_ENDS}, by which agent.context.thinking: Strip finds its \
                  reasoning: use Keep"
             ))
         })?;
-        let Some(at) = ids.iter().rposition(|id| *id == ends) else {
+        let Some(at) = ids.iter().position(|id| *id == ends) else {
             return Ok(ids);
         };
+        let (begins, call) = (id_of(REASONING_BEGINS), id_of(CALL));
+        let mut before = ids[..at].iter().map(|id| Some(*id));
+        if before
+            .find(|id| *id == begins || *id == call)
+            .is_some_and(|id| id == call)
+        {
+            return Ok(ids);
+        }
         let mut rest = &ids[at + 1..];
         while let [first, others @ ..] = rest
             && !self.is_stop(*first)

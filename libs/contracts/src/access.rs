@@ -24,7 +24,13 @@ impl Service {
     }
 }
 
-/// The folder with a pod's tokens: one file for each service that the pod calls, named after the audience.
+/// The audience of drivers' tokens for one pool's gateway. A gateway sees its callers' tokens: with the audience of all
+/// gateways, the owners of a pool that serves other namespaces could use them at those namespaces' own gateways.
+pub fn gateway_audience(namespace: &str, pool: &str) -> String {
+    format!("{pool}.{namespace}.{}", Service::Gateway.audience())
+}
+
+/// The folder with a pod's tokens: one file for each service that the pod calls, named after the service's audience.
 pub const TOKENS: &str = "/var/run/secrets/grpo.dev/tokens";
 /// The volume of that folder.
 pub const TOKENS_VOLUME: &str = "grpo-tokens";

@@ -11,6 +11,8 @@ use grpo_crds::{
     sources::{HubDataset, HubModel, ModelSource, ObjectStoreSource, joined},
 };
 
+use crate::access::{Service, gateway_audience};
+
 /// A resolved run, mounted at [`RunConfig::PATH`] in driver and trainer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -231,6 +233,23 @@ impl RunConfig {
     pub const AGENT_PORT: u16 = 8000;
     pub const GATEWAY_PORT: u16 = 8080;
 
+    /// The audience of the driver's token for a service. The gateway of another namespace's pool has its own, because
+    /// the pool's owners see the token. In the run's namespace, users who may replace the gateway may also create such
+    /// tokens. There, the service's audience lets drivers work with gateways of earlier versions, as after a rollback.
+    pub fn audience(&self, service: Service) -> String {
+        let pool = self.spec.sandboxes.pool_ref.as_ref();
+        let elsewhere = pool.and_then(|pool| Some((pool.namespace.as_ref()?, &pool.name)));
+        match elsewhere.filter(|(namespace, _)| service == Service::Gateway && **namespace != self.namespace) {
+            Some((namespace, pool)) => gateway_audience(namespace, pool),
+            None => service.audience().to_owned(),
+        }
+    }
+
+    /// Host and port of the driver of a run. The gateway relays agents' requests only there, if a driver asks.
+    pub fn driver_service(namespace: &str, run: &str) -> String {
+        format!("{run}-driver.{namespace}.svc:{}", Self::DRIVER_PORT)
+    }
+
     /// Resolves a run that the API server has accepted.
     pub fn of(run: &GrpoRun) -> Self {
         let name = run.metadata.name.clone().unwrap_or_default();
@@ -258,7 +277,7 @@ impl RunConfig {
                 judge_host: (run.spec.reward.process.as_ref())
                     .map(|judge| format!("{}-engines.{namespace}.svc", judge.pool_ref.name)),
                 trainer: format!("http://{name}-trainer.{namespace}.svc:{}", Self::TRAINER_PORT),
-                driver: format!("http://{name}-driver.{namespace}.svc:{}", Self::DRIVER_PORT),
+                driver: format!("http://{}", Self::driver_service(&namespace, &name)),
             },
             spec: run.spec.clone(),
             name,

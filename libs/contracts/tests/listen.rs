@@ -29,3 +29,15 @@ fn accepted_connections_send_each_piece_of_an_answer_at_once() {
     let (accepted, _) = listener.accept().unwrap();
     assert!(accepted.nodelay().unwrap());
 }
+
+#[test]
+fn accepted_connections_notice_a_peer_whose_node_is_lost() {
+    let listener = listen(everywhere(0)).unwrap();
+    let _client = TcpStream::connect((Ipv4Addr::LOCALHOST, listener.local_addr().unwrap().port())).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let socket = socket2::SockRef::from(&accepted);
+    assert!(socket.keepalive().unwrap());
+    let noticed = socket.tcp_keepalive_time().unwrap()
+        + socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+    assert_eq!(noticed.as_secs(), 60);
+}

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use grpo_contracts::access::Service;
 use grpo_contracts::{DatasetLocation, RemoteModel, RunConfig};
 use grpo_crds::GrpoRun;
 
@@ -43,6 +44,34 @@ fn run_json_says_where_everything_is() {
     assert_eq!(config.config_map(list), Some("/config-maps/0/text".into()));
     let again: RunConfig = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
     assert_eq!(again, config);
+}
+
+#[test]
+fn a_drivers_token_for_another_namespaces_gateway_is_for_that_pool_alone() {
+    for (pool_ref, audience) in [
+        (serde_json::Value::Null, "gateway.grpo.dev"),
+        (serde_json::json!({"name": "shared"}), "gateway.grpo.dev"),
+        (
+            serde_json::json!({"name": "shared", "namespace": "team"}),
+            "gateway.grpo.dev",
+        ),
+        (
+            serde_json::json!({"name": "shared", "namespace": "pools"}),
+            "shared.pools.gateway.grpo.dev",
+        ),
+    ] {
+        let mut manifest = bases()["train"].clone();
+        if !pool_ref.is_null() {
+            manifest["spec"]["sandboxes"] = serde_json::json!({"poolRef": pool_ref});
+        }
+        let mut run: GrpoRun = serde_json::from_value(manifest).unwrap();
+        run.metadata.namespace = Some("team".into());
+        let config = RunConfig::of(&run);
+        assert_eq!(config.audience(Service::Gateway), audience);
+        assert_eq!(config.audience(Service::Trainer), Service::Trainer.audience());
+        let driver = RunConfig::driver_service("team", "run");
+        assert_eq!(config.endpoints.driver, format!("http://{driver}"));
+    }
 }
 
 #[test]

@@ -82,6 +82,7 @@ mod tests {
             "tokenizer.json",
             "merges.txt",
             "chat_template.jinja",
+            "additional_chat_templates/tool_use.jinja",
             "model.gguf",
         ]);
         let wanted = [
@@ -91,6 +92,7 @@ mod tests {
             "tokenizer.json",
             "merges.txt",
             "chat_template.jinja",
+            "additional_chat_templates/tool_use.jinja",
         ];
         assert_eq!(found.unwrap(), wanted);
     }

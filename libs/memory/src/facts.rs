@@ -5,6 +5,8 @@
 //! Tensors that autograd keeps of a block are counted operation by operation (`libs/model/src/model.rs`). The bench
 //! compares the estimate with the memory that libtorch's allocator handed out (figure 6).
 
+pub(crate) mod host;
+
 use grpo_crds::{
     GrpoRunSpec,
     grpo_run::{Offload, Trainer},

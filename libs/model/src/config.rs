@@ -241,6 +241,11 @@ fn refuse_what_is_not_computed(fields: &Fields<'_>, family: Family) -> Result<()
     if let Some(found) = fields.present("quantization_config") {
         return Err(fields.refuse("quantization_config", found.to_string(), "weights of 16 or 32 bits are"));
     }
+    if let Some(found) = fields.present("dual_chunk_attention_config") {
+        let wanted = "attention over the whole context is: remove the field, which changes nothing for contexts of at \
+                      most its chunk_size - local_size tokens";
+        return Err(fields.refuse("dual_chunk_attention_config", found.to_string(), wanted));
+    }
     if family != Family::Qwen3Moe {
         fields.only("num_experts", 0, "experts are of model_type qwen3_moe")?;
     }

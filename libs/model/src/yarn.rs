@@ -44,3 +44,6 @@ impl Yarn {
         (0..head_dim / 2).map(|i| 1.0 - slowed(i)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,7 +135,7 @@ impl From<Failed> for BucketError {
 }
 
 /// Whether a server refused the caller or the request: a retry gets the same answer.
-pub(crate) fn is_refusal(error: &object_store::Error) -> bool {
+pub fn is_refusal(error: &object_store::Error) -> bool {
     use object_store::Error;
     let is_named = matches!(
         error,

@@ -13,7 +13,7 @@ mod open;
 pub mod played;
 mod run_store;
 
-pub use bucket_error::BucketError;
+pub use bucket_error::{BucketError, is_refusal};
 pub use bucket_files::{BucketFiles, Content, MOST_OBJECTS};
 pub use credentials::{Credentials, CredentialsError};
 pub use open::{OpenError, Opened, open};

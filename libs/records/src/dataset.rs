@@ -37,8 +37,9 @@ pub fn token_rows(meta: &EpisodeMeta, ended: &EndedEpisode) -> Vec<Value> {
 }
 
 /// The rows of an episode as messages. A row ends before an answer that was cut off or has a malformed call, because
-/// messages would show it as a complete one. Left out are: a row without a complete answer; a row with a message of the
-/// system behind others, which many chat templates refuse; and rows of drivers that did not record [`ChatTurn`].
+/// messages would show it as a complete one. Left out are rows without a complete answer, and rows of drivers that did
+/// not record [`ChatTurn`]. A message of the system behind others stays one: mode Finetune renders it as the recording
+/// did, also for a template that refuses it.
 pub fn message_rows(meta: &EpisodeMeta, turns: &[TurnRecord]) -> MessageRows {
     let mut found = MessageRows::default();
     let rows: BTreeSet<u32> = turns.iter().map(|turn| turn.row).collect();
@@ -65,10 +66,6 @@ fn of_row(meta: &EpisodeMeta, turns: &[TurnRecord], row: u32) -> Option<Value> {
     let opening = turns.iter().find(|turn| turn.row == row)?;
     let prompt = opening.chat.as_ref()?.prompt.as_ref()?;
     let messages = row_until(turns, row, turns.len(), true)?;
-    let is_system = |message: &&Value| message["role"] == "system";
-    if messages.iter().skip_while(is_system).any(|message| is_system(&message)) {
-        return None;
-    }
     let mut line = heading(meta, row);
     line["messages"] = Value::Array(messages);
     line["enable_thinking"] = json!(prompt.thinking);

@@ -18,6 +18,8 @@ const COLUMNS: [&str; 9] = [
     "eval_type",
     "patch",
 ];
+/// Columns that only some rows have. One that is missing leaves the checksum as it was before the column existed.
+const OPTIONAL: [&str; 1] = ["workdir"];
 /// Lists of names, or JSON text of such lists: both are equivalent.
 const TESTS: [&str; 2] = ["FAIL_TO_PASS", "PASS_TO_PASS"];
 
@@ -46,7 +48,11 @@ pub fn row_sha256(row: &Value) -> String {
         Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())),
         list => list.clone(),
     });
-    let all: Vec<Value> = columns.chain(tests).collect();
+    let optional = OPTIONAL.iter().map(|name| row[name].clone());
+    let all: Vec<Value> = columns
+        .chain(tests)
+        .chain(optional.filter(|value| !value.is_null()))
+        .collect();
     sha256_hex(Value::Array(all).to_string().as_bytes())
 }
 

@@ -135,6 +135,16 @@ pub fn intent(episode: &str, turn: u32, lease: &str) -> String {
     format!("{episode}/intents/{turn:03}-{lease}.json")
 }
 
+/// The folder of what images had changed when an attempt began.
+pub fn starts(episode: &str) -> String {
+    format!("{episode}/starts")
+}
+
+/// How the tree of this lease's sandbox differed from the base commit before the first turn.
+pub fn start(episode: &str, lease: &str) -> String {
+    format!("{episode}/starts/{lease}.diff")
+}
+
 /// The experts that computed a turn's tokens. Each answer to the turn has its own file.
 pub fn experts(episode: &str, turn: u32, sha256: &str) -> String {
     let content = sha256.get(..16).unwrap_or(sha256);

@@ -31,6 +31,9 @@ pub enum Error {
     Panicked { what: String },
     #[error("reconciling took more than {} s", after.as_secs())]
     TooSlow { after: Duration },
+    /// The object's status says so already, beside the state that was reached.
+    #[error(transparent)]
+    Shown(Box<Error>),
 }
 
 /// Whether an object is missing, or the API server does not serve its kind. For such a kind the answer is no JSON, so
@@ -53,6 +56,7 @@ impl Error {
             Self::Nameless { .. } => Reason::Nameless,
             Self::Panicked { .. } => Reason::OperatorFault,
             Self::TooSlow { .. } => Reason::TooSlow,
+            Self::Shown(error) => error.reason(),
         }
     }
 

@@ -4,10 +4,13 @@
 //! All processes of a run hold the same files: the run's driver decides which ([`Pin::Driver`]). The replicas of a pool
 //! without a run agree through the cache that they share ([`Pin::Cache`]).
 
+use std::collections::BTreeMap;
+
 use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access};
 use grpo_crds::common::EnvVariable;
 use grpo_crds::inference_pool::ModelCache;
 use grpo_crds::sources::{ModelSource, joined};
+use k8s_openapi::{api::core::v1::ResourceRequirements, apimachinery::pkg::api::resource::Quantity};
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,6 +27,8 @@ const HUB_ENDPOINT: &str = "HF_ENDPOINT";
 const TOKEN_VOLUME: &str = "model-token";
 const CREDENTIALS_VOLUME: &str = "model-credentials";
 pub const CACHE_VOLUME: &str = "model-cache";
+/// What a download takes of the resources of its process; devices stay with the process.
+const SHARED_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Decides which files a pod downloads.
 pub enum Pin {
@@ -43,6 +48,8 @@ pub struct Fetch<'a> {
     pub pin: Pin,
     /// Variables of the process, which may set proxies or another hub.
     pub env: &'a [EnvVariable],
+    /// Resources of the process.
+    pub resources: Option<&'a ResourceRequirements>,
 }
 
 impl Fetch<'_> {
@@ -97,11 +104,26 @@ impl Fetch<'_> {
             "imagePullPolicy": settings.image_pull_policy,
             "args": args,
             "env": environment(settings, attempt, &endpoint(settings, self.env), self.env),
-            "resources": resources(None, 0),
+            "resources": resources(self.resources.map(shared).as_ref(), 0),
             "securityContext": container_security(),
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": mounts,
         })
+    }
+}
+
+/// Resources of a download. It ends before its process starts, so with the process's own it adds nothing to the pod's
+/// request, and has limits where the process has them.
+fn shared(of_process: &ResourceRequirements) -> ResourceRequirements {
+    let kept = |amounts: &Option<BTreeMap<String, Quantity>>| -> Option<BTreeMap<String, Quantity>> {
+        let mut kept = amounts.clone()?;
+        kept.retain(|name, _| SHARED_RESOURCES.contains(&name.as_str()));
+        Some(kept)
+    };
+    ResourceRequirements {
+        claims: None,
+        limits: kept(&of_process.limits),
+        requests: kept(&of_process.requests),
     }
 }
 

@@ -119,9 +119,17 @@ pub fn image_volume(name: &str, reference: &str, settings: &Settings) -> Value {
 
 /// The volume with tokens of the pod's account for these services, and its mount. The kubelet renews the tokens.
 pub fn tokens(services: &[Service]) -> (Value, Value) {
+    tokens_with(services, |service| service.audience().to_owned())
+}
+
+/// As [`tokens`], with other audiences than those of all instances of a service.
+pub fn tokens_with(services: &[Service], audience: impl Fn(Service) -> String) -> (Value, Value) {
     let token = |service: &Service| {
-        let audience = service.audience();
-        json!({"serviceAccountToken": {"audience": audience, "expirationSeconds": access::TOKEN_SECONDS, "path": audience}})
+        json!({"serviceAccountToken": {
+            "audience": audience(*service),
+            "expirationSeconds": access::TOKEN_SECONDS,
+            "path": service.audience(),
+        }})
     };
     let sources: Vec<Value> = services.iter().map(token).collect();
     (

@@ -220,8 +220,9 @@ fn first_of_inference_pool(pool: InferencePool, around: &Surroundings<'_>) -> Re
     let owner = owner(&pool)?;
     let seen = InferencePoolObservation::just_made(pool, owner, around.now);
     let decision = inference_pool::decide::decide(&seen, around.settings);
-    let pods = decision.create.into_iter().map(|(pod, _)| pod);
-    Ok(decision.objects.into_iter().chain(pods).collect())
+    let attempt = decision.create.first().map(|(_, facts)| facts.attempt);
+    let pods = attempt.map(|attempt| inference_pool::all_pods(&seen, around.settings, attempt));
+    Ok(decision.objects.into_iter().chain(pods.into_iter().flatten()).collect())
 }
 
 fn first_of_sandbox_pool(pool: SandboxPool, around: &Surroundings<'_>) -> Result<Vec<DesiredObject>, PreviewError> {

@@ -279,7 +279,7 @@ impl Engines {
             answer = self.complete(replica, ask, version) => answer,
             why = self.hangs(replica, ask, version, proved) => Err(self.rest(replica, why)),
             () = tokio::time::sleep(ask.time_left.max(self.budget.request)) => {
-                match self.proof(replica, ask, version).await {
+                match Box::pin(self.proof(replica, ask, version)).await {
                     // A server that speaks only text proves nothing about this request, which it may have lost.
                     Ok(()) if self.replicas.is_text_only(replica) => {
                         Err(self.rest(replica, "it did not answer in time".to_owned()))
@@ -296,7 +296,7 @@ impl Engines {
         let mut missed = 0;
         loop {
             tokio::time::sleep(self.budget.request).await;
-            match self.proof(replica, ask, version).await {
+            match Box::pin(self.proof(replica, ask, version)).await {
                 Ok(()) => {
                     missed = 0;
                     // Otherwise a request that a server loses again and again would be repeated without end.
@@ -345,7 +345,8 @@ impl Engines {
 
     async fn complete(&self, replica: SocketAddr, ask: &Ask<'_>, version: &str) -> Result<Sample, Refused> {
         if let Some(conversation) = ask.conversation.filter(|_| self.replicas.is_text_only(replica)) {
-            return self.converse(replica, ask, conversation, version).await;
+            // Boxed, as the proofs are: thousands of live episodes wait below, and few of them need this state.
+            return Box::pin(self.converse(replica, ask, conversation, version)).await;
         }
         let settings = CompletionRequest {
             temperature: ask.temperature,

@@ -10,6 +10,7 @@ mod grading;
 mod judging;
 pub mod live;
 mod once;
+pub mod patches;
 pub mod plan;
 mod records;
 mod rewarding;
@@ -21,6 +22,7 @@ use self::abort::Abort;
 use self::grading::Grading;
 use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
+use self::patches::{NoPatch, Starts};
 pub use self::plan::EpisodePlan;
 use self::records::Worth;
 use self::rewarding::GradedAttempt;
@@ -34,7 +36,7 @@ use crate::patch;
 use crate::recording::sessions::Sessions;
 use crate::replicas::{Gate, Home};
 use crate::reward::service::RewardService;
-use crate::sandbox::{Gateway, Sandbox, SandboxError};
+use crate::sandbox::{Gateway, Sandbox};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
 use crate::traces::step;
@@ -45,15 +47,12 @@ use grpo_crds::grpo_run::OnSync;
 use grpo_records::reward::Ended;
 use grpo_records::store::sha256_hex;
 use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
-use grpo_sandbox_protocol::{ExecRequest, FaultOrigin as Whose, Priority};
+use grpo_sandbox_protocol::{ExecRequest, Priority};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OnceCell, watch};
 use tracing::Instrument;
-
-/// The time limit of the command that takes a patch, in seconds.
-const PATCH_TIMEOUT: u64 = 300;
 
 /// The state that all episodes share.
 pub struct Episodes {
@@ -75,6 +74,8 @@ pub struct Episodes {
     pub grading: watch::Sender<usize>,
     /// The base commit of each row, by checksum, once it was verified in a sandbox.
     pub bases: Mutex<HashMap<String, Arc<OnceCell<String>>>>,
+    /// Whether images change files of the base commit.
+    pub starts: Starts,
 }
 
 /// The end of the agent's part of an attempt. Patch and record are durable.
@@ -107,7 +108,7 @@ impl Episodes {
         resume: bool,
     ) -> Result<Option<EpisodeMeta>, DriverError> {
         let dir = plan.key.dir(attempt);
-        let mut trajectory = Trajectory::default();
+        let mut trajectory = Trajectory::new(self.judge.is_some());
         // The episode's time and the time for waiting: beyond both, the infrastructure is at fault.
         let limit = self.settings.agent.limits.episode_timeout + self.settings.patience.waiting;
         // Other episodes continue, or are abandoned, when the weights change.
@@ -239,9 +240,11 @@ impl Episodes {
         judging: &mut Judging,
         end_kept: bool,
     ) -> Result<Option<Bytes>, Abort> {
-        let base = self
-            .base_commit(sandbox, &plan.task, trajectory.turns.is_empty())
-            .await?;
+        let fresh = trajectory.turns.is_empty();
+        let base = self.base_commit(sandbox, &plan.task, fresh).await?;
+        if fresh {
+            self.keep_start(sandbox, &plan.task, dir, &base).await?;
+        }
         let first_turn = trajectory.next_turn();
         let mut episode = LiveEpisode {
             plan,
@@ -269,9 +272,10 @@ impl Episodes {
         match end {
             EpisodeEnd::SandboxExhausted => Ok(None),
             _ => {
-                self.take_patch(sandbox, &plan.task, &base)
-                    .instrument(step!("patch"))
-                    .await
+                let taking = self.take_patch(sandbox, &plan.task, dir, &base);
+                let taken = taking.instrument(step!("patch")).await?;
+                trajectory.patch_too_large = taken == Err(NoPatch::TooLarge);
+                Ok(taken.ok())
             }
         }
     }
@@ -315,8 +319,8 @@ impl Episodes {
         })
     }
 
-    /// The commit against which patches are taken, verified before the policy could touch it. If the row names none, it
-    /// is stored before the first turn: a later driver may get a sandbox in which the policy has committed.
+    /// The base commit of patches, verified before the policy could touch it. If the row names none, it is stored
+    /// before the first turn: a later driver may get a sandbox in which the policy has committed.
     async fn base_commit(&self, sandbox: &Sandbox, task: &Task, fresh: bool) -> Result<String, Abort> {
         // Keyed by row: two sets may have different rows of one instance.
         let cell = self.bases.lock().await.entry(task.sha256.clone()).or_default().clone();
@@ -361,29 +365,6 @@ impl Episodes {
         Ok(base.await?.clone())
     }
 
-    /// Takes the patch. Returns `None` if what the policy did prevents it, such as a deleted repository.
-    async fn take_patch(&self, sandbox: &Sandbox, task: &Task, base: &str) -> Result<Option<Bytes>, Abort> {
-        let argv = patch::take(&task.environment.directory, base);
-        let taken = match sandbox.exec(&self.own_command("patch", argv, PATCH_TIMEOUT)).await {
-            Ok(result) if result.exit_code == Some(0) => sandbox.get_file(patch::PATCH_FILE).await,
-            Ok(result) => {
-                tracing::info!(lease = sandbox.id(), exit = ?result.exit_code, output = %result.output, "no patch to take");
-                return Ok(None);
-            }
-            Err(error) => Err(error),
-        };
-        match taken {
-            // A copy: the answer holds `Room` that the grader's answers need, and the patch may wait long for its
-            // grader.
-            Ok(patch) if patch.len() <= patch::MAX_PATCH => Ok(Some(Bytes::copy_from_slice(&patch))),
-            Ok(_) | Err(SandboxError::NoSuchFile { .. }) => Ok(None),
-            Err(error) if error.is_workloads_fault() => Ok(None),
-            // Too large to read: a process that the policy left running grew it after it was measured.
-            Err(SandboxError::Refused { fault, .. }) if fault != Whose::Infrastructure => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
     fn own_command(&self, id: &str, argv: Vec<String>, timeout_seconds: u64) -> ExecRequest {
         ExecRequest {
             id: format!("{id}-{}", self.writer.epoch),
@@ -409,10 +390,13 @@ impl Episodes {
     ) -> Result<EpisodeMeta, DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let grading = Grading::begin(&self.grading);
-        let graded = self
+        let mut graded = self
             .graded(plan, dir, end, patch.as_ref())
             .instrument(step!("grade"))
             .await?;
+        if let Some(record) = graded.record.as_mut().filter(|_| trajectory.patch_too_large) {
+            record.status = "PatchTooLarge".to_owned();
+        }
         drop(grading);
         if let Some(log) = &graded.log {
             self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
@@ -455,7 +439,7 @@ impl Episodes {
         let verdict = match &self.rewards {
             None => by_rule,
             Some(service) => {
-                let question = graded.question(&self.settings, by_rule);
+                let question = graded.question(&self.settings, by_rule)?;
                 let unresolved = self.settings.reward.rule.unresolved;
                 service.worth(&self.store, &self.writer, &question, unresolved).await?
             }

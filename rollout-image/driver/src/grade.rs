@@ -208,7 +208,7 @@ impl Grader {
 
     async fn decide(&self, task: &Task, folder: &str, patch: &Bytes) -> Result<Graded, DriverError> {
         let applied = test_setup::without(patch, &task.row);
-        let mut notes: Vec<String> = applied.note().into_iter().collect();
+        let mut notes = applied.notes();
         let patch = &applied.patch;
         if patch.is_empty() {
             return Ok(Graded::without_grader(

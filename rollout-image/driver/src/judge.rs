@@ -6,6 +6,9 @@
 //! only if the judge's servers fail for as long as a grading may wait, counted from the first failure in a row. An
 //! answer that is no chat completion, such as the page of a proxy, is a failure too. An answer that was cut off has no
 //! verdict: its reasoning may quote a box that the policy wrote.
+//!
+//! A judge that refuses every question ends the run: its model has no chat template, or its server refuses a setting.
+//! Until its first answer, each refusal is checked with a question that no policy wrote.
 
 pub mod prompt;
 
@@ -14,7 +17,7 @@ use crate::fault::{DriverError, TerminalFault};
 use crate::metrics::Metrics;
 use crate::replicas::{Endpoints, Replicas};
 use crate::retry::{Budget, Outage, Pauses, Retry, asked_pause};
-use crate::sampling::penalties;
+use crate::sampling::{field_of, penalties};
 use crate::tasks::Task;
 use grpo_auth::TokenFile;
 use grpo_contracts::reason::Reason;
@@ -25,10 +28,14 @@ use grpo_records::{
     Created, EpisodeEnd, EpisodeKey, JudgedTurn, ProcessRule, RunStore, SCHEMA, TurnRecord, Vote, Writer, paths,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 const PAUSES: Pauses = Pauses::doubling(Duration::from_millis(250), Duration::from_secs(10));
+
+/// A question that no policy wrote.
+const NEUTRAL: &str = "Say yes.";
 
 /// The settings of the judge.
 #[derive(Clone, Debug)]
@@ -52,6 +59,8 @@ pub struct Judge {
     metrics: Arc<Metrics>,
     /// All votes share one wait for an outage.
     outage: Outage,
+    /// It takes the run's settings: it has answered a question.
+    has_answered: AtomicBool,
 }
 
 /// A turn and the requests about it.
@@ -81,6 +90,8 @@ enum Unanswered {
     Again(String, Duration),
     /// A retry would be refused again. Not a lost vote: the policy decides how long a question is.
     Refused(String),
+    /// Every question would be refused. With the next step.
+    RefusesAll(String),
 }
 
 impl Judge {
@@ -106,6 +117,7 @@ impl Judge {
             places: Semaphore::new(settings.spec.concurrency as usize),
             metrics,
             outage: Outage::new(PAUSES, settings.budget.request),
+            has_answered: AtomicBool::new(false),
             settings: settings.clone(),
         })
     }
@@ -142,7 +154,7 @@ impl Judge {
             return Ok(known);
         }
         let votes = case.seeds.iter().map(|seed| self.vote(&case.asked, *seed));
-        let votes = futures::future::join_all(votes).await;
+        let votes = futures::future::try_join_all(votes).await?;
         let judged = JudgedTurn {
             schema: SCHEMA,
             writer: case.writer.clone(),
@@ -163,18 +175,20 @@ impl Judge {
         }
     }
 
-    async fn vote(&self, asked: &Asked, seed: u64) -> Vote {
+    async fn vote(&self, asked: &Asked, seed: u64) -> Result<Vote, TerminalFault> {
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
         let began = Instant::now();
-        let done = |vote: Vote| Vote {
-            seed,
-            millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            ..vote
+        let done = |vote: Vote| {
+            Ok(Vote {
+                seed,
+                millis: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                ..vote
+            })
         };
         let mut retry = Retry::new(self.settings.budget.total, PAUSES).with_jitter(&seed.to_string());
         for tries in 0.. {
-            match self.ask(asked, seed, tries).await {
+            match self.ask_and_check(asked, seed, tries).await {
                 Ok(Answer { text, is_cut }) => {
                     return done(Vote {
                         vote: vote_of(&text).filter(|_| !is_cut),
@@ -190,6 +204,11 @@ impl Judge {
                         ..Vote::default()
                     });
                 }
+                Err(Unanswered::RefusesAll(why)) => {
+                    let host = self.host();
+                    let message = format!("the judge at {host} refuses every question of spec.reward.process: {why}");
+                    return Err(TerminalFault::new(Reason::EngineRefuses, message));
+                }
                 Err(Unanswered::Again(why, pause)) => {
                     tracing::debug!(seed, why, "the judge did not answer");
                     if self.outage.failed() > self.settings.budget.total || retry.pause_after(pause).await.is_err() {
@@ -203,6 +222,26 @@ impl Judge {
             }
         }
         done(Vote::default())
+    }
+
+    /// Asks. A refusal before the first answer may be of every question, which one that no policy wrote shows.
+    async fn ask_and_check(&self, asked: &Asked, seed: u64, tries: usize) -> Result<Answer, Unanswered> {
+        let why = match self.ask(asked, seed, tries).await {
+            Err(Unanswered::Refused(why)) if !self.has_answered.load(Ordering::Relaxed) => why,
+            answer => return answer,
+        };
+        let neutral = Asked {
+            system: asked.system.clone(),
+            prompt: NEUTRAL.to_owned(),
+        };
+        Err(match self.ask(&neutral, seed, tries).await {
+            Ok(_) => Unanswered::Refused(why),
+            Err(Unanswered::Refused(why)) => Unanswered::RefusesAll(format!(
+                "{why}; the question was only {NEUTRAL:?}: give the judge's model a chat template, and compare \
+                 sampling and system of spec.reward.process with what its server takes"
+            )),
+            Err(other) => other,
+        })
     }
 
     async fn ask(&self, asked: &Asked, seed: u64, tries: usize) -> Result<Answer, Unanswered> {
@@ -225,12 +264,14 @@ impl Judge {
             let error = serde_json::from_slice::<ErrorBody>(&body).ok();
             let asked = error.as_ref().and_then(|error| error.retry_after_seconds);
             let refuses_question = refuses_question(status.as_u16(), error.as_ref().map(|error| error.code));
+            let advice = error.as_ref().and_then(advice);
             let said = error.map(|error| error.to_string());
             let said = said.unwrap_or_else(|| String::from_utf8_lossy(&body).chars().take(300).collect());
             let why = format!("{replica}: {status}: {said}");
-            return Err(match refuses_question {
-                true => Unanswered::Refused(why),
-                false => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
+            return Err(match advice {
+                Some(advice) => Unanswered::RefusesAll(format!("{why}; {advice}")),
+                None if refuses_question => Unanswered::Refused(why),
+                None => Unanswered::Again(why, asked.map(asked_pause).unwrap_or_default()),
             });
         }
         let answer: ChatResponse = serde_json::from_slice(&body).map_err(|error| {
@@ -247,6 +288,7 @@ impl Judge {
             return Err(Unanswered::Again(why, Duration::ZERO));
         };
         self.outage.over();
+        self.has_answered.store(true, Ordering::Relaxed);
         Ok(Answer {
             is_cut: matches!(choice.finish_reason.as_deref(), Some("length" | "content_filter")),
             text: choice.message.content.unwrap_or_default(),
@@ -296,11 +338,27 @@ fn refuses_question(status: u16, code: Option<ErrorCode>) -> bool {
     matches!(status, 400 | 413 | 422) && code.is_none_or(|code| !of_others.contains(&code))
 }
 
+/// The next step after a refusal that is of every question.
+fn advice(error: &ErrorBody) -> Option<String> {
+    match error.code {
+        ErrorCode::SettingRefused => {
+            let field = field_of(error.setting.as_deref().unwrap_or_default());
+            Some(format!(
+                "leave out spec.reward.process.sampling.{field}, or set a value that the server takes"
+            ))
+        }
+        ErrorCode::TextPromptUnsupported => Some("take a pool whose model has a chat template".to_owned()),
+        _ => None,
+    }
+}
+
 /// Whether a body without a completion refuses the question: some servers say so with status 200. The policy may have
-/// written the refused text, and must not gain a new attempt by it.
+/// written the refused text, and must not gain a new attempt by it. A router's body may also have the status of a
+/// server that is busy or away.
 fn is_refusal(body: &[u8]) -> bool {
     let body: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    body.is_some_and(|body| body.get("error").is_some())
+    let error = body.as_ref().and_then(|body| body.get("error"));
+    error.is_some_and(|error| !matches!(error["code"].as_u64(), Some(408 | 429 | 500..=599)))
 }
 
 #[cfg(test)]
@@ -323,10 +381,32 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_every_question_names_the_next_step() {
+        let refused = ErrorBody {
+            setting: Some("top_p".to_owned()),
+            ..ErrorBody::new(ErrorCode::SettingRefused, "no")
+        };
+        assert!(advice(&refused).unwrap().contains("spec.reward.process.sampling.topP"));
+        let without = ErrorBody::new(ErrorCode::TextPromptUnsupported, "no");
+        assert!(advice(&without).unwrap().contains("chat template"));
+        assert_eq!(advice(&ErrorBody::new(ErrorCode::InvalidRequest, "no")), None);
+    }
+
+    #[test]
     fn an_error_in_place_of_a_completion_is_a_refusal_and_a_page_is_none() {
-        assert!(is_refusal(br#"{"error": {"message": "the prompt was filtered"}}"#));
+        for error in [
+            r#"{"message": "the prompt was filtered"}"#,
+            r#"{"code": 400}"#,
+            r#""filtered""#,
+        ] {
+            assert!(is_refusal(format!("{{\"error\": {error}}}").as_bytes()), "{error}");
+        }
         for page in ["", "<html>log in</html>", "{}", "[\"error\"]", "\"error\""] {
             assert!(!is_refusal(page.as_bytes()), "{page}");
+        }
+        for code in [408, 429, 502] {
+            let busy = format!("{{\"error\": {{\"code\": {code}}}}}");
+            assert!(!is_refusal(busy.as_bytes()), "{code}");
         }
     }
 }

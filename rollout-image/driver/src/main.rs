@@ -292,7 +292,7 @@ async fn driven(
         .merge(server::router(sessions.clone()));
     // Detached when the work ends: requests of agents, whose episodes the next driver continues, wait as long as this
     // process lives. An aborted server would answer each attempt of a client with an error at once.
-    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let serving = tokio::spawn(grpo_auth::serve(listener, router, std::future::pending()));
     let hub = HubSettings::from_env();
     let downloads = Downloads {
         settings: hub.clone(),

@@ -209,6 +209,7 @@ pub async fn run(
         gate: Gate::default(),
         grading: watch::channel(0).0,
         bases: Default::default(),
+        starts: Default::default(),
     });
     let mut shared = sets
         .into_iter()

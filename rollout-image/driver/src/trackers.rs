@@ -45,7 +45,13 @@ pub enum TrackerError {
     #[error("{doing}: {source}")]
     Unreachable { doing: String, source: reqwest::Error },
     #[error("{doing}: the server answers {status}: {says}")]
-    Refused { doing: String, status: u16, says: String },
+    Refused {
+        doing: String,
+        status: u16,
+        says: String,
+        /// The pause that the server asks for.
+        wait: Duration,
+    },
     #[error("{doing}: the server answers {status}: {says}; {advice}")]
     Unauthorized {
         doing: String,
@@ -64,10 +70,18 @@ pub enum TrackerError {
         whose: &'static str,
         says: String,
     },
-    #[error("{0} files were begun, and none could be written to its end; check the room in the run's store")]
-    Files(u32),
     #[error("the task that reads the store ended: {0}")]
     Task(#[from] tokio::task::JoinError),
+}
+
+impl TrackerError {
+    /// The pause that the server asks for, beyond the usual one.
+    fn wait(&self) -> Duration {
+        match self {
+            Self::Refused { wait, .. } => *wait,
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// How the run stands by the newest entry of its journal.
@@ -166,6 +180,7 @@ async fn follow(mut tracker: Box<dyn Tracker>, store: RunStore, mut ending: watc
         let is_last = *ending.borrow_and_update();
         let sent = advance(&mut *tracker, &mut reader).await;
         let (is_well, name) = (sent.is_ok(), tracker.name());
+        let asked = sent.as_ref().err().map_or(Duration::ZERO, TrackerError::wait);
         // Once for each outage.
         match &sent {
             Err(error) if works != Some(false) => {
@@ -185,7 +200,7 @@ async fn follow(mut tracker: Box<dyn Tracker>, store: RunStore, mut ending: watc
             match is_well {
                 true => tokio::time::sleep(LOOK_AGAIN).await,
                 false => {
-                    let _ = retry.pause().await;
+                    let _ = retry.pause_after(asked).await;
                 }
             }
         };

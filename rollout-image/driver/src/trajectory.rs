@@ -2,9 +2,13 @@
 //!
 //! Live and resumed episodes take the same path: a turn exists once its record is durable, and is folded in from that
 //! record. A driver holds thousands of live episodes, so a [`GrowingRow`] holds only its ids and the data of the
-//! sampled ones.
+//! sampled ones, and the texts of earlier turns are compressed.
 
+mod texts;
+
+use self::texts::PackedTexts;
 use grpo_records::{AgentProcess, EpisodeEnd, ExpertsSpan, TokenRow, TurnRecord, WeightsSpan};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Rows of prompt, sampled and observation ids in order, with weights versions and logprobs of the sampled ones; and
@@ -12,11 +16,17 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trajectory {
     pub rows: Vec<GrowingRow>,
-    /// In order, without ids.
+    /// In order, without ids. Texts of earlier ones may be missing: [`Trajectory::whole_turns`] has them.
     pub turns: Vec<TurnRecord>,
+    /// The texts that `turns` does not have.
+    packed: PackedTexts,
+    /// All texts stay in `turns`.
+    keeps_texts: bool,
     /// How the process of a command-line agent ended.
     pub process: Option<AgentProcess>,
     pub end: Option<EpisodeEnd>,
+    /// The policy's patch is too long to be graded. A driver that finds the attempt's record does not know it.
+    pub patch_too_large: bool,
     pub sample_millis: u64,
     pub exec_millis: u64,
     pub waited_millis: u64,
@@ -70,9 +80,34 @@ pub enum TrajectoryError {
         known: usize,
         computed: usize,
     },
+    #[error("{episode}: unpacking the texts of its turns: {why}; the next attempt reads them from the store")]
+    Texts { episode: String, why: String },
 }
 
 impl Trajectory {
+    /// An episode without turns. `keeps_texts`: the texts of its turns are read again at every turn.
+    pub fn new(keeps_texts: bool) -> Self {
+        Self {
+            keeps_texts,
+            ..Self::default()
+        }
+    }
+
+    /// All turns in order, without ids, with all their texts.
+    pub fn whole_turns(&self) -> Result<Cow<'_, [TurnRecord]>, TrajectoryError> {
+        if self.packed.is_empty() {
+            return Ok(Cow::Borrowed(&self.turns[..]));
+        }
+        let mut turns = self.turns.clone();
+        self.packed
+            .put_back(&mut turns)
+            .map_err(|error| TrajectoryError::Texts {
+                episode: turns.first().map(|turn| turn.episode.clone()).unwrap_or_default(),
+                why: error.to_string(),
+            })?;
+        Ok(Cow::Owned(turns))
+    }
+
     /// The number of the next turn.
     pub fn next_turn(&self) -> u32 {
         self.turns.len() as u32
@@ -137,6 +172,9 @@ impl Trajectory {
         self.rows[turn.row as usize].append(turn);
         make_room(&mut self.turns, 1);
         self.turns.push(turn.without_ids());
+        if !self.keeps_texts {
+            self.packed.pack(&mut self.turns);
+        }
         self.end = turn.end;
         self.sample_millis += turn.sample_millis;
         self.exec_millis += turn.exec_millis;

@@ -7,6 +7,7 @@ use grpo_driver::episode::EpisodePlan;
 use grpo_driver::fault::DriverError;
 use grpo_driver::iterate::Run;
 use grpo_driver::rollout::Tally;
+use grpo_records::reward::changed_lines;
 use grpo_records::{
     DropReason, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError,
     Outcome, VoidReason, paths, rows,
@@ -184,6 +185,106 @@ async fn a_resumed_episode_takes_its_patch_against_the_commit_that_it_began_with
     let meta = attempt(&world, 2, true).await.unwrap().unwrap();
     assert_eq!((meta.outcome, meta.turns), (grpo_records::Outcome::Resolved, 2));
     assert!(meta.patch_bytes > 0);
+}
+
+/// A world whose image changes files after the base commit.
+async fn with_image_changes() -> World {
+    let world = World::new(1).await;
+    let mut row = world.rows["task-0"].clone();
+    row["setup"] = "cd /testbed\necho '# baked' >> a.py\necho extra > extra.txt\n".into();
+    std::fs::write(&world.tasks, row.to_string()).unwrap();
+    world
+}
+
+async fn patch_of(folder: &str, world: &World) -> String {
+    let patch = world.store().bytes(&paths::patch(folder)).await.unwrap();
+    String::from_utf8_lossy(&patch).into_owned()
+}
+
+#[tokio::test]
+async fn an_episode_that_changes_nothing_has_an_empty_patch_though_its_image_changed_files() {
+    let world = with_image_changes().await;
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+    let (run, plan) = driver(&world, 1).await;
+    // The first one looks for the task, the second one for itself.
+    for sample in 0..2 {
+        let key = EpisodeKey {
+            sample,
+            ..plan.key.clone()
+        };
+        let plan = EpisodePlan { key, ..plan.clone() };
+        let meta = run.rollouts.episodes.attempt(&plan, 1, false).await.unwrap().unwrap();
+        assert_eq!((meta.outcome, meta.patch_bytes), (Outcome::Unresolved, 0));
+        assert_eq!(meta.grade.unwrap().status, "EmptyPatch");
+    }
+    assert_eq!(world.gateway.state.lock().unwrap().evaluations, 0);
+}
+
+#[tokio::test]
+async fn a_patch_beyond_the_limit_is_unresolved_and_its_grade_says_so() {
+    let world = World::new(1).await;
+    *world.engine.policy.lock().unwrap() = Box::new(|prompt, _| {
+        let command = match prompt.matches("assistant\n").count() {
+            1 => "head -c 9000000 /dev/zero | tr '\\0' x > big.txt",
+            _ => "echo SUBMIT",
+        };
+        format!("Go.\n```bash\n{command}\n```")
+    });
+    let meta = attempt(&world, 1, false).await.unwrap().unwrap();
+    assert_eq!(
+        (meta.outcome, meta.end, meta.patch_bytes),
+        (Outcome::Unresolved, EpisodeEnd::Submitted, 0)
+    );
+    assert_eq!(meta.grade.unwrap().status, "PatchTooLarge");
+}
+
+#[tokio::test]
+async fn a_tree_without_changes_of_its_image_is_looked_at_once_for_all_episodes_of_the_task() {
+    let world = World::new(1).await;
+    let (run, plan) = driver(&world, 1).await;
+    for sample in 0..3 {
+        let key = EpisodeKey {
+            sample,
+            ..plan.key.clone()
+        };
+        let plan = EpisodePlan { key, ..plan.clone() };
+        let meta = run.rollouts.episodes.attempt(&plan, 1, false).await.unwrap().unwrap();
+        assert!(meta.outcome.is_verdict() && meta.patch_bytes > 0);
+    }
+    let state = world.gateway.state.lock().unwrap();
+    let looks = state.ran.keys().filter(|(_, id)| id.starts_with("start-"));
+    assert_eq!(looks.count(), 1);
+}
+
+#[tokio::test]
+async fn a_resumed_episode_takes_its_patch_against_the_tree_that_it_began_with() {
+    let world = with_image_changes().await;
+    let turn = world.dir().join(paths::turn(&folder(), 1));
+    let at = turn.clone();
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, _| {
+        let command = match prompt.matches("assistant\n").count() {
+            1 => "sed -i 's/a - b/a + b/' $F && git gc -q --prune=now",
+            _ => "echo SUBMIT",
+        };
+        if command == "echo SUBMIT" {
+            std::fs::write(&at, "{\"schema\":3}").unwrap();
+        }
+        format!("Go.\n```bash\n{command}\n```")
+    });
+    let stopped = attempt(&world, 1, false).await.unwrap_err();
+    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
+    std::fs::remove_file(&turn).unwrap();
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+    let meta = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((meta.outcome, meta.turns), (Outcome::Resolved, 2));
+    let patch = patch_of(&folder(), &world).await;
+    assert_eq!(changed_lines(patch.as_bytes()), 2, "{patch}");
+    assert!(
+        patch.contains("\n # baked\n") && !patch.contains("extra.txt"),
+        "{patch}"
+    );
+    let (left, _) = world.store().names_in(&paths::starts(&folder())).await.unwrap();
+    assert_eq!(left, Vec::<String>::new(), "they go with the turns' files");
 }
 
 /// Defect 19: an engine may answer differently, and a command that ran without a record left its effects in the

@@ -77,6 +77,11 @@ fn by_command(request: &ChatRequest, _: usize) -> Result<String, StatusCode> {
     })
 }
 
+/// Whether a question is about a turn. Other ones have no text of the policy.
+fn is_of_a_turn(request: &ChatRequest) -> bool {
+    request.messages[1].content.contains("Agent's full response:")
+}
+
 const VOTES: u32 = 12;
 
 /// One iteration of one task with four samples that look, change the file and submit.
@@ -310,7 +315,11 @@ async fn lost_with(answers: Answers, words: &str) {
 #[tokio::test]
 async fn a_question_that_the_judge_refuses_is_asked_once_and_makes_no_episode_void() {
     let world = World::new(1).await;
-    let (judge, at) = FakeJudge::start(|_, _| Err(StatusCode::BAD_REQUEST)).await;
+    let (judge, at) = FakeJudge::start(|request, _| match is_of_a_turn(request) {
+        true => Err(StatusCode::BAD_REQUEST),
+        false => Ok("Yes.".into()),
+    })
+    .await;
     world.go(settings(&world, at, false), 1).await.unwrap();
     world.verified().await;
     for meta in world.metas().await {
@@ -321,7 +330,27 @@ async fn a_question_that_the_judge_refuses_is_asked_once_and_makes_no_episode_vo
             Some(f32::from(u8::from(meta.outcome == Outcome::Resolved)))
         );
     }
-    assert_eq!(judge.asked.lock().unwrap().len(), 4 * 2 * VOTES as usize);
+    let asked = judge.asked.lock().unwrap();
+    let of_turns = asked.iter().filter(|request| is_of_a_turn(request)).count();
+    assert_eq!(of_turns, 4 * 2 * VOTES as usize);
+}
+
+#[tokio::test]
+async fn a_judge_that_refuses_every_question_ends_the_run() {
+    let world = World::new(1).await;
+    let (judge, at) = FakeJudge::start(|_, _| Err(StatusCode::BAD_REQUEST)).await;
+    let ended = world.go(settings(&world, at, false), 1).await.unwrap_err().to_string();
+    for part in [
+        "EngineRefuses",
+        "refuses every question",
+        "400 Bad Request",
+        "chat template",
+    ] {
+        assert!(ended.contains(part), "{ended}");
+    }
+    let asked = judge.asked.lock().unwrap();
+    let neutral = asked.iter().find(|request| !is_of_a_turn(request)).unwrap();
+    assert_eq!(neutral.messages.len(), 2, "with the system message of every question");
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Published rows, completed and graded by the worker with the publishers' own packages.
 
+mod commands_in_rows;
 mod parquet_file;
 pub mod samples;
 
 use self::parquet_file::write_parquet;
-use self::samples::{TEST_PATCH, classic, gym, kod_code, r2e, rebench, smith, with};
+use self::samples::{TEST_PATCH, classic, gym, kod_code, live, r2e, rebench, rebench_v2, smith, with};
 use crate::world::{self, Images};
 use grpo_crds::grpo_run::RowFormat;
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
@@ -278,6 +279,9 @@ async fn rows_of_every_format_are_the_same_tasks_from_parquet() {
         (RowFormat::R2E, r2e(json!({"A.b": "PASSED"}))),
         (RowFormat::SweSmith, smith(TEST_PATCH)),
         (RowFormat::SweRebench, rebench()),
+        (RowFormat::SweRebenchV2, rebench_v2("parse_log_gotest")),
+        (RowFormat::Auto, rebench_v2("parse_log_gotest")),
+        (RowFormat::SweBenchLive, live()),
         (RowFormat::KodCode, kod_code()),
         (RowFormat::Auto, kod_code()),
         (RowFormat::Auto, nested),

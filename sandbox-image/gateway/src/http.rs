@@ -7,7 +7,7 @@ mod work;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -21,10 +21,12 @@ use grpo_sandbox_protocol::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::body::read;
 use crate::core::{Core, lease, now};
-use crate::index::ActiveLease;
+use crate::index::{ActiveLease, MAX_DEMANDS};
 use crate::metrics::Around;
 use ownership::CallersRun;
+use room::{RoomOf, SmallBody};
 
 /// Longest allowed wait in the queue, seconds.
 const MAX_WAIT: u64 = 600;
@@ -178,7 +180,7 @@ fn is_name(text: &str) -> bool {
         && text.trim() == text
 }
 
-async fn take(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<Response, Refused> {
+async fn take(State(core): Shared, caller: CallersRun, SmallBody(body): SmallBody) -> Result<Response, Refused> {
     let mut request: LeaseRequest = parse(&body)?;
     let run = caller.acts_for(&request.run)?;
     for (field, text) in [("id", &request.id), ("run", &request.run), ("image", &request.image)] {
@@ -221,7 +223,7 @@ async fn release(State(core): Shared, Path(id): Path<String>) -> Result<StatusCo
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+async fn renew(State(core): Shared, Path(id): Path<String>, SmallBody(body): SmallBody) -> Result<Response, Refused> {
     let renew: RenewRequest = parse(&body)?;
     held(&core, &id)?;
     let ttl = i64::try_from(renew.ttl_seconds).unwrap_or(i64::MAX);
@@ -237,8 +239,13 @@ async fn renew(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Resu
     Ok(Json(lease(&held(&core, &id)?)).into_response())
 }
 
-async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<StatusCode, Refused> {
-    let demand: Demand = parse(&body)?;
+async fn demand(
+    State(core): Shared,
+    caller: CallersRun,
+    RoomOf(room): RoomOf,
+    body: Body,
+) -> Result<StatusCode, Refused> {
+    let demand: Demand = parse(&read(&room, body, MAX_JSON_BYTES).await?)?;
     let run = caller.acts_for(&demand.run)?;
     if demand.run.is_empty() || demand.run.len() > MAX_NAME {
         return Err(bad(format!("run must have 1 to {MAX_NAME} bytes")));
@@ -246,12 +253,26 @@ async fn demand(State(core): Shared, caller: CallersRun, body: Bytes) -> Result<
     if demand.images.len() > 4096 {
         return Err(bad("at most 4096 images"));
     }
-    let images = demand
-        .images
-        .into_iter()
-        .map(|wanted| (wanted.image, wanted.count as usize))
-        .collect();
-    core.with(|index| index.want(&run, images, now()));
+    if !demand.images.iter().all(|wanted| is_name(&wanted.image)) {
+        return Err(bad(format!(
+            "an image must have 1 to {MAX_NAME} printable ASCII characters, and no blank at either end"
+        )));
+    }
+    let images = demand.images.into_iter();
+    let images: Vec<_> = images.map(|wanted| (wanted.image, wanted.count as usize)).collect();
+    let is_remembered = core.with(|index| {
+        let may_want = images.is_empty() || index.may_want(&run);
+        if may_want {
+            index.want(&run, images, now());
+        }
+        may_want
+    });
+    if !is_remembered {
+        let message = format!(
+            "{MAX_DEMANDS} runs have a warm demand already; send an empty one for runs that have ended, or ask again in ten minutes"
+        );
+        return Err(ErrorBody::new(ErrorCode::Unavailable, FaultOrigin::Infrastructure, message).into());
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

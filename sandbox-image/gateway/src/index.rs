@@ -35,6 +35,8 @@ pub use model::{Action, ActiveLease, Bounds, Created, Ending, Found, Sandbox, St
 const POOL_ITSELF: &str = "";
 /// Ended leases with a remembered cause, so that a holder learns it.
 const REMEMBERED: usize = 4096;
+/// Runs with a warm demand. An account of no run, such as the pool's client account, may name any run.
+pub const MAX_DEMANDS: usize = 1024;
 /// Pause before a deletion is ordered again for the first time, milliseconds; it doubles.
 const DELETE_AGAIN: i64 = 1_000;
 
@@ -145,6 +147,11 @@ impl Index {
     fn has_ready(&self, image: &str) -> bool {
         let mut sandboxes = self.sandboxes.values();
         sandboxes.any(|s| s.stage == Stage::Ready && s.lease.is_none() && s.image == image)
+    }
+
+    /// Whether a demand of this run can be remembered.
+    pub fn may_want(&self, run: &str) -> bool {
+        self.demand.len() < MAX_DEMANDS || self.demand.contains_key(run)
     }
 
     /// Sets the sandboxes that a run wants warm.

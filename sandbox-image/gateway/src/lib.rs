@@ -3,12 +3,13 @@
 //! [`begin`] assembles the parts. [`index`] makes all decisions: it keeps pods, leases, waiters and demand in memory,
 //! takes events and returns actions, without I/O. [`core`] carries actions out: it creates and deletes pods, commits
 //! leases to the [`ledger`] before any caller learns of them, and binds sandboxd. [`cause`] derives from a pod's status
-//! why it ended, [`pull`] why it cannot begin; [`slim_pod`] has the fields of a pod that are read. [`pod`] builds
-//! sandbox pods. [`prefetcher`] has nodes pull the next images. [`restore`] takes over leases and pods. [`sandbox`]
-//! talks to sandboxd, signed; [`egress`] knows whether sandboxes reach nothing, [`package_index`] what graders reach.
-//! [`http`] is the API for drivers, [`body`] reads request bodies, [`waiters`] are the callers that wait for a lease,
-//! [`relay`] is the relay from a sandbox. [`compat`] serves clients of other systems. [`openapi`] describes the
-//! gateway's own API. [`metrics`] counts; [`clock`] tells the time, [`progress`] whether the scheduler works.
+//! why it ended, [`pull`] why it cannot begin, [`kubelet_refusal`] why its node refused it; [`slim_pod`] has the fields
+//! of a pod that are read. [`pod`] builds sandbox pods. [`prefetcher`] has nodes pull the next images. [`restore`]
+//! takes over leases and pods. [`sandbox`] talks to sandboxd, signed; [`egress`] knows whether sandboxes reach nothing,
+//! [`package_index`] what graders reach. [`http`] is the API for drivers, [`body`] reads request bodies, [`waiters`]
+//! are the callers that wait for a lease, [`relay`] is the relay from a sandbox. [`compat`] serves clients of other
+//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells the time, [`progress`]
+//! whether the scheduler works.
 //!
 //! # Restarts
 //!
@@ -22,7 +23,6 @@
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. A gateway that finds a later term,
 //! in the ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
-pub mod admission;
 pub mod begin;
 pub mod body;
 pub mod cause;
@@ -32,6 +32,7 @@ pub mod core;
 pub mod egress;
 pub mod http;
 pub mod index;
+pub mod kubelet_refusal;
 pub mod ledger;
 pub mod metrics;
 pub mod openapi;

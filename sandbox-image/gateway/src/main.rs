@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Parser;
 use grpo_auth::AuthFlags;
 use grpo_contracts::RunConfig;
-use grpo_contracts::access::Service;
+use grpo_contracts::access::{Service, gateway_audience};
 use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::SandboxPoolSpec;
 use grpo_gateway::begin::{Beginning, Begun};
@@ -102,6 +102,8 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let signer = Signer::from_seed(&seed);
     let guarded = arguments.auth.guard(Service::Gateway, []);
     let (guard, keys) = guarded.map_err(|e| format!("checking tokens: {e}"))?;
+    // Drivers have tokens for this pool; people, and drivers of earlier versions, for all gateways.
+    let guard = guard.accepting(gateway_audience(&arguments.namespace, &arguments.pool));
     tokio::spawn(keys);
     let client = api_client(arguments.kubeconfig.as_deref()).await?;
     let beginning = Beginning {
@@ -135,14 +137,14 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         .map_err(|e| format!("listening on {}: {e}", arguments.listen))?;
     tracing::info!(listen = %arguments.listen, "serving");
     let mut terminate = signal(SignalKind::terminate()).map_err(|e| format!("handling SIGTERM: {e}"))?;
-    let server =
-        axum::serve(listener, grpo_gateway::http::guarded(core.clone(), guard)).with_graceful_shutdown(async move {
-            terminate.recv().await;
-        });
+    let router = grpo_gateway::http::guarded(core.clone(), guard);
+    let terminated = async move {
+        terminate.recv().await;
+    };
     tokio::select! {
-        served = server => {
+        () = grpo_auth::serve(listener, router, terminated) => {
             let _ = tokio::time::timeout(SETTLE, core.settle()).await;
-            served.map_err(|e| format!("serving: {e}"))
+            Ok(())
         }
         () = core.replaced() => Err("another gateway has taken the pool over".to_owned()),
         // Fenced: another gateway owns the leases now, so not one more may be given out here.

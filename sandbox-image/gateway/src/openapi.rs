@@ -223,7 +223,8 @@ fn operations(types: &mut SchemaGenerator) -> Vec<Operation> {
             "Set the number of warm sandboxes that a run needs from now on.",
         )
         .reads::<Demand>(types)
-        .done("The demand is stored; it replaces the run's earlier demand."),
+        .done("The demand is stored; it replaces the run's earlier demand.")
+        .refuses(&[ErrorCode::Unavailable]),
         Operation::new(
             "get",
             "/v1/pool",

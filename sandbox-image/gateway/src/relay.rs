@@ -21,7 +21,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use regex_lite::Regex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -34,6 +34,11 @@ const LONGEST_TARGET: usize = 2048;
 const HOLD: Duration = Duration::from_secs(60);
 /// Pause before the service is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A service whose node is lost closes no connection, and answers of models take minutes. So a silent service is asked
+/// after this time, and given up after three questions without an answer: the request would wait for the lease's end.
+const SERVICE_SILENT: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+const QUESTIONS: u32 = 3;
 /// When a client may repeat a request that no service answered, in seconds. It has waited before.
 const AGAIN_AFTER: &str = "5";
 
@@ -65,7 +70,12 @@ impl Default for Relays {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(5)));
-        let client = Client::builder(TokioExecutor::new()).build(connector);
+        connector.set_keepalive(Some(SERVICE_SILENT));
+        connector.set_keepalive_interval(Some(ASK_AGAIN));
+        connector.set_keepalive_retries(Some(QUESTIONS));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .build(connector);
         Self {
             client,
             open: Mutex::default(),
@@ -212,6 +222,12 @@ pub(crate) fn service(text: &str) -> Result<Uri, String> {
             "to is {text:?}; it must be http://host[:port][/path], as {RELAY_TARGET}"
         )),
     }
+}
+
+/// Whether the relay of a driver leads to its own service. Relayed requests come from the gateway, which may reach what
+/// the driver may not: other pods of the gateway's namespace, and the API server.
+pub(crate) fn is_of_driver(to: &Uri, service: &str) -> bool {
+    to.authority().is_some_and(|authority| authority.as_str() == service)
 }
 
 /// Whether no segment leads upwards, in any encoding.

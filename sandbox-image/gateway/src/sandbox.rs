@@ -17,7 +17,7 @@ use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::sync::Semaphore;
 
 /// Maximum concurrent health checks. Each takes a connection, and two seconds if no process listens.
@@ -71,6 +71,8 @@ impl Sandboxes {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(Duration::from_secs(2)));
         let client = Client::builder(TokioExecutor::new())
+            // With it, idle connections to pods of lost nodes, which close none, do not stay.
+            .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_CONNECTION / 2)
             .pool_max_idle_per_host(8)
             .build(connector);

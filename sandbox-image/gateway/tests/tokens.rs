@@ -9,6 +9,8 @@ use grpo_auth::{LocalIssuer, ServiceAccount};
 use grpo_contracts::access::Service;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::played::sandboxes::Sandboxds;
 use crate::played::{SEED, Server};
@@ -285,4 +287,84 @@ async fn runs_of_one_name_in_two_namespaces_that_a_pool_lets_in_have_leases_of_t
         gateway.ask(Method::PUT, "/v1/demand", Some(&there), &demand).await.0,
         204
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_another_pools_gateway_has_received_is_of_no_use_here() {
+    let gateway = Gateway::start(&["m/demo-driver"]).await;
+    let driver = ServiceAccount::new("m", "demo-driver");
+    let until = SystemTime::now() + PATIENCE;
+    for (audience, wanted) in [
+        ("p.n.gateway.grpo.dev", 200),
+        ("gateway.grpo.dev", 200),
+        ("p.m.gateway.grpo.dev", 401),
+        ("other.n.gateway.grpo.dev", 401),
+    ] {
+        let token = gateway.issuer.token_until(&driver, audience, until).unwrap();
+        let (status, answer) = gateway.ask(Method::GET, "/v1/pool", Some(&token), &Value::Null).await;
+        assert_eq!(status, wanted, "{audience}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_relays_to_its_own_service_only_and_the_pools_client_to_any() {
+    let gateway = Gateway::start(&["n/*-driver", "m/*-driver", "n/p-client"]).await;
+    let tokens = [("n", "demo-driver"), ("m", "demo-driver"), ("n", "p-client")];
+    let [here, there, client] = tokens.map(|(namespace, account)| gateway.token(namespace, account));
+    for (id, token) in [("here", &here), ("there", &there)] {
+        let (status, answer) = gateway
+            .ask(Method::POST, "/v1/leases", Some(token), &lease(id, "demo"))
+            .await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let cases = [
+        ("here", &here, "http://demo-driver.n.svc:8070/sessions/x", 204),
+        ("here", &here, "http://demo-driver.m.svc:8070/sessions/x", 403),
+        ("here", &here, "http://demo-driver.n.svc/", 403),
+        ("here", &here, "http://other-driver.n.svc:8070/", 403),
+        ("here", &here, "http://10.0.0.1:443/", 403),
+        ("there", &there, "http://demo-driver.m.svc:8070/", 204),
+        ("there", &there, "http://demo-driver.n.svc:8070/", 403),
+        ("here", &client, "http://models.n.svc:9000/v1", 204),
+    ];
+    for (id, token, to, wanted) in cases {
+        let body = json!({"port": free_port(), "to": to});
+        let path = format!("/v1/leases/{id}/relay");
+        let (status, answer) = gateway.ask(Method::PUT, &path, Some(token), &body).await;
+        assert_eq!(status, wanted, "{to}: {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_names_and_numbers_are_small_and_demands_are_bounded() {
+    let gateway = Gateway::start(&["n/p-client"]).await;
+    let client = gateway.token("n", "p-client");
+    let address = gateway.url.strip_prefix("http://").unwrap();
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    // The body is announced and never sent.
+    let head = format!(
+        "POST /v1/leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {client}\r\ncontent-length: 40000\r\n\r\n"
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    let read = tokio::time::timeout(PATIENCE, socket.read_exact(&mut answer));
+    read.await.unwrap().unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), "HTTP/1.1 413");
+
+    let wants = |run: &str, image: &str| json!({"run": run, "images": [{"image": image, "count": 0}]});
+    let ask = async |body: Value| gateway.ask(Method::PUT, "/v1/demand", Some(&client), &body).await;
+    assert_eq!(ask(wants("run", &"x".repeat(600))).await.0, 400);
+    for nth in 0..grpo_gateway::index::MAX_DEMANDS {
+        assert_eq!(ask(wants(&format!("run-{nth}"), "task:1")).await.0, 204);
+    }
+    let (status, answer) = ask(wants("one-more", "task:1")).await;
+    assert_eq!(
+        (status, answer["code"].as_str()),
+        (503, Some("Unavailable")),
+        "{answer}"
+    );
+    // A run that is remembered may change its demand, and one that has ended makes a place.
+    assert_eq!(ask(wants("run-0", "task:2")).await.0, 204);
+    assert_eq!(ask(json!({"run": "run-1", "images": []})).await.0, 204);
+    assert_eq!(ask(wants("one-more", "task:1")).await.0, 204);
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use grpo_contracts::exit::{HUNG_CODE, Hang, PEER_LOST_CODE};
 use grpo_model::ModelError;
 use grpo_native::CollectiveError;
+use grpo_object_storage::is_refusal;
 use grpo_records::StoreError;
 
 /// Exit code of a process that SIGTERM ended, as in a shell.
@@ -47,6 +48,16 @@ pub enum TrainError {
     },
     #[error("{0}; nothing published before is touched")]
     Store(#[from] StoreError),
+    /// The store's server does not answer.
+    #[error("{0}")]
+    Unopened(String),
+    /// The time to wait for the store is over ([`crate::outage`]).
+    #[error("the store did not answer in {tries} tries within {seconds} s, so the attempt ends: {source}")]
+    StoreOutage {
+        tries: u32,
+        seconds: u64,
+        source: Box<TrainError>,
+    },
     #[error("{path} is damaged ({message}); it is not used")]
     Damaged { path: String, message: String },
     #[error(
@@ -167,6 +178,40 @@ impl TrainError {
     pub fn is_unread(&self) -> bool {
         matches!(self, Self::Unread { .. })
     }
+
+    /// Whether the store did not answer, and may answer later.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::Unread { .. } | Self::Unopened(_) => true,
+            Self::Store(StoreError::Access { source, .. }) => !is_refusal(source) && !stays(source),
+            Self::Store(StoreError::Open { source, .. }) => !stays(&**source),
+            _ => false,
+        }
+    }
+}
+
+/// Whether an error of a volume stays until a person acts: a missing permission or folder, a full volume.
+fn stays(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{
+        InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied, QuotaExceeded,
+        ReadOnlyFilesystem, StorageFull,
+    };
+    let is_final = |cause: &std::io::Error| {
+        matches!(
+            cause.kind(),
+            InvalidFilename
+                | InvalidInput
+                | IsADirectory
+                | NotADirectory
+                | NotFound
+                | PermissionDenied
+                | QuotaExceeded
+                | ReadOnlyFilesystem
+                | StorageFull
+        )
+    };
+    let mut causes = std::iter::successors(Some(error), |cause| cause.source());
+    causes.any(|cause| cause.downcast_ref().is_some_and(is_final))
 }
 
 #[cfg(test)]

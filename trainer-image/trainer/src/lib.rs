@@ -6,10 +6,10 @@
 //! divides the work over ranks, [`memory`] estimates its memory, [`flops`] its operations. [`grpo`] turns a stored
 //! batch into a step: [`mini_batch`] cuts it into optimizer steps, [`losses`] computes their loss; [`finetune`] trains
 //! a warm start from [`initial`] weights. [`state`] writes checkpoints and weights versions and finds those to continue
-//! from; [`canary`] computes what engines check a load with; [`export`] writes weights for other programs. [`serve`] is
-//! the process of a run's pods: rank 0 answers the driver, every rank follows rank 0's orders; [`launch`] starts the
-//! ranks of a pod that has several, [`watchdog`] ends a rank that waits for a rank that hangs, and [`panics`] one that
-//! panics.
+//! from; [`outage`] waits for a store that does not answer; [`canary`] computes what engines check a load with;
+//! [`export`] writes weights for other programs. [`serve`] is the process of a run's pods: rank 0 answers the driver,
+//! every rank follows rank 0's orders; [`launch`] starts the ranks of a pod that has several, [`watchdog`] ends a rank
+//! that waits for a rank that hangs, and [`panics`] one that panics.
 
 pub mod canary;
 mod collect;
@@ -32,6 +32,7 @@ pub mod micro_batch;
 pub mod mini_batch;
 mod observe;
 pub mod optimizer;
+pub mod outage;
 pub mod packing;
 pub mod panics;
 mod replay;

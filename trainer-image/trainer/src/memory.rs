@@ -8,6 +8,7 @@ use grpo_model::Config;
 use grpo_model::adapter;
 use grpo_model::lora::Lora;
 use grpo_model::weights::{self, Unit};
+use tch::Device;
 
 use crate::error::TrainError;
 
@@ -89,6 +90,27 @@ pub fn announce(facts: &Facts, context: u64, room: Option<u64>) -> Result<Estima
         );
     }
     Ok(whole)
+}
+
+/// Logs the estimate of what a rank on a GPU takes of its pod's memory at one row of `context` tokens, and warns if its
+/// part of that memory is smaller. It refuses nothing: a container may not count the pinned memory of a GPU's driver.
+pub fn announce_host(device: Device, facts: &Facts, context: u64, ranks: u32) {
+    if device == Device::Cpu {
+        return;
+    }
+    let (estimate, room) = (facts.host_row(context), room(ranks));
+    tracing::info!(
+        bytes = estimate.total(),
+        room,
+        "estimated memory of the pod for a rank's tensors at one row of {context} tokens: {estimate}"
+    );
+    if let Some(room) = room.filter(|room| estimate.total() > *room) {
+        tracing::warn!(
+            "a rank's part of the pod's memory is {}, and its tensors may not fit: give the pod more memory \
+             (trainer.resources), the trainer more nodes (trainer.nodes), or offload less (trainer.offload)",
+            in_words(room)
+        );
+    }
 }
 
 fn remedy(facts: &Facts) -> &'static str {

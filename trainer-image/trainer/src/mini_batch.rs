@@ -116,17 +116,20 @@ impl MiniBatch {
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
         let (groups, own) = model.data_parallel();
         let packing = pack(&rows, model.micro_batch_tokens, groups, &Cost::of(&model.config));
-        let mine = packing.ranks[own].iter();
-        let batches: Result<Vec<MicroBatch>, TrainError> = mine.map(|pack| model.micro_batch(pack, &rows)).collect();
+        let made = || -> Result<Vec<MicroBatch>, TrainError> {
+            let mine = packing.ranks[own].iter();
+            mine.map(|pack| model.micro_batch(pack, &rows)).collect()
+        };
         let batches = match model.replays {
-            // Each rank has read its own files.
+            // Each rank reads its own files, and no slow store must look like a hang.
             Some(_) => {
+                let batches = model.group.busy("reading recorded experts", made);
                 if let Err(error) = &batches {
                     tracing::error!(%error, "this rank cannot read the experts of its rows");
                 }
                 agreed(model, batches, "of this step")?
             }
-            None => batches?,
+            None => made()?,
         };
         let in_parts = model.shares_sequences();
         Ok(Self {

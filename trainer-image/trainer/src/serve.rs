@@ -49,6 +49,7 @@ use crate::grpo;
 use crate::memory;
 use crate::mesh::{self, Mesh};
 use crate::mini_batch::agreed;
+use crate::outage::Patience;
 use crate::sharded::Sharded;
 use crate::state::{Epoch, TrainerStore, json};
 use crate::supervised;
@@ -194,6 +195,7 @@ fn train(
         rendezvous.world,
     );
     let estimate = memory::announce(&facts, longest, room)?;
+    memory::announce_host(compute.device, &facts, longest, process.limits.per_pod);
     board.with(|shared| shared.memory = [Some(estimate.total()), room]);
     tracing::info!(rank = rendezvous.rank, world = rendezvous.world, "joining the group");
     let peak = flops::peak(&compute)?;
@@ -211,13 +213,10 @@ fn train(
         attempt: process.attempt,
         rank: rendezvous.rank,
     };
-    let records = match &config.spec.store.object_store {
-        None => RunStore::make(&config.store_root())?,
-        Some(bucket) => run_store_blocking(bucket, RunConfig::store_secret(bucket), &config.store_path)
-            .map_err(|error| TrainError::Start(error.to_string()))?,
-    };
-    let store = TrainerStore::of_attempt(records.clone(), epoch);
     let seen = group.watch();
+    let patience = Patience::of_run(board.store_waits.clone());
+    let records = seen.busy("opening the store", || patience.retry(|| opened(&config)))?;
+    let store = TrainerStore::of_attempt(records.clone(), epoch).with_patience(patience);
     let mesh = Mesh::new(group, dims)?;
     // Nodes read at different speeds: the ranks that are done must not take the slower ones for hanging.
     let model = seen.busy("reading the model", || {
@@ -252,6 +251,18 @@ fn train(
     // The process ends with this error. The groups' destructors might first wait for ranks that wait for this one.
     std::mem::forget(rank);
     ended
+}
+
+/// The run's store.
+fn opened(config: &RunConfig) -> Result<RunStore, TrainError> {
+    let Some(bucket) = &config.spec.store.object_store else {
+        return Ok(RunStore::make(&config.store_root())?);
+    };
+    let opened = run_store_blocking(bucket, RunConfig::store_secret(bucket), &config.store_path);
+    opened.map_err(|error| match error.is_final() {
+        true => TrainError::Start(error.to_string()),
+        false => TrainError::Unopened(error.to_string()),
+    })
 }
 
 /// Joins the rendezvous; from then on the pod is ready.
@@ -428,7 +439,9 @@ impl Rank {
     ) -> Result<(StepMetrics, Option<TokenStats>), TrainError> {
         self.watch.set_step(Some(step));
         self.model.enter_device();
-        let read = grpo::read(&self.store, step, path, checksum);
+        // Ranks read at different speeds, and a slow store must not look like a hang.
+        let read = || grpo::read(&self.store, step, path, checksum);
+        let read = self.watch.busy("reading a batch", read);
         if let Err(error) = &read {
             tracing::error!(step, %error, "this rank cannot read the batch");
         }

@@ -12,5 +12,5 @@ mod store;
 mod versions;
 
 pub use self::checkpoints::{CheckpointManifest, Snapshot, Written};
-pub use self::store::{Epoch, TrainerStore, json, lineage_number, sha256};
-pub use self::versions::{Form, Publication};
+pub use self::store::{DamagedFile, Epoch, TrainerStore, json, lineage_number, sha256};
+pub use self::versions::{DamagedVersion, Form, Publication};

@@ -86,6 +86,18 @@ fn a_token_of_another_run_or_namespace_is_refused_by_its_name() {
 }
 
 #[test]
+fn a_valid_token_of_a_forbidden_account_takes_no_place_in_the_cache() {
+    let issuer = LocalIssuer::new().unwrap();
+    let verifier = verifier(&issuer);
+    let forbidden = issuer.token(&ServiceAccount::new("else", "default"), TRAINER).unwrap();
+    assert!(matches!(verifier.verify(&forbidden), Err(Refusal::NotAllowed { .. })));
+    assert!(verifier.remembered.lock().unwrap().is_empty());
+    let allowed = issuer.token(&driver(), TRAINER).unwrap();
+    assert_eq!(verifier.verify(&allowed), Ok(driver()));
+    assert_eq!(verifier.remembered.lock().unwrap().len(), 1);
+}
+
+#[test]
 fn a_forged_token_is_refused() {
     let (issuer, forger) = (LocalIssuer::new().unwrap(), LocalIssuer::new().unwrap());
     let verifier = verifier(&issuer);

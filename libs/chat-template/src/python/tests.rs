@@ -4,7 +4,7 @@ fn rendered(template: &str, json: &str) -> String {
     let environment = environment(template.to_owned(), Vec::new()).unwrap();
     let x: Value = serde_json::from_str(json).unwrap();
     environment
-        .get_template("chat")
+        .get_template(DEFAULT)
         .unwrap()
         .render(minijinja::context! { x })
         .unwrap()

@@ -6,6 +6,22 @@ use serde_json::{Map, Value};
 use crate::error::ModelError;
 use crate::yarn::Yarn;
 
+/// Keys of every `rope_scaling` and `rope_parameters`.
+const OF_ANY_ROPE: [&str; 4] = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+/// Keys of YaRN.
+const OF_YARN: [&str; 10] = [
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "attn_factor",
+    "extrapolation_factor",
+    "mscale",
+    "mscale_all_dim",
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+];
+
 pub(super) struct Fields<'a> {
     path: &'a str,
     values: Map<String, Value>,
@@ -120,8 +136,15 @@ impl<'a> Fields<'a> {
         inner.only("partial_rotary_factor", 1.0, "all of a head is rotated")?;
         let mut kinds = ["rope_type", "type"].iter().filter_map(|key| inner.present(key));
         match kinds.next().map_or(Some("default"), Value::as_str) {
-            Some("default") => Ok((theta, None)),
-            Some("yarn") => Ok((theta, Some(inner.yarn(positions)?))),
+            Some("default") => {
+                inner.only_keys(
+                    name,
+                    &OF_ANY_ROPE,
+                    "a key of a scaling needs its rope_type beside it, such as yarn",
+                )?;
+                Ok((theta, None))
+            }
+            Some("yarn") => Ok((theta, Some(inner.yarn(name, positions)?))),
             _ => {
                 let found = Value::Object(inner.values.clone()).to_string();
                 Err(self.refuse(name, found, "default and yarn are"))
@@ -129,23 +152,18 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn yarn(&self, positions: usize) -> Result<Yarn, ModelError> {
-        let known = [
-            "rope_type",
-            "type",
-            "rope_theta",
-            "partial_rotary_factor",
-            "factor",
-            "original_max_position_embeddings",
-            "attention_factor",
-            "beta_fast",
-            "beta_slow",
-            "truncate",
-        ];
+    /// Refuses other keys than these in the object `name`; a null counts as missing.
+    fn only_keys(&self, name: &'static str, known: &[&str], wanted: &'static str) -> Result<(), ModelError> {
         let unknown = |(key, value): &(&String, &Value)| !known.contains(&key.as_str()) && !value.is_null();
-        if let Some((key, value)) = self.values.iter().find(unknown) {
-            return Err(self.refuse("rope_scaling", format!("{key}: {value}"), "YaRN as Qwen has it is"));
+        match self.values.iter().find(unknown) {
+            Some((key, value)) => Err(self.refuse(name, format!("{key}: {value}"), wanted)),
+            None => Ok(()),
         }
+    }
+
+    fn yarn(&self, name: &'static str, positions: usize) -> Result<Yarn, ModelError> {
+        let known = [&OF_ANY_ROPE[..], &OF_YARN].concat();
+        self.only_keys(name, &known, "YaRN as Qwen has it is")?;
         let factor = self.above("factor", 0.0)?;
         if factor < 1.0 {
             return Err(self.refuse("factor", factor.to_string(), "it must be 1 at least"));
@@ -162,10 +180,39 @@ impl<'a> Fields<'a> {
                 Some(_) => self.positive("original_max_position_embeddings")?,
                 None => positions,
             },
-            attention_factor: number("attention_factor", 0.1 * factor.ln() + 1.0)?,
+            attention_factor: self.attention_factor(factor)?,
             beta_fast: number("beta_fast", 32.0)?,
             beta_slow: number("beta_slow", 1.0)?,
-            truncate: self.optional("truncate", "true or false")?.unwrap_or(true),
+            // A null is false in Python.
+            truncate: match self.absent("truncate") {
+                true => true,
+                false => self.optional("truncate", "true or false")?.unwrap_or(false),
+            },
         })
+    }
+
+    /// The paper's factor. transformers, vLLM and SGLang do not all read these keys, and their versions differ: a run
+    /// would sample from one model and train another.
+    fn attention_factor(&self, factor: f64) -> Result<f64, ModelError> {
+        let paper = 0.1 * factor.ln() + 1.0;
+        let wanted = "0.1 ln(factor) + 1 scales attention; not all engines read this key: remove it";
+        for key in ["mscale", "mscale_all_dim"] {
+            if let Some(found) = self.present(key) {
+                return Err(self.refuse(key, found.to_string(), wanted));
+            }
+        }
+        for key in ["attn_factor", "extrapolation_factor"] {
+            self.only(
+                key,
+                1,
+                "1 is; transformers and some engines do not read this key: remove it",
+            )?;
+        }
+        match self.optional::<f64>("attention_factor", "a number is")? {
+            Some(stated) if (stated - paper).abs() > 1e-6 => {
+                Err(self.refuse("attention_factor", stated.to_string(), wanted))
+            }
+            _ => Ok(paper),
+        }
     }
 }

@@ -67,6 +67,32 @@ fn what_transformers_5_writes_is_what_transformers_4_wrote() {
 }
 
 #[test]
+fn yarn_scales_attention_by_the_papers_factor_also_where_the_config_spells_it_out() {
+    let paper = 0.1 * 4f64.ln() + 1.0;
+    for spelt in [
+        json!({}),
+        json!({"attention_factor": 1.138_629_4, "truncate": true}),
+        json!({"attention_factor": null, "mscale": null, "attn_factor": 1.0, "extrapolation_factor": 1}),
+    ] {
+        let mut scaling = json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32});
+        scaling
+            .as_object_mut()
+            .unwrap()
+            .extend(spelt.as_object().unwrap().clone());
+        let yarn = read(&with(json!({"rope_scaling": scaling.clone()})))
+            .unwrap()
+            .yarn
+            .unwrap();
+        assert_eq!((yarn.attention_factor, yarn.truncate), (paper, true), "{scaling}");
+    }
+    for off in [json!(false), Value::Null] {
+        let scaling = json!({"type": "yarn", "factor": 4.0, "truncate": off});
+        let config = read(&with(json!({"rope_scaling": scaling}))).unwrap();
+        assert!(!config.yarn.unwrap().truncate, "{scaling}");
+    }
+}
+
+#[test]
 fn a_window_that_is_off_is_no_window() {
     for change in [
         json!({"use_sliding_window": false, "sliding_window": 4096, "max_window_layers": 0}),
@@ -115,6 +141,27 @@ fn what_would_be_computed_differently_is_refused_by_name() {
         (
             json!({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": 0.7}}),
             "mscale",
+        ),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale_all_dim": 1.0}}),
+            "mscale_all_dim",
+        ),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": 1.0}}),
+            "attention_factor",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 0.9}}),
+            "attn_factor is 0.9",
+        ),
+        (
+            json!({"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mrope_section": [1, 1, 2]}}),
+            "rope_parameters is mrope_section",
+        ),
+        (json!({"rope_scaling": {"factor": 4.0}}), "rope_scaling is factor"),
+        (
+            json!({"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}),
+            "dual_chunk_attention_config",
         ),
         (json!({"rope_scaling": {"type": "yarn"}}), "factor"),
         (json!({"rope_parameters": {"rope_theta": 5e5}}), "rope_theta"),

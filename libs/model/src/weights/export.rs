@@ -35,6 +35,9 @@ pub const COMPANIONS: [&str; 9] = [
     "README.md",
 ];
 
+/// The folder of a model's chat templates other than the default, such as the one of prompts with tools.
+const NAMED_TEMPLATES: &str = "additional_chat_templates";
+
 /// A directory being written.
 pub struct Export {
     target: PathBuf,
@@ -84,6 +87,7 @@ impl Export {
                 std::fs::copy(&from, &to).map_err(failed(&to))?;
             }
         }
+        export.copy_named_templates(model_dir)?;
         if count > 1 {
             let mut map = BTreeMap::new();
             let mut bytes = 0;
@@ -131,6 +135,28 @@ impl Export {
             open: None,
             file: 0,
         })
+    }
+
+    fn copy_named_templates(&self, model_dir: &Path) -> Result<(), ModelError> {
+        let (from, to) = (model_dir.join(NAMED_TEMPLATES), self.staged.join(NAMED_TEMPLATES));
+        let unreadable = |source| ModelError::Read {
+            path: from.display().to_string(),
+            source,
+        };
+        let entries = match std::fs::read_dir(&from) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(unreadable(error)),
+        };
+        std::fs::create_dir(&to).map_err(failed(&to))?;
+        for entry in entries {
+            let entry = entry.map_err(unreadable)?;
+            if entry.path().extension().is_some_and(|kind| kind == "jinja") {
+                let to = to.join(entry.file_name());
+                std::fs::copy(entry.path(), &to).map_err(failed(&to))?;
+            }
+        }
+        Ok(())
     }
 
     fn put(&self, name: &str, value: &Value) -> Result<(), ModelError> {

@@ -405,6 +405,22 @@ fn an_index_that_does_not_fit_its_files_is_refused_by_name() {
 }
 
 #[test]
+fn an_export_has_the_chat_templates_with_names() {
+    let folder = Folder::new("templates");
+    let named = folder.at("additional_chat_templates");
+    fs::create_dir(&named).unwrap();
+    fs::write(named.join("tool_use.jinja"), "tools").unwrap();
+    fs::write(named.join("notes.bin"), "other").unwrap();
+    let dir = written(&folder, Precision::F32, u64::MAX).join("additional_chat_templates");
+    let there: Vec<_> = fs::read_dir(&dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    assert_eq!(there, ["tool_use.jinja"]);
+    assert_eq!(fs::read_to_string(dir.join("tool_use.jinja")).unwrap(), "tools");
+}
+
+#[test]
 fn an_export_takes_every_tensor_once_in_order_or_leaves_nothing() {
     let folder = Folder::new("order");
     fs::write(folder.at("config.json"), "{}").unwrap();

@@ -249,7 +249,7 @@ fn what_messages_cannot_show_ends_a_row_or_leaves_it_out() {
     assert_eq!(with(&|turns| turns[0].finish = "length".into()), (0, 1));
     assert_eq!(with(&|turns| turns[0].chat = None), (0, 1), "an earlier driver");
     let late = |turns: &mut [TurnRecord; 2]| turns[0].opening.push(said("system", "Mind."));
-    assert_eq!(with(&late), (0, 1));
+    assert_eq!(with(&late), (2, 0));
     let forged = |turns: &mut [TurnRecord; 2]| {
         let chat = turns[0].chat.as_mut().unwrap();
         chat.prompt.as_mut().unwrap().after = Some(1);

@@ -23,6 +23,21 @@ fn only_a_used_up_quota_is_a_refusal_by_quota() {
 }
 
 #[test]
+fn an_error_that_the_status_shows_already_is_shown_once_and_counted_under_its_own_reason() {
+    let refused = Error::Apply {
+        what: "PersistentVolumeClaim team/demo-store".into(),
+        source: Box::new(kube::Error::Api(Box::new(
+            Status::failure("spec is immutable", "Invalid").with_code(422),
+        ))),
+    };
+    assert!(refused.is_for_people());
+    let (reason, message) = (refused.reason(), refused.to_string());
+    let shown = Error::Shown(Box::new(refused));
+    assert!(!shown.is_for_people());
+    assert_eq!((shown.reason(), shown.to_string()), (reason, message));
+}
+
+#[test]
 fn a_claim_that_a_quota_on_devices_refuses_waits_for_the_quota_like_a_pod() {
     let said = r#"resourceclaims.resource.k8s.io "demo-gpus-0" is forbidden: exceeded quota: few, requested: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4, used: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4, limited: gpu.nvidia.com.deviceclass.resource.k8s.io/devices=4"#;
     let source = || {

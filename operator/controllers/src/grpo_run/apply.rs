@@ -1,4 +1,5 @@
-//! Executes the decision about a run: objects first, then pods, so that a pod finds what it mounts.
+//! Executes the decision about a run: first what it gives back, then its objects, then its pods, so that a pod finds
+//! what it mounts.
 
 use grpo_crds::{GrpoRun, InferencePool, SandboxPool};
 use grpo_operator_core::{
@@ -19,17 +20,42 @@ use serde_json::{Value, json};
 use super::read::group_key;
 use crate::{context::Context, error::Error, gpu_claims::is_gpu_claim, parent::Parent};
 
-/// Pods need their objects, so a refused object ends the step. A run that gives back what it holds does so all the
-/// same: an edit that the API server refuses must not keep GPUs. Any other run deletes no pods before its objects
-/// are made: the status is written last, and until then only the pods of a failed attempt tell why it failed.
-pub async fn apply(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
-    let made = make_objects(seen, decision, context).await;
-    if !decision.delete_pools {
-        made?;
-        return execute(seen, decision, context).await;
+/// Gives back what the run holds no more. Nothing that the API server may refuse comes before: it must not keep GPUs.
+pub async fn give_back(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    // Otherwise admission could lift the gates of pods that are deleted now.
+    if decision.admission == AdmissionStep::Forget {
+        context.admission.forget(&seen.owner.uid);
     }
-    execute(seen, decision, context).await?;
-    made
+    delete_pods(seen, &decision.give_back, context).await?;
+    if decision.claim == ClaimStep::Release {
+        step_claim(seen, decision.claim, context).await?;
+    }
+    if decision.delete_pools {
+        delete_own_pools(seen, context).await?;
+    }
+    if decision.delete_gpu_claims {
+        context.cluster.delete_gpu_claims(&seen.owner).await?;
+    }
+    if returns_quota(decision) {
+        step_workload(seen, &decision.workload, context).await?;
+    }
+    Ok(())
+}
+
+/// Whether Kueue gets quota back. While the run holds its pods, Kueue is only told whether they are ready: if it does
+/// not answer, the run makes its pods all the same.
+fn returns_quota(decision: &Decision) -> bool {
+    match &decision.workload {
+        WorkloadStep::Delete => true,
+        WorkloadStep::Status(_) => decision.delete_pools,
+        WorkloadStep::Leave | WorkloadStep::Create(_) => false,
+    }
+}
+
+/// Makes the objects, and then the pods, which need them: a refused object ends the step.
+pub async fn make(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    make_objects(seen, decision, context).await?;
+    execute(seen, decision, context).await
 }
 
 async fn make_objects(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
@@ -46,24 +72,16 @@ async fn make_objects(seen: &RunObservation, decision: &Decision, context: &Cont
     Ok(())
 }
 
-/// All of a decision but its objects.
+/// All of a decision that follows its objects.
 async fn execute(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
     let (cluster, owner) = (&context.cluster, &seen.owner);
-    match &decision.admission {
-        AdmissionStep::Expect(candidate) => context.admission.expect(candidate.clone()),
-        AdmissionStep::Forget => context.admission.forget(&owner.uid),
+    if let AdmissionStep::Expect(candidate) = &decision.admission {
+        context.admission.expect(candidate.clone());
     }
-    step_claim(seen, decision.claim, context).await?;
-    for pod in &decision.delete_pods {
-        let uid = uid_of(seen, pod, context);
-        cluster.delete::<Pod>(&owner.namespace, pod, uid.as_deref()).await?;
-        for role in [role::DRIVER, role::TRAINER] {
-            context.pending_pods.deleted(&group_key(&owner.uid, role), pod);
-        }
-        if let Some(pool) = seen.own_inference().and_then(|pool| pool.metadata.uid.as_deref()) {
-            context.pending_pods.deleted(pool, pod);
-        }
+    if decision.claim == ClaimStep::Take {
+        step_claim(seen, decision.claim, context).await?;
     }
+    delete_pods(seen, &decision.delete_pods, context).await?;
     for (role, pod, facts) in &decision.create {
         cluster.create_pod(&owner.namespace, pod).await?;
         context.pending_pods.made(&group_key(&owner.uid, role), facts.clone());
@@ -73,17 +91,28 @@ async fn execute(seen: &RunObservation, decision: &Decision, context: &Context) 
             .delete_owned::<Service>(&owner.namespace, service, &owner.uid)
             .await?;
     }
-    if decision.delete_pools {
-        delete_own_pools(seen, context).await?;
+    if !returns_quota(decision) {
+        step_workload(seen, &decision.workload, context).await?;
     }
-    if decision.delete_gpu_claims {
-        cluster.delete_gpu_claims(owner).await?;
-    }
-    step_workload(seen, &decision.workload, context).await?;
     if decision.delete_run {
         cluster
             .delete::<GrpoRun>(&owner.namespace, &owner.name, Some(&owner.uid))
             .await?;
+    }
+    Ok(())
+}
+
+async fn delete_pods(seen: &RunObservation, pods: &[String], context: &Context) -> Result<(), Error> {
+    let (cluster, owner) = (&context.cluster, &seen.owner);
+    for pod in pods {
+        let uid = uid_of(seen, pod, context);
+        cluster.delete::<Pod>(&owner.namespace, pod, uid.as_deref()).await?;
+        for role in [role::DRIVER, role::TRAINER] {
+            context.pending_pods.deleted(&group_key(&owner.uid, role), pod);
+        }
+        if let Some(pool) = seen.own_inference().and_then(|pool| pool.metadata.uid.as_deref()) {
+            context.pending_pods.deleted(pool, pod);
+        }
     }
     Ok(())
 }

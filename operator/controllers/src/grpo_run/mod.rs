@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::Stream;
 use grpo_crds::{GrpoRun, grpo_run::Phase};
-use grpo_operator_core::grpo_run::{decide, decision};
+use grpo_operator_core::grpo_run::{decide, decision, status::with_refusal};
 use kube::{core::DeserializeGuard, runtime::watcher};
 use tokio::sync::mpsc;
 
@@ -34,10 +34,29 @@ pub async fn control(
 async fn reconcile_once(run: &GrpoRun, context: &Context) -> Result<Option<Duration>, Error> {
     let seen = read::read(run, context).await?;
     let decision = decide::decide(&seen, &context.settings);
-    apply::apply(&seen, &decision, context).await?;
+    apply::give_back(&seen, &decision, context).await?;
     let retry_in = decision.retry_in;
-    status::write(&seen, decision, context).await?;
-    Ok(retry_in)
+    match apply::make(&seen, &decision, context).await {
+        Ok(()) => {
+            status::write(&seen, decision, context).await?;
+            Ok(retry_in)
+        }
+        // The run has given all back, and its phase says so although an object is refused.
+        Err(error) if decision.delete_pools && error.is_for_people() => {
+            let decision = with_refusal(&seen, decision, error.reason(), &error.to_string());
+            status::write(&seen, decision, context).await?;
+            Err(Error::Shown(Box::new(error)))
+        }
+        Err(error) => {
+            // Pods that the run gave back are not lost: the next reconcile begins from these counts.
+            if !decision.give_back.is_empty()
+                && let Some(attempts) = decision.status.attempts
+            {
+                context.attempts.count(&seen.owner.uid, attempts);
+            }
+            Err(error)
+        }
+    }
 }
 
 impl Kind for GrpoRun {

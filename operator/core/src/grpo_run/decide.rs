@@ -16,7 +16,7 @@ use super::{
     colocation::SharedGpus,
     decision::{ADMITTED, AdmissionStep, ClaimStep, Decision, FAILED, PROVISIONED, SUCCEEDED},
     gpu_claims::{self, GpuClaimStep},
-    hold::{held_back, hold},
+    hold::{AfterHold, held_back, hold},
     objects::objects,
     observation::{QueueState, RunObservation},
     process_pods,
@@ -76,11 +76,16 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
     let next = |group: &PodGroups, known: &AttemptStatus, pods: &[PodFacts]| {
         held_back(advance(group, known, pods, seen.now), hold.as_ref(), pods)
     };
-    let (driver, mut held) = next(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods);
+    let AfterHold {
+        update: driver,
+        mut held,
+        mut give_back,
+    } = next(&driver_group(seen), &seen.attempts.driver, &seen.driver_pods);
     let trainer = trainer_group(seen).map(|group| {
-        let (trainer, trainer_held) = next(&group, &seen.attempts.trainer, &seen.trainer_pods);
-        held |= trainer_held;
-        trainer
+        let trainer = next(&group, &seen.attempts.trainer, &seen.trainer_pods);
+        held |= trainer.held;
+        give_back.extend(trainer.give_back);
+        trainer.update
     });
     if let Some(wait) = seen.quota.as_ref().filter(|_| held) {
         blockers.insert(0, (Reason::QuotaExceeded, wait.message.clone()));
@@ -98,8 +103,10 @@ pub fn decide(seen: &RunObservation, settings: &Settings) -> Decision {
             let create = pods_to_make(seen, settings, &driver, trainer.as_ref(), &attempts);
             let decision = going_on(seen, &accepted, &driver, trainer.as_ref(), attempts, blockers, events);
             let readiness = readiness(decision.status.phase, &driver, trainer.as_ref());
+            give_back.extend(decision.give_back);
             Decision {
                 create,
+                give_back,
                 workload: workload::step(seen, settings, may_ask, readiness),
                 ..decision
             }
@@ -228,7 +235,6 @@ fn going_on(
         .delete
         .iter()
         .chain(trainer.iter().flat_map(|update| &update.delete))
-        .chain(seen.unbound_engines.iter().filter(|_| gives_back))
         .cloned()
         .collect();
     let delete_services = trainer
@@ -236,6 +242,10 @@ fn going_on(
         .map(|update| names::trainer_hosts(&seen.owner.name, update.status.current - 1));
     Decision {
         objects: objects(seen, attempts.driver.current, attempts.trainer.current),
+        give_back: match gives_back {
+            true => seen.unbound_engines.clone(),
+            false => Vec::new(),
+        },
         delete_pods,
         delete_services: delete_services.into_iter().collect(),
         delete_gpu_claims: gpu_claims::step(seen) == GpuClaimStep::Delete,

@@ -19,11 +19,15 @@ pub struct Decision {
     pub objects: Vec<DesiredObject>,
     /// Pods to create: role, object, and facts until a watch shows the pod.
     pub create: Vec<(&'static str, DesiredObject, PodFacts)>,
-    /// Names of pods to delete.
+    /// Names of pods that the run gives back. They are deleted first, whether or not its objects can be made: an object
+    /// that the API server refuses must not keep GPUs.
+    pub give_back: Vec<String>,
+    /// Names of pods of attempts that are over. They are deleted after the objects are made: the status is written
+    /// last, and until then only these pods tell why an attempt failed.
     pub delete_pods: Vec<String>,
     /// Names of services of earlier attempts to delete.
     pub delete_services: Vec<String>,
-    /// Delete the pools that were made for the run: it is over, or suspended.
+    /// Delete the pools that were made for the run: it gives back all that it holds.
     pub delete_pools: bool,
     /// Delete the ResourceClaims on GPUs that trainer and engines of the run share, also those of an earlier spec:
     /// [`super::gpu_claims`].
@@ -45,6 +49,7 @@ impl Decision {
         Self {
             objects: Vec::new(),
             create: Vec::new(),
+            give_back: Vec::new(),
             delete_pods: Vec::new(),
             delete_services: Vec::new(),
             delete_pools: false,

@@ -55,14 +55,34 @@ fn lacks_claim(seen: &RunObservation) -> bool {
     spec.mode.needs_engines() && spec.inference.pool_ref.is_some() && !claims(seen)
 }
 
-/// Holds back a group's pods, and returns whether any were held: the attempt stays as if it had not been created.
-pub fn held_back(mut update: GroupUpdate, hold: Option<&Hold>, pods: &[PodFacts]) -> (GroupUpdate, bool) {
+/// A group's update after a hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AfterHold {
+    pub update: GroupUpdate,
+    /// Whether any pods were held back.
+    pub held: bool,
+    /// Names of pods to give back.
+    pub give_back: Vec<String>,
+}
+
+impl AfterHold {
+    fn unchanged(update: GroupUpdate) -> Self {
+        Self {
+            update,
+            held: false,
+            give_back: Vec::new(),
+        }
+    }
+}
+
+/// Holds back a group's pods: the attempt stays as if it had not been created.
+pub fn held_back(mut update: GroupUpdate, hold: Option<&Hold>, pods: &[PodFacts]) -> AfterHold {
     let goes_on = matches!(
         update.state,
         GroupState::Starting { .. } | GroupState::Running | GroupState::Pausing { .. }
     );
     let Some(hold) = hold.filter(|_| goes_on) else {
-        return (update, false);
+        return AfterHold::unchanged(update);
     };
     let attempt: Vec<&PodFacts> = pods
         .iter()
@@ -71,17 +91,22 @@ pub fn held_back(mut update: GroupUpdate, hold: Option<&Hold>, pods: &[PodFacts]
     let unbound = attempt.iter().all(|pod| pod.node_name.is_none() && !pod.is_finished());
     let given_back = hold.give_back && unbound && !attempt.is_empty();
     if update.create.is_empty() && !given_back {
-        return (update, false);
+        return AfterHold::unchanged(update);
     }
-    if given_back {
-        update.delete.extend(attempt.iter().map(|pod| pod.name.clone()));
-    }
+    let give_back = match given_back {
+        true => attempt.iter().map(|pod| pod.name.clone()).collect(),
+        false => Vec::new(),
+    };
     update.create.clear();
     update.status.created = false;
     update.state = GroupState::Starting {
         message: hold.message.clone(),
     };
-    (update, true)
+    AfterHold {
+        update,
+        held: true,
+        give_back,
+    }
 }
 
 #[cfg(test)]

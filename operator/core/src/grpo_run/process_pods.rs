@@ -26,7 +26,7 @@ use crate::{
     names::{self, account, labels, role},
     pod_parts::{
         add_pull_secrets, api_server_access, claim_volume, container_security, environment, lay_over, model, mount,
-        pod_security, resources, scratch_volume, secret_folder_volume, secret_volume, tokens,
+        pod_security, resources, scratch_volume, secret_folder_volume, secret_volume, tokens, tokens_with,
     },
     settings::Settings,
 };
@@ -76,7 +76,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempts: &AttemptStat
         volumes.push(secret_volume("wandb-key", secret, RunConfig::WANDB_KEY_FILE));
         mounts.push(mount("wandb-key", RunConfig::WANDB_KEY_MOUNT, true));
     }
-    let (volume, at) = tokens(&CALLED_BY_THE_DRIVER);
+    let (volume, at) = tokens_with(&CALLED_BY_THE_DRIVER, |service| config.audience(service));
     volumes.push(volume);
     mounts.push(at);
     let mut spec = group_pod_spec(seen, volumes);
@@ -287,6 +287,7 @@ fn fetch_model<'a>(seen: &'a RunObservation, config: &'a RunConfig, trainer: &'a
             namespace: seen.owner.namespace.clone(),
         },
         env: &trainer.env,
+        resources: trainer.resources.as_ref(),
     })
 }
 

@@ -7,11 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::{
     acceptance::{ACCEPTED, Acceptance},
-    decision::ClaimStep,
+    decision::{ClaimStep, Decision, PROVISIONED},
     observation::RunObservation,
     summary,
 };
-use crate::conditions::{ConditionStatus, Conditions, shortened};
+use crate::{
+    conditions::{ConditionStatus, Conditions, shortened},
+    events::warning,
+};
 
 /// The condition of a run whose engines never sample trained weights.
 const SAMPLER_FROZEN: &str = "SamplerFrozen";
@@ -65,6 +68,24 @@ pub fn status(
         attempts: Some(attempts),
         progress: None,
     }
+}
+
+/// The decision of a run that gives back all that it holds, when the API server refuses one of its objects. Its phase
+/// is true all the same; its status says why the object is missing.
+pub fn with_refusal(seen: &RunObservation, mut decision: Decision, reason: Reason, why: &str) -> Decision {
+    let told = decision.status.message.take().unwrap_or_default();
+    let message = shortened(&format!("{told}; {why}"));
+    let before = seen.run.status.as_ref().and_then(|status| status.message.as_deref());
+    if before != Some(message.as_str()) {
+        decision.events.push(warning(reason, why));
+    }
+    decision.status.message = Some(message);
+    let mut conditions = decision.status.conditions.iter_mut();
+    if let Some(provisioned) = conditions.find(|condition| condition.type_ == PROVISIONED) {
+        provisioned.reason = reason.text().to_owned();
+        provisioned.message = shortened(why);
+    }
+    decision
 }
 
 /// Whether the run has the claim on its pool.

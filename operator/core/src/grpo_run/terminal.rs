@@ -153,7 +153,7 @@ pub fn over(
     let left = time_left(seen, &conditions);
     Decision {
         // Finished pods stay for their logs.
-        delete_pods: held(seen).map(|pod| pod.name.clone()).collect(),
+        give_back: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
         delete_gpu_claims: had_gpu_claims(seen),
         delete_run: left.is_some_and(|left| left.is_zero()),
@@ -291,11 +291,8 @@ fn given_back(
         trainer: after_suspension(&seen.attempts.trainer, &seen.trainer_pods),
     };
     Decision {
-        delete_pods: held(seen)
-            .chain(ended(seen))
-            .filter(|pod| !pod.deleting)
-            .map(|pod| pod.name.clone())
-            .collect(),
+        give_back: undeleted(held(seen)),
+        delete_pods: undeleted(ended(seen)),
         delete_pools: true,
         delete_gpu_claims: had_gpu_claims(seen),
         claim: claim_release(seen),
@@ -337,6 +334,10 @@ fn after_suspension(known: &AttemptStatus, pods: &[PodFacts]) -> AttemptStatus {
 
 fn all(seen: &RunObservation) -> impl Iterator<Item = &PodFacts> {
     seen.driver_pods.iter().chain(&seen.trainer_pods)
+}
+
+fn undeleted<'a>(pods: impl Iterator<Item = &'a PodFacts>) -> Vec<String> {
+    pods.filter(|pod| !pod.deleting).map(|pod| pod.name.clone()).collect()
 }
 
 /// Pods that have not ended, or still hold their node after their process ended.

@@ -136,8 +136,10 @@ pub(super) fn after(mut run: RunObservation) -> RunObservation {
     let decision = decided(&run);
     run.run.status = Some(decision.status.clone());
     run.attempts = decision.status.attempts.clone().unwrap_or_default();
-    run.driver_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
-    run.trainer_pods.retain(|pod| !decision.delete_pods.contains(&pod.name));
+    let gone = [&decision.give_back, &decision.delete_pods];
+    let stays = |pod: &PodFacts| !gone.iter().any(|names| names.contains(&pod.name));
+    run.driver_pods.retain(stays);
+    run.trainer_pods.retain(stays);
     run
 }
 
@@ -339,7 +341,7 @@ fn a_driver_that_ends_well_ends_the_run_and_frees_what_it_held() {
     assert_eq!(decision.status.phase, Some(Phase::Succeeded));
     assert_eq!(condition(&decision, "Succeeded").0, "True");
     assert_eq!(condition(&decision, "Failed").0, "False");
-    assert_eq!(decision.delete_pods, ["demo-trainer-1-0", "demo-trainer-1-1"]);
+    assert_eq!(decision.give_back, ["demo-trainer-1-0", "demo-trainer-1-1"]);
     assert!(decision.delete_pools);
     assert_eq!(decision.claim, ClaimStep::Release);
 }

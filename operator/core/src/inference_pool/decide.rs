@@ -17,7 +17,7 @@ use super::{
     objects::{objects, url},
     observation::InferencePoolObservation,
     replica_pods::member,
-    shared_gpus,
+    several_pods, shared_gpus,
     template::{template, with_template},
 };
 use crate::{
@@ -70,7 +70,8 @@ pub fn decide(seen: &InferencePoolObservation, settings: &Settings) -> Decision 
         false => {
             let pods = with_template(seen, &template);
             let update = advance(&replicas(seen, &template), &attempts, &pods, seen.now);
-            held_back(shared_gpus::after_earlier_pods(update, seen), seen)
+            let update = several_pods::in_turn(shared_gpus::after_earlier_pods(update, seen), seen);
+            held_back(update, seen)
         }
     };
     let create = update
@@ -290,6 +291,11 @@ fn readiness(
         )
     });
     let asleep = is_asleep(seen).then(|| ASLEEP.to_owned());
+    let half_placed = several_pods::half_placed(seen);
+    let problem = match (problem, half_placed) {
+        (Some(problem), Some(half)) => Some(format!("{problem}; {half}")),
+        (problem, half) => problem.or(half),
+    };
     let why = problem
         .or_else(|| shared_gpus::wait(seen))
         .or(asleep)

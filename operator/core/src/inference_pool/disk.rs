@@ -10,7 +10,7 @@ use crate::{model_download::CACHE_VOLUME, quantity::thousandths};
 const DISK: &str = "ephemeral-storage";
 
 /// Adds the request to the agent's container, or to the engine's in a pod without an agent. `spec` is a pod's, with its
-/// containers and volumes. If the user has requested disk for the engine, that is for the whole pod.
+/// containers and volumes. If the user has requested disk for the engine or the agent, that is for the whole pod.
 pub(super) fn request(spec: &mut Value) {
     let has_agent = container(spec, AGENT).is_some();
     let bytes = may_fill(spec, has_agent);
@@ -19,7 +19,11 @@ pub(super) fn request(spec: &mut Value) {
             .iter()
             .any(|of| container["resources"][of][DISK] != Value::Null)
     };
-    if bytes == 0 || container(spec, ENGINE).is_some_and(is_given) {
+    if bytes == 0
+        || [ENGINE, AGENT]
+            .iter()
+            .any(|name| container(spec, name).is_some_and(is_given))
+    {
         return;
     }
     if let Some(container) = container(spec, if has_agent { AGENT } else { ENGINE }) {

@@ -13,12 +13,13 @@ mod launch;
 mod objects;
 pub mod observation;
 mod replica_pods;
+mod several_pods;
 mod sglang;
 mod shared_gpus;
 mod template;
 mod vllm;
 
-pub use first_pod::first_pod;
+pub use first_pod::{all_pods, first_pod};
 pub use shared_gpus::replicas;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use grpo_contracts::{ModelDownload, RemoteModel, RunConfig, access::Service};
 use grpo_crds::InferencePoolSpec;
 use grpo_crds::inference_pool::{CacheMedium, Device, ExternalApi, ExternalEngine, ExternalWeights};
 use grpo_crds::sources::joined;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use serde_json::{Value, json};
 
 use super::{
@@ -164,6 +164,7 @@ fn fetch_model(seen: &InferencePoolObservation) -> Option<Fetch<'_>> {
             },
         },
         env: &spec.env,
+        resources: spec.resources.as_ref(),
     })
 }
 
@@ -241,8 +242,10 @@ fn agent(
         Some(_) => seen.pool.spec.env.as_slice(),
         None => &[],
     };
-    let mut resources = resources(None, 0);
-    if let Some(bytes) = in_memory(&seen.pool.spec) {
+    let given_resources = seen.pool.spec.agent_resources.as_ref();
+    let mut resources = resources(given_resources, 0);
+    let in_memory = in_memory(&seen.pool.spec).filter(|_| !names_memory(given_resources));
+    if let Some(bytes) = in_memory {
         // The kubelet charges files in memory to the container that writes them.
         resources["requests"]["memory"] = json!(format!("{}Mi", 64 + bytes.div_ceil(1 << 20)));
     }
@@ -306,6 +309,14 @@ fn is_service(url: &str) -> bool {
     let rest = url.strip_prefix("http://").unwrap_or_default();
     let host = rest.split([':', '/']).next().unwrap_or_default();
     host.ends_with(".svc") || host.ends_with(".svc.cluster.local")
+}
+
+/// Whether resources have an amount of memory.
+fn names_memory(resources: Option<&ResourceRequirements>) -> bool {
+    resources.is_some_and(|resources| {
+        let mut sections = [&resources.requests, &resources.limits].into_iter().flatten();
+        sections.any(|amounts| amounts.contains_key("memory"))
+    })
 }
 
 /// Bytes of the weights cache, if it is in the node's memory.

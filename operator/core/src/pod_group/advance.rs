@@ -22,7 +22,10 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
     let mut status = adopted(known, pods);
     let all = units(pods);
     let (mut live, old) = live(wanted, status.current, &all);
-    let mut delete: Vec<String> = old.iter().flat_map(|unit| unit.undeleted()).collect();
+    let (mut delete, drained) = match wanted.update {
+        UpdatePolicy::Recreate => (old.iter().flat_map(|unit| unit.undeleted()).collect(), None),
+        UpdatePolicy::Rolling { .. } => ending_groups(&old, now),
+    };
 
     if let Some(fault) = fault(wanted, &live) {
         return GroupUpdate::nothing(status, delete, GroupState::Fault(fault));
@@ -33,7 +36,7 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
 
     forget_avoided(wanted, &mut status);
     let ends = Ends::of(wanted, &status, &live, now);
-    let mut retry_in = ends.not_yet;
+    let mut retry_in = ends.not_yet.into_iter().chain(drained).min();
     let mut ended = None;
     if let Some(First {
         attempt,
@@ -68,7 +71,7 @@ pub fn advance(wanted: &PodGroups, known: &AttemptStatus, pods: &[PodFacts], now
     if let Some(left) = pause_left(&status, now).filter(|_| change.lacks) {
         let message = pausing(&status, left);
         return GroupUpdate {
-            retry_in: Some(left),
+            retry_in: drained.into_iter().chain([left]).min(),
             ended,
             outdated: change.outdated,
             ..GroupUpdate::nothing(status, delete, GroupState::Pausing { message })
@@ -126,6 +129,17 @@ fn live<'a>(wanted: &PodGroups, attempt: u32, all: &[Unit<'a>]) -> (Vec<Unit<'a>
         // If one pod of a group is being deleted, its other pods go too.
         UpdatePolicy::Rolling { .. } => all.iter().cloned().partition(|unit| !unit.is_ending()),
     }
+}
+
+/// Pods to delete of groups that are being removed, and when a first pod that does not end counts as lost: then the
+/// others of its group wait for it no more.
+fn ending_groups(old: &[Unit<'_>], now: Timestamp) -> (Vec<String>, Option<Duration>) {
+    let delete = old.iter().flat_map(|unit| unit.to_delete(now)).collect();
+    let draining = old
+        .iter()
+        .filter(|unit| unit.drains(now) && unit.undeleted().next().is_some());
+    let pods = draining.flat_map(|unit| unit.pods.iter().copied());
+    (delete, until_lost(pods, now))
 }
 
 /// Every group of an attempt, including groups without pods.

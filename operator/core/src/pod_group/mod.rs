@@ -12,6 +12,9 @@
 //! Pods with devices of their own need no order: a new pod waits for its devices. Attempts whose pods name the same
 //! devices would use them together, so the next one begins when no pod of the last one can use them.
 //!
+//! A group that serves is removed in order: its first pod finishes its requests, for which the others compute; they are
+//! deleted when it is gone.
+//!
 //! [`UpdatePolicy`] decides how groups follow a change of their template.
 
 mod advance;

@@ -61,7 +61,7 @@ pub(super) fn rolling(
     for unit in outdated.iter().filter(|unit| unit.is_ready()) {
         if spare > 0 {
             spare -= 1;
-            update.delete.extend(unit.undeleted());
+            update.delete.extend(unit.to_delete(now));
         }
     }
     // Surplus groups go in this order: first those that do not serve, then the newest.
@@ -69,7 +69,7 @@ pub(super) fn rolling(
     surplus.sort_by_key(|unit| (unit.is_ready(), std::cmp::Reverse(unit.group)));
     let too_many = current.len().saturating_sub(wanted.groups as usize);
     let (going, staying) = surplus.split_at(too_many);
-    update.delete.extend(going.iter().flat_map(|unit| unit.undeleted()));
+    update.delete.extend(going.iter().flat_map(|unit| unit.to_delete(now)));
     // Pods missing in an incomplete attempt.
     update
         .create

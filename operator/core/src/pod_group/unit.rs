@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 
 use super::group::missing;
-use crate::{names::PodKey, pods::PodFacts};
+use crate::{
+    names::PodKey,
+    pods::{PodFacts, PodState},
+};
 
 /// A pod that still exists this long after its deletion deadline is on a lost node.
 pub(super) const LOST_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -19,8 +22,34 @@ pub(super) struct Unit<'a> {
 }
 
 impl Unit<'_> {
+    /// Whether the group is being removed. Of a group that drains, the first pod goes first.
     pub(super) fn is_ending(&self) -> bool {
-        self.pods.iter().any(|pod| pod.deleting)
+        self.pods.iter().any(|pod| pod.deleting) || self.first().is_none()
+    }
+
+    fn first(&self) -> Option<&PodFacts> {
+        self.pods.iter().copied().find(|pod| pod.rank == 0)
+    }
+
+    /// Whether the first pod finishes its requests, for which it needs the group's other pods.
+    pub(super) fn drains(&self, now: Timestamp) -> bool {
+        let works = |pod: &PodFacts| !pod.deleting && !pod.is_finished();
+        let runs = |pod: &PodFacts| matches!(pod.state, PodState::Running { .. }) && !is_lost(pod, now);
+        self.pods.iter().all(|pod| pod.rank == 0 || works(pod))
+            && self.first().is_some_and(|first| first.deleting && runs(first))
+    }
+
+    /// Names of the pods to delete now, of a group that is removed: the first pod of a group that serves, and the
+    /// others when it is gone.
+    pub(super) fn to_delete(&self, now: Timestamp) -> Vec<String> {
+        if self.drains(now) {
+            return Vec::new();
+        }
+        let works = |pod: &PodFacts| !pod.deleting && !pod.is_finished();
+        match self.first() {
+            Some(first) if first.is_ready() && self.pods.iter().all(|pod| works(pod)) => vec![first.name.clone()],
+            _ => self.undeleted().collect(),
+        }
     }
 
     /// Whether all of its pods are on lost nodes, so that it holds nothing.

@@ -94,6 +94,18 @@ fn a_run_is_told_what_blocks_it_before_it_asks_for_capacity() {
 }
 
 #[test]
+fn all_replicas_of_several_pods_are_shown_although_they_are_made_in_turn() {
+    let settings = Settings::for_tests();
+    let pool = manifests(
+        "{apiVersion: grpo.dev/v1alpha1, kind: InferencePool, metadata: {name: shared}, \
+         spec: {model: {image: {reference: 'example.com/model:1'}}, replicas: 2, \
+         engine: {vllm: {tensorParallel: 8, pipelineParallel: 2, nodes: 2}}}}",
+    );
+    let objects = objects(&pool, &surroundings("team", &settings)).unwrap();
+    assert_eq!(of_kind(&objects, "Pod").len(), 4);
+}
+
+#[test]
 fn another_kind_is_refused_by_its_name() {
     let settings = Settings::for_tests();
     let pod = json!({"kind": "Pod", "metadata": {"name": "mine"}});

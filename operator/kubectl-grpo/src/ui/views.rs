@@ -12,7 +12,7 @@ use grpo_records::look::worth::Worth;
 use grpo_records::look::{Episode, EpisodeView};
 use grpo_records::{
     AgentProcess, EpisodeKey, EpisodeMeta, EpisodeScope, GradeRecord, JudgedTurn, Outcome, TurnAction, TurnRecord,
-    paths,
+    Vote, paths,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -195,7 +195,7 @@ pub fn turn(record: &TurnRecord, judged: &[JudgedTurn], most: usize) -> TurnView
             .map(|vote| VoteView {
                 vote: vote.vote,
                 text: text(&vote.text, most),
-                missing: vote.lost.clone().or_else(|| vote.refused.clone()),
+                missing: why_missing(vote),
             })
             .collect(),
         score: votes.and_then(|judged| judged.score).map(f64::from),
@@ -207,6 +207,16 @@ pub fn turn(record: &TurnRecord, judged: &[JudgedTurn], most: usize) -> TurnView
         injected: request.map_or(0, |request| request.injected),
         at: record.at,
     }
+}
+
+/// Why an answer of the judge is no vote.
+fn why_missing(vote: &Vote) -> Option<String> {
+    let of_text = || match (vote.vote, vote.cut) {
+        (Some(_), _) => None,
+        (None, true) => Some("cut off at the limit of tokens, or by a filter".to_owned()),
+        (None, false) => Some("its text has no verdict".to_owned()),
+    };
+    vote.lost.clone().or_else(|| vote.refused.clone()).or_else(of_text)
 }
 
 /// What became of a turn's action, and whether it failed.

@@ -200,7 +200,7 @@ impl<A: LoopAgent> TurnLoop<A> {
         let shape = self.shape();
         let shown = || match number {
             0 => Some(opening.iter().map(text_of).collect::<Vec<_>>()),
-            _ => self.history.messages(&episode.trajectory.turns, omitted),
+            _ => self.history.messages(&episode.trajectory.whole_turns().ok()?, omitted),
         };
         let conversation = Conversation {
             template: episode.template,

@@ -131,6 +131,8 @@ impl Episodes {
     ) -> Result<(), DriverError> {
         let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
         let sampling = &plan.sampling;
+        let turns = trajectory.whole_turns();
+        let turns = turns.map_err(|error| DriverError::Other(error.to_string()))?;
         let record = EpisodeRecord {
             schema: SCHEMA,
             writer: self.writer.clone(),
@@ -141,7 +143,7 @@ impl Episodes {
             image: plan.task.image.clone(),
             end,
             aborted,
-            turns: trajectory.turns.clone(),
+            turns: turns.into_owned(),
             process: trajectory.process.clone(),
             rows: self.write_rows(dir, trajectory).await?,
             temperature: sampling.temperature as f32,
@@ -180,6 +182,7 @@ impl Episodes {
             self.store.delete(&format!("{folder}/{file}")).await?;
         }
         self.store.delete(&paths::agent_end(dir)).await?;
+        self.store.delete_folder(&paths::starts(dir)).await?;
         Ok(self.store.delete_folder(&paths::intents(dir)).await?)
     }
 

@@ -4,7 +4,7 @@ use super::plan::EpisodePlan;
 use crate::config::Settings;
 use crate::grade::Graded;
 use crate::reward::service::Question;
-use crate::trajectory::Trajectory;
+use crate::trajectory::{Trajectory, TrajectoryError};
 use bytes::Bytes;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeScope, TurnRecord};
@@ -28,13 +28,13 @@ pub struct GradedAttempt<'a> {
 
 impl<'a> GradedAttempt<'a> {
     /// `by_rule`: the reward by the run's own rule.
-    pub fn question(self, settings: &'a Settings, by_rule: f32) -> Question<'a> {
+    pub fn question(self, settings: &'a Settings, by_rule: f32) -> Result<Question<'a>, TrajectoryError> {
         let key = &self.plan.key;
         let (iteration, set) = match &key.scope {
             EpisodeScope::Iteration { iteration } => (Some(*iteration), None),
             EpisodeScope::Evaluation { set, .. } => (None, Some(set.as_str())),
         };
-        Question {
+        Ok(Question {
             id: sha256_hex(format!("{} {}", settings.uid, self.dir).as_bytes())[..32].to_owned(),
             namespace: &settings.namespace,
             run: &settings.name,
@@ -56,8 +56,8 @@ impl<'a> GradedAttempt<'a> {
                 &String::from_utf8_lossy(self.patch.map_or(&[], |patch| patch)),
                 LONGEST_PATCH,
             ),
-            messages: messages(&self.trajectory.turns),
-        }
+            messages: messages(&self.trajectory.whole_turns()?),
+        })
     }
 }
 

@@ -33,16 +33,40 @@ const ADDS: [&str; 4] = ["new file mode ", "--- /dev/null", "rename to ", "copy 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub patch: Bytes,
-    pub left_out: Vec<String>,
+    /// Paths left out, with their causes.
+    pub left_out: Vec<(String, Cause)>,
+}
+
+/// Why a file of a patch is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    TestSetup,
+    TestPatch,
+    NotOfGit,
+}
+
+impl Cause {
+    const ALL: [Self; 3] = [Self::TestSetup, Self::TestPatch, Self::NotOfGit];
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::TestSetup => "these files decide how tests run",
+            Self::TestPatch => "these files are of the task's test patch",
+            Self::NotOfGit => "the changes of these files are not as git writes them",
+        }
+    }
 }
 
 impl Applied {
-    /// A note for the record of the grading.
-    pub fn note(&self) -> Option<String> {
-        let paths = self.left_out.join(", ");
-        (!paths.is_empty()).then(|| {
-            format!("these files decide how tests run, or their changes are not as git writes them, so the task's own are used: {paths}")
-        })
+    /// Notes for the record of the grading, one for each cause.
+    pub fn notes(&self) -> Vec<String> {
+        let note = |cause: Cause| {
+            let of_cause = self.left_out.iter().filter(|(_, of)| *of == cause);
+            let paths: Vec<&str> = of_cause.map(|(path, _)| path.as_str()).collect();
+            let words = cause.words();
+            (!paths.is_empty()).then(|| format!("{words}, so the task's own are used: {}", paths.join(", ")))
+        };
+        Cause::ALL.into_iter().filter_map(note).collect()
     }
 }
 
@@ -52,9 +76,9 @@ pub fn without(patch: &Bytes, row: &Value) -> Applied {
     let fixed = row["patch"].as_str().map(changed).unwrap_or_default();
     let tests = row["eval_script"].as_str().map(tested).unwrap_or_default();
     let decides = |path: &str| match tests.get(path) {
-        Some(Change::Adds) => true,
-        Some(Change::Changes) => !fixed.contains(path),
-        None => is_test_setup(path) && !fixed.contains(path),
+        Some(Change::Adds) => Some(Cause::TestPatch),
+        Some(Change::Changes) => (!fixed.contains(path)).then_some(Cause::TestPatch),
+        None => (is_test_setup(path) && !fixed.contains(path)).then_some(Cause::TestSetup),
     };
     let mut starts: Vec<usize> = starts(patch);
     starts.push(patch.len());
@@ -62,9 +86,10 @@ pub fn without(patch: &Bytes, row: &Value) -> Applied {
     let mut left_out = Vec::new();
     for section in starts.windows(2).map(|ends| &patch[ends[0]..ends[1]]) {
         let path = path(header(section));
-        match decides(&path) || !is_of_git(section, &path) {
-            true => left_out.push(path),
-            false => kept.extend_from_slice(section),
+        let cause = decides(&path).or_else(|| (!is_of_git(section, &path)).then_some(Cause::NotOfGit));
+        match cause {
+            Some(cause) => left_out.push((path, cause)),
+            None => kept.extend_from_slice(section),
         }
     }
     Applied {

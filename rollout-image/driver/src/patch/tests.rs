@@ -1,10 +1,13 @@
 use super::*;
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
 
 struct Repo {
     dir: tempfile::TempDir,
     base: String,
+    /// Whether the policy began after [`start`].
+    has_start: bool,
 }
 
 fn run(argv: &[String]) -> Output {
@@ -41,7 +44,40 @@ impl Repo {
         );
         sh(dir.path(), "cp -a repo fresh");
         let base = sh(&dir.path().join("repo"), "git rev-parse HEAD");
-        Self { dir, base }
+        Self {
+            dir,
+            base,
+            has_start: false,
+        }
+    }
+
+    /// A repository that the image changed after its commit, before the episode.
+    fn with_image_changes() -> Self {
+        let repo = Self::new();
+        sh(
+            repo.dir.path(),
+            "for d in repo fresh; do (
+                cd $d; echo baked >> a.py; rm gone.py; chmod +x old.py; printf '\\000\\377' > blob; rm crlf.txt; ln -s a.py crlf.txt
+                echo extra > 'éxtra.txt'; ln -s a.py link; : > empty
+            ); done",
+        );
+        repo.begun()
+    }
+
+    fn start(&self) -> Output {
+        run(&start(&self.tree(), &self.base))
+    }
+
+    /// The episode begins.
+    fn begun(self) -> Self {
+        let out = self.start();
+        assert!(out.status.success(), "{out:?}");
+        assert!(out.stdout.is_ascii(), "{out:?}");
+        std::fs::write(self.dir.path().join("start.diff"), out.stdout).unwrap();
+        Self {
+            has_start: true,
+            ..self
+        }
     }
 
     fn tree(&self) -> String {
@@ -54,7 +90,17 @@ impl Repo {
 
     fn take(&self) -> Output {
         let out = self.dir.path().join("out/patch.diff");
-        run(&take_to(&self.tree(), &self.base, out.to_str().unwrap(), MAX_PATCH))
+        let since = match self.has_start {
+            true => Since::Start,
+            false => Since::Base,
+        };
+        let argv = take_to(&self.tree(), &self.base, since, out.to_str().unwrap(), MAX_PATCH);
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]);
+        if self.has_start {
+            command.stdin(File::open(self.dir.path().join("start.diff")).unwrap());
+        }
+        command.output().unwrap()
     }
 
     fn patch(&self) -> Vec<u8> {
@@ -152,7 +198,7 @@ fn a_patch_beyond_the_limit_is_refused_where_it_is_made() {
     let repo = Repo::new();
     repo.policy("seq 1 2000 > big.txt");
     let out = repo.dir.path().join("out/patch.diff");
-    let argv = take_to(&repo.tree(), &repo.base, out.to_str().unwrap(), 1000);
+    let argv = take_to(&repo.tree(), &repo.base, Since::Base, out.to_str().unwrap(), 1000);
     assert_eq!(run(&argv).status.code(), Some(PATCH_TOO_LARGE));
 }
 
@@ -167,7 +213,7 @@ fn a_patch_applies_to_an_image_whose_tree_is_not_its_commit() {
     assert!(repo.survives());
 }
 
-/// The policy's patch has the image's own changes too, and those to files that configure tests are not applied.
+/// A patch against the base commit has the image's own changes too. Those to the configuration of tests are left out.
 #[test]
 fn files_outside_the_patch_stay_as_the_image_has_them() {
     let repo = Repo::new();
@@ -206,6 +252,120 @@ fn a_folder_that_the_image_replaced_by_a_link_keeps_the_files_that_the_link_lead
     repo.policy("echo five >> a.py");
     assert!(repo.survives());
     assert!(repo.dir.path().join("outside/x").exists());
+}
+
+/// Paths of a patch.
+fn paths(patch: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(patch);
+    let sections = text.lines().filter_map(|line| line.strip_prefix("diff --git a/"));
+    sections
+        .map(|names| names.split_once(" b/").unwrap().0.to_owned())
+        .collect()
+}
+
+#[test]
+fn an_image_without_changes_has_an_empty_start() {
+    let out = Repo::new().start();
+    assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
+}
+
+#[test]
+fn what_the_image_changed_is_no_part_of_the_patch() {
+    let repo = Repo::with_image_changes();
+    assert!(!repo.start().stdout.is_empty());
+    assert_eq!(repo.patch(), b"");
+    repo.policy("echo five >> a.py; echo more >> éxtra.txt; rm link; echo mine > mine.py");
+    assert!(repo.survives());
+    let patch = String::from_utf8(repo.patch()).unwrap();
+    assert!(!patch.contains("+baked") && patch.contains("\n+five\n"), "{patch}");
+    assert_eq!(patch.matches("diff --git ").count(), 4, "{patch}");
+}
+
+#[test]
+fn a_policy_that_removes_what_the_image_changed_has_that_in_its_patch() {
+    let repo = Repo::with_image_changes();
+    repo.policy("git reset -q --hard; git clean -fdq");
+    // Two changes of crlf.txt: a deleted link, and a new file. The name of éxtra.txt is in quotes.
+    let wanted = [
+        "a.py", "blob", "crlf.txt", "crlf.txt", "empty", "gone.py", "link", "old.py",
+    ];
+    assert_eq!(paths(&repo.patch()), wanted);
+    assert!(repo.survives());
+}
+
+#[test]
+fn commits_and_lost_objects_of_the_policy_do_not_bring_the_images_changes_into_its_patch() {
+    let repo = Repo::with_image_changes();
+    repo.policy(
+        "echo five >> a.py; git add -A; git commit -qm mine; git reset -q --soft HEAD~; git reset -q
+             git reflog expire --expire=now --all; git gc -q --prune=now",
+    );
+    assert_eq!(paths(&repo.patch()), ["a.py"]);
+    assert!(repo.survives());
+}
+
+#[test]
+fn the_policy_finds_the_repository_as_the_image_has_it() {
+    let repo = Repo::new();
+    let dir = repo.dir.path().join("repo");
+    let look = || {
+        sh(
+            &dir,
+            "find . | sort; git count-objects -v; git status --porcelain; ls in/.git",
+        )
+    };
+    repo.policy("echo baked >> a.py; mkdir in; cd in; git init -q; echo x > x; git add x; git commit -qm x");
+    let before = look();
+    repo.start();
+    assert_eq!(look(), before);
+}
+
+/// Its files cannot be told from files of the policy: the patch is then against the base commit.
+#[test]
+fn a_repository_of_the_image_inside_the_repository_is_refused_as_a_start() {
+    let repo = Repo::new();
+    repo.policy("mkdir in; cd in; git init -q; echo x > x; git add x; git commit -qm x");
+    let out = repo.start();
+    assert_eq!((out.status.code(), out.stdout), (Some(OTHER_REPOSITORIES), Vec::new()));
+    // One that git ignores is no part of any patch.
+    let ignored = Repo::new();
+    ignored.policy("echo /in >> .git/info/exclude; git clone -q . in");
+    assert_eq!(ignored.start().status.code(), Some(0));
+}
+
+#[test]
+fn a_start_that_the_tree_of_the_base_commit_does_not_take_gives_the_patch_against_the_base_commit() {
+    let repo = Repo::with_image_changes();
+    repo.policy("echo five >> a.py");
+    std::fs::write(repo.dir.path().join("start.diff"), "something else\n").unwrap();
+    let patch = String::from_utf8(repo.patch()).unwrap();
+    assert!(patch.contains("\n+baked\n+five\n"), "{patch}");
+    assert!(repo.survives());
+}
+
+#[test]
+fn a_file_that_the_image_ignores_and_the_policy_does_not_is_written_beside_changes_of_changed_files() {
+    let repo = Repo::with_image_changes();
+    repo.policy(
+        ": > .git/info/exclude; sed -i '1s/^/zero\\n/' a.py; echo more >> éxtra.txt; rm crlf.txt; echo z > crlf.txt",
+    );
+    let patch = repo.patch();
+    assert!(paths(&patch).contains(&"t".to_owned()));
+    assert!(repo.survives());
+}
+
+/// The ignored file keeps the patch from the image's tree; the index then has the base commit's gone.py and old.py.
+#[test]
+fn a_new_file_of_the_patch_replaces_one_of_the_base_commit_that_the_image_removed_or_hid() {
+    let repo = Repo::new();
+    sh(
+        repo.dir.path(),
+        "for d in repo fresh; do echo baked >> $d/a.py; rm $d/gone.py; done; rm repo/old.py",
+    );
+    let repo = repo.begun();
+    repo.policy(": > .git/info/exclude; sed -i '1s/^/zero\\n/' a.py; echo back > gone.py; echo mine > old.py");
+    assert_eq!(paths(&repo.patch()), ["a.py", "gone.py", "old.py", "t"]);
+    assert!(repo.survives());
 }
 
 #[test]

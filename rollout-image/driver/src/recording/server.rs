@@ -12,13 +12,15 @@ use super::request::{Answer, Request};
 use super::sessions::{Asked, Door, Fate, Reply, SESSIONS, Sessions, Wanted};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, Request as HttpRequest, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use futures::stream;
+use grpo_auth::CallersPlace;
 use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
 use std::io;
 use std::sync::Arc;
@@ -52,11 +54,30 @@ pub fn router(sessions: Sessions) -> Router {
         .route(&at("/models"), get(models))
         .route(&at("/models/{*name}"), get(model))
         .fallback(unserved)
+        .layer(middleware::from_fn_with_state(sessions.clone(), keep_place))
         .with_state(sessions);
     Router::new().nest(SESSIONS, below)
 }
 
 type Shared = State<Sessions>;
+
+/// A request of an open session keeps the place of its connection, as one with a token does: it may wait for minutes.
+async fn keep_place(State(sessions): Shared, request: HttpRequest, next: Next) -> Response {
+    let path = request.uri().path();
+    let secret = path.strip_prefix(SESSIONS).unwrap_or(path).split('/').nth(1);
+    let lease = request
+        .headers()
+        .get(RELAY_LEASE_HEADER)
+        .and_then(|lease| lease.to_str().ok());
+    let is_open = sessions
+        .door(secret.unwrap_or_default(), lease.unwrap_or_default())
+        .is_some();
+    let place = request.extensions().get::<CallersPlace>().filter(|_| is_open);
+    if let Some(Err(full)) = place.map(CallersPlace::keep) {
+        tracing::debug!(%full, "a session's request is answered, unless a newer connection takes its place");
+    }
+    next.run(request).await
+}
 
 async fn chat(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap, body: Body) -> Response {
     ask(&sessions, &secret, &headers, body, Api::ChatCompletions, false).await

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 type Fields = Map<String, Value>;
 
-/// The folder of the repository in SWE-bench images.
+/// The folder of the repository in SWE-bench images, and in those of rows without `workdir`.
 const REPOSITORY: &str = "/testbed";
 /// In the names of images of SWE-bench and of datasets built like it; their tests run in its conda environment.
 const SWE_BENCH_IMAGE: &str = "/sweb.eval.";
@@ -55,6 +55,8 @@ pub enum RowKind {
     R2E,
     SweSmith,
     SweRebench,
+    SweRebenchV2,
+    SweBenchLive,
     /// Files of a small program and its tests.
     KodCode,
 }
@@ -69,6 +71,8 @@ impl RowKind {
             Self::R2E => "R2E",
             Self::SweSmith => "SweSmith",
             Self::SweRebench => "SweRebench",
+            Self::SweRebenchV2 => "SweRebenchV2",
+            Self::SweBenchLive => "SweBenchLive",
             Self::KodCode => "KodCode",
         }
     }
@@ -77,9 +81,14 @@ impl RowKind {
     fn repo(self) -> &'static str {
         match self {
             Self::R2E => "repo_name",
-            Self::Compiled | Self::SweBench | Self::SweGym | Self::SweSmith | Self::SweRebench | Self::KodCode => {
-                "repo"
-            }
+            Self::Compiled
+            | Self::SweBench
+            | Self::SweGym
+            | Self::SweSmith
+            | Self::SweRebench
+            | Self::SweRebenchV2
+            | Self::SweBenchLive
+            | Self::KodCode => "repo",
         }
     }
 
@@ -92,9 +101,13 @@ impl RowKind {
                 text(fields, "commit_hash")?
             )),
             Self::KodCode => kod_code_name(fields),
-            Self::Compiled | Self::SweBench | Self::SweGym | Self::SweSmith | Self::SweRebench => {
-                Err(Ungradable::new("instance_id", "missing"))
-            }
+            Self::Compiled
+            | Self::SweBench
+            | Self::SweGym
+            | Self::SweSmith
+            | Self::SweRebench
+            | Self::SweRebenchV2
+            | Self::SweBenchLive => Err(Ungradable::new("instance_id", "missing")),
         }
     }
 }
@@ -215,6 +228,8 @@ fn kind(format: RowFormat, fields: &Fields, source: Option<&str>) -> Result<RowK
         RowFormat::R2E => RowKind::R2E,
         RowFormat::SweSmith => RowKind::SweSmith,
         RowFormat::SweRebench => RowKind::SweRebench,
+        RowFormat::SweRebenchV2 => RowKind::SweRebenchV2,
+        RowFormat::SweBenchLive => RowKind::SweBenchLive,
         RowFormat::KodCode => RowKind::KodCode,
     })
 }
@@ -228,6 +243,10 @@ fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
             .and_then(Value::as_str)
             .is_some_and(|name| name.contains("swesmith"))
     };
+    // Its parser is no parser of swebench.
+    if has("test_cmds") && !has("eval_script") {
+        return RowKind::SweBenchLive;
+    }
     if has("log_parser") || has("eval_type") {
         return RowKind::Compiled;
     }
@@ -235,7 +254,11 @@ fn detected(fields: &Fields, source: Option<&str>) -> RowKind {
         return RowKind::R2E;
     }
     if has("install_config") {
-        return RowKind::SweRebench;
+        // Version 1 is of Python alone, so it has no such column, and another one for the image.
+        return match has("language") || has("image_name") && !has("docker_image") {
+            true => RowKind::SweRebenchV2,
+            false => RowKind::SweRebench,
+        };
     }
     if is_of_smith("image_name") || is_of_smith("repo") {
         return RowKind::SweSmith;
@@ -275,7 +298,7 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
     }
     let image = image(&fields, &instance)?;
     let environment = TaskEnvironment {
-        directory: REPOSITORY.to_owned(),
+        directory: directory(&fields)?,
         variables: read::<BTreeMap<String, String>>(&fields, "env", "an object of names and texts")?,
         activation: activation(&fields, &image)?,
         setup: read::<String>(&fields, "setup", "a shell script")?,
@@ -297,6 +320,21 @@ pub fn task(mut fields: Fields, sha256: String) -> Result<Task, Ungradable> {
         row: Arc::new(row),
         instance,
     })
+}
+
+/// The row's own folder wins. Prompts and scripts have it in commands, so only plain characters are taken.
+fn directory(fields: &Fields) -> Result<String, Ungradable> {
+    let Some(named) = read::<Option<String>>(fields, "workdir", "a path")?.filter(|named| !named.is_empty()) else {
+        return Ok(REPOSITORY.to_owned());
+    };
+    let parts = named.strip_prefix('/').map(|path| path.split('/'));
+    match parts.is_some_and(|mut parts| parts.all(is_plain_name)) {
+        true => Ok(named),
+        false => {
+            let what = format!("{named:?} is not an absolute path of letters, digits, '.', '_' and '-'");
+            Err(Ungradable::new("workdir", what))
+        }
+    }
 }
 
 fn text(fields: &Fields, field: &str) -> Result<String, Ungradable> {

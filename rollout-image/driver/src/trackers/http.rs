@@ -2,6 +2,8 @@
 
 use super::TrackerError;
 use crate::outside;
+use crate::retry::asked_pause;
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Client, RequestBuilder};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -59,6 +61,7 @@ impl Server {
         };
         let answer = request.timeout(REQUEST).send().await.map_err(unreachable)?;
         let status = answer.status();
+        let wait = wait_asked(answer.headers(), jiff::Timestamp::now());
         let body = outside::body(answer, LONGEST_ANSWER).await.map_err(unreachable)?;
         let body = body.ok_or_else(|| TrackerError::TooLong {
             doing: self.at(doing),
@@ -70,6 +73,7 @@ impl Server {
                 doing: self.at(doing),
                 status: status.as_u16(),
                 says: quoted(&body),
+                wait: wait.unwrap_or_default(),
             });
         }
         serde_json::from_str(&body).map_err(|_| self.foreign(doing, &body))
@@ -90,7 +94,24 @@ impl Server {
     }
 }
 
+/// How long the header `Retry-After` asks its reader to wait, within bounds: it has seconds, or a date.
+fn wait_asked(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
+    let header = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let seconds = match header.parse::<f64>() {
+        Ok(seconds) if seconds >= 0.0 => seconds.ceil() as u64,
+        Ok(_) => return None,
+        Err(_) => {
+            let date = jiff::fmt::rfc2822::parse(header).ok()?.timestamp();
+            u64::try_from(date.as_second() - now.as_second()).unwrap_or(0)
+        }
+    };
+    Some(asked_pause(seconds))
+}
+
 /// The beginning of an answer.
 pub(super) fn quoted(says: &str) -> String {
     says.chars().take(QUOTED).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -368,6 +368,17 @@ async fn a_refusal_names_call_status_and_the_servers_words() {
 }
 
 #[tokio::test]
+async fn a_refusal_has_the_pause_that_the_server_asks_for() {
+    let busy = || async { (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "40")], "slow down") };
+    let app = Router::new().fallback(busy);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let error = mlflow(&url).begin(0).await.unwrap_err();
+    assert_eq!(error.wait(), Duration::from_secs(40), "{error}");
+}
+
+#[tokio::test]
 async fn numbers_of_iterations_and_steps_become_points_and_missing_files_do_not() {
     let dir = tempfile::tempdir().unwrap();
     let store = RunStore::make(dir.path()).unwrap();

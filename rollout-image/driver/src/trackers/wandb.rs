@@ -1,8 +1,8 @@
 //! A file of Weights & Biases' offline mode in the run's store: `wandb/attempt-N/run-ID.wandb`, or `attempt-N.M` after
 //! a write that failed. [`live`] sends the same [`rows`] to a server.
 //!
-//! Each attempt of the driver begins a file with all points since the run's start, so the newest file is whole:
-//! `wandb sync` uploads it. The run's id there is the uid, so a second upload continues the same run.
+//! Each attempt of the driver has one file with all points since the run's start, so the newest file is whole: `wandb
+//! sync` uploads it. The run's id there is the uid, so a second upload continues the same run.
 //!
 //! The file is a log in LevelDB's form (<https://github.com/google/leveldb/blob/main/doc/log_format.md>) behind seven
 //! bytes, with plain CRC-32 (`wandb/sdk/internal/datastore.py`). Its records are protobuf
@@ -26,8 +26,6 @@ const FRAME: usize = 7;
 /// `:W&B`, 0xBEE1 little endian, version 0.
 const BEGINNING: [u8; FRAME] = [b':', b'W', b'&', b'B', 0xe1, 0xbe, 0];
 const PRODUCER: &str = "0.19.0";
-/// Of one attempt. Each has all points since the run's start.
-const MOST_FILES: u32 = 10;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Record {
@@ -142,8 +140,8 @@ pub(super) struct Exit {
 pub struct Wandb {
     store: RunStore,
     attempt: u32,
-    /// Files that this attempt began.
-    files: u32,
+    /// Files that this attempt began. One is left: each has all points since the run's start.
+    files: u64,
     path: String,
     run: Run,
     /// Bytes of the file.
@@ -274,11 +272,11 @@ impl Tracker for Wandb {
         "wandb"
     }
 
-    /// Begins a file.
+    /// Begins a file in place of the last one, which a write that failed may have left in the middle of a record.
     fn begin(&mut self, began: i64) -> BoxFuture<'_, Result<u64, TrackerError>> {
         Box::pin(async move {
-            if self.files == MOST_FILES {
-                return Err(TrackerError::Files(self.files));
+            if self.files > 0 {
+                self.store.delete(&self.path).await?;
             }
             let folder = match self.files {
                 0 => format!("{}/attempt-{}", paths::WANDB, self.attempt),

@@ -168,3 +168,22 @@ fn a_growing_episode_reserves_at_most_an_eighth_more_than_it_has() {
         }
     }
 }
+
+#[test]
+fn texts_of_earlier_turns_are_packed_unless_the_episode_keeps_them_and_its_whole_turns_have_all() {
+    for keeps in [false, true] {
+        let mut trajectory = Trajectory::new(keeps);
+        let mut recorded = Vec::new();
+        for number in 0..40 {
+            let turn = TurnRecord {
+                observation_text: format!("{number}\n").repeat(500),
+                ..turn(number, 3 + 3 * number as usize, "a-v0")
+            };
+            trajectory.push(&turn).unwrap();
+            recorded.push(turn.without_ids());
+        }
+        assert_eq!(trajectory.turns == recorded, keeps);
+        assert_eq!(trajectory.turns[0].observation_text.is_empty(), !keeps);
+        assert_eq!(*trajectory.whole_turns().unwrap(), recorded[..]);
+    }
+}

@@ -1,6 +1,7 @@
 //! Rows as their publishers define them, completed by `tasks::load`, and graded: setup, patch and evaluation script
 //! really run, with a real pytest, and the official package judges the log.
 
+mod commands_in_rows;
 mod projects;
 mod publishers;
 mod sandbox;
@@ -119,7 +120,7 @@ async fn twenty_rows_of_each_publisher_are_resolved_by_their_gold_patch_and_by_n
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let cores = Arc::new(Semaphore::new(cores));
     let mut table = Vec::new();
-    for publisher in publishers::all() {
+    for publisher in publishers::all().into_iter().chain(commands_in_rows::all()) {
         let mut figures = figures(&publisher, &worker, &cores).await;
         (figures.skipped, figures.accepted) = skipped(&publisher, &worker).await;
         assert!(figures.skipped >= 3, "{}", publisher.name);

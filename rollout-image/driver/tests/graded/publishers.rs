@@ -55,7 +55,7 @@ fn one(path: &str, text: impl Into<String>) -> Files {
 }
 
 /// A repository with a bug, the columns common to SWE-bench's relatives, and the patches.
-fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
+pub fn issue(project: &Project, added: &Files) -> (Value, Image, String, String) {
     let n = project.number;
     let tests = "tests/test_bug.py";
     // Lets the tests of a subfolder find the module.
@@ -343,7 +343,7 @@ fn kod_code(n: usize) -> Case {
     }
 }
 
-fn without(case: Case, fields: &[&str]) -> Value {
+pub fn without(case: Case, fields: &[&str]) -> Value {
     let mut row = case.row;
     for field in fields {
         row.as_object_mut().unwrap().remove(*field);
@@ -351,7 +351,7 @@ fn without(case: Case, fields: &[&str]) -> Value {
     row
 }
 
-fn with(case: Case, added: Value) -> Value {
+pub fn with(case: Case, added: Value) -> Value {
     let mut row = case.row;
     row.as_object_mut().unwrap().extend(added.as_object().unwrap().clone());
     row

@@ -76,3 +76,25 @@ pub fn rebench() -> Value {
         }),
     )
 }
+
+/// `test_cmd` is a list or a text.
+pub fn rebench_v2(parser: &str) -> Value {
+    json!({
+        "instance_id": "owner__name-1", "repo": "owner/name", "base_commit": "abc", "patch": "gold",
+        "test_patch": TEST_PATCH, "problem_statement": "fix", "pr_description": "the answer", "language": "go",
+        "interface": "none", "image_name": "docker.io/swerebenchv2/owner-name:1-abc",
+        "FAIL_TO_PASS": ["TestA"], "PASS_TO_PASS": ["TestB"],
+        "install_config": {
+            "base_image_name": "go_1.21", "install": ["go mod download"], "log_parser": parser,
+            "test_cmd": ["go test -v ./..."],
+        },
+    })
+}
+
+pub fn live() -> Value {
+    json!({
+        "instance_id": "Owner__name-1", "repo": "owner/name", "base_commit": "abc", "patch": "gold",
+        "test_patch": TEST_PATCH, "problem_statement": "fix", "hints_text": "", "all_hints_text": "the answer",
+        "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": ["t.py::b"], "test_cmds": ["pytest -rA"], "log_parser": "pytest",
+    })
+}

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin, RelayRequest};
+use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Core;
 use crate::index::ActiveLease;
-use crate::relay::{Noted, PORTS, service};
+use crate::relay::{Noted, PORTS};
 use crate::sandbox::Holder;
 
 /// Maximum concurrent connections of one port; more wait in the sandbox.
@@ -37,9 +37,8 @@ const BUFFER: usize = 64 << 10;
 impl Core {
     /// Opens a port of a sandbox to a service, or points an open port to another one. When this returns, the port
     /// listens.
-    pub async fn relay(self: &Arc<Self>, held: &ActiveLease, request: &RelayRequest) -> Result<(), ErrorBody> {
-        let to = service(&request.to).map_err(|why| ErrorBody::new(ErrorCode::BadRequest, FaultOrigin::Client, why))?;
-        let (lease, epoch, port) = (&held.entry.lease, held.entry.epoch, request.port);
+    pub async fn relay(self: &Arc<Self>, held: &ActiveLease, port: u16, to: Uri) -> Result<(), ErrorBody> {
+        let (lease, epoch) = (&held.entry.lease, held.entry.epoch);
         if self.relays.led_elsewhere(lease, epoch, port, &to) {
             return Ok(());
         }

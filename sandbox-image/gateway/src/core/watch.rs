@@ -15,9 +15,9 @@ use kube::{Client, ResourceExt};
 use tokio::time::Instant;
 
 use super::{Core, now};
-use crate::admission;
 use crate::cause::cause;
 use crate::index::Stage;
+use crate::kubelet_refusal;
 use crate::pod;
 use crate::pull::{pull_failure, volumes};
 use crate::slim_pod::SlimPod;
@@ -112,7 +112,7 @@ impl Core {
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
         let node = node.unwrap_or_default();
         let is_deleted = pod.metadata.deletion_timestamp.is_some();
-        let refusal = admission::refusal(pod).filter(|_| !is_deleted);
+        let refusal = kubelet_refusal::refusal(pod).filter(|_| !is_deleted);
         if let Some(why) = refusal
             && self.with(|index| index.refused_by_node(&name, node, &why, now()))
         {

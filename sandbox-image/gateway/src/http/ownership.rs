@@ -8,22 +8,26 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Request, State};
+use axum::http::Uri;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use grpo_auth::ServiceAccount;
+use grpo_contracts::RunConfig;
 use grpo_contracts::access::run_of_driver;
 use grpo_sandbox_protocol::{ErrorBody, ErrorCode, FaultOrigin};
 use percent_encoding::percent_decode_str;
 
 use super::Refused;
 use crate::core::Core;
+use crate::relay::is_of_driver;
 
 /// The run of the calling driver. Empty if the caller is not a driver, or if the gateway calls itself.
 pub struct CallersRun(Option<DrivenRun>);
 
 struct DrivenRun {
     name: String,
+    namespace: String,
     /// The run's name in the gateway.
     qualified: String,
 }
@@ -34,6 +38,7 @@ impl CallersRun {
         let run = account.and_then(|account| Some((account, run_of_driver(&account.name)?)));
         Self(run.map(|(account, name)| DrivenRun {
             name: name.to_owned(),
+            namespace: account.namespace.clone(),
             qualified: match account.namespace == home {
                 true => name.to_owned(),
                 false => format!("{}/{name}", account.namespace),
@@ -47,6 +52,19 @@ impl CallersRun {
             Some(own) if own.name != run => Err(another(&own.qualified, run)),
             Some(own) => Ok(own.qualified.clone()),
             None => Ok(run.to_owned()),
+        }
+    }
+
+    /// Refuses a relay of a driver that leads elsewhere than to its own service.
+    pub fn may_relay_to(&self, to: &Uri) -> Result<(), Refused> {
+        let Some(own) = &self.0 else { return Ok(()) };
+        let service = RunConfig::driver_service(&own.namespace, &own.name);
+        match is_of_driver(to, &service) {
+            true => Ok(()),
+            false => Err(forbidden(format!(
+                "the relay leads to {to}; the driver of run {} may relay to its own service only, http://{service}",
+                own.qualified
+            ))),
         }
     }
 

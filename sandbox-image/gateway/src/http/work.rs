@@ -19,12 +19,14 @@ use grpo_sandbox_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::room::RoomOf;
+use super::ownership::CallersRun;
+use super::room::{RoomOf, SmallBody};
 use super::{MARGIN, Refused, Shared, bad, held, is_name, parse, parse_and_mend};
 use crate::body::{ARRIVES_WITHIN, read};
 use crate::core::{Core, now};
 use crate::index::ActiveLease;
 use crate::package_index::environment;
+use crate::relay::service;
 use crate::sandbox::Holder;
 
 /// Maximum time limit of a command, seconds.
@@ -94,7 +96,11 @@ async fn poll(core: &Core, id: &str, target: &str) -> Result<Response, Refused> 
     work(core, &held(core, id)?, Method::GET, target, Bytes::new(), wait).await
 }
 
-async fn kill(State(core): Shared, Path(id): Path<String>, mut body: Bytes) -> Result<Response, Refused> {
+async fn kill(
+    State(core): Shared,
+    Path(id): Path<String>,
+    SmallBody(mut body): SmallBody,
+) -> Result<Response, Refused> {
     parse_and_mend::<KillRequest>(&mut body)?;
     work(&core, &held(&core, &id)?, Method::POST, "/exec/kill", body, MARGIN).await
 }
@@ -126,7 +132,11 @@ async fn session_input(
     work(&core, &held, Method::POST, "/sessions/input", body, timeout + MARGIN).await
 }
 
-async fn close_session(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<Response, Refused> {
+async fn close_session(
+    State(core): Shared,
+    Path(id): Path<String>,
+    SmallBody(body): SmallBody,
+) -> Result<Response, Refused> {
     work(&core, &held(&core, &id)?, Method::POST, "/sessions/close", body, MARGIN).await
 }
 
@@ -173,11 +183,18 @@ async fn move_bytes(core: &Core, id: &str, method: Method, target: String, sent:
     Ok(answer)
 }
 
-async fn relay(State(core): Shared, Path(id): Path<String>, body: Bytes) -> Result<StatusCode, Refused> {
+async fn relay(
+    State(core): Shared,
+    Path(id): Path<String>,
+    caller: CallersRun,
+    SmallBody(body): SmallBody,
+) -> Result<StatusCode, Refused> {
     let request: RelayRequest = parse(&body)?;
+    let to = service(&request.to).map_err(bad)?;
+    caller.may_relay_to(&to)?;
     let held = held(&core, &id)?;
     core.look(|index| index.used(&id, now()));
-    core.relay(&held, &request).await?;
+    core.relay(&held, request.port, to).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

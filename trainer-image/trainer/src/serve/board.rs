@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use grpo_records::trainer::{StepRequest, StepState, TrainerPhase, TrainerState};
 
+use crate::outage::StoreWaits;
+
 /// Steps whose answers are remembered; older ones are in the store.
 const STEPS_KEPT: usize = 16;
 
@@ -60,6 +62,8 @@ pub struct Board {
     pub(super) shared: Arc<Mutex<Shared>>,
     pub(super) changed: Arc<tokio::sync::Notify>,
     pub(super) arrived: Arc<AtomicBool>,
+    /// What this rank waits for in the store.
+    pub store_waits: StoreWaits,
 }
 
 impl Board {
@@ -90,12 +94,22 @@ impl Board {
             shared,
             changed: Arc::default(),
             arrived: Arc::default(),
+            store_waits: StoreWaits::default(),
         }
     }
 
     /// Whether this rank has joined the rendezvous.
     pub fn has_arrived(&self) -> bool {
         self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// The state as callers see it: while the trainer waits for the store, that is the error.
+    pub fn state(&self) -> TrainerState {
+        let state = self.with(|shared| shared.state.clone());
+        TrainerState {
+            error: state.error.or_else(|| self.store_waits.now()),
+            ..state
+        }
     }
 
     pub fn with<T>(&self, look: impl FnOnce(&mut Shared) -> T) -> T {

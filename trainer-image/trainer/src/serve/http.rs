@@ -91,9 +91,11 @@ fn health(board: Board) -> Router {
 }
 
 async fn ready(State(board): State<Board>) -> Response {
-    match board.has_arrived() {
-        true => "ok".into_response(),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "has not joined the rendezvous yet").into_response(),
+    // A pod stays ready while it waits: the operator would end one that is not.
+    match (board.has_arrived(), board.store_waits.now()) {
+        (true, None) => "ok".into_response(),
+        (true, Some(waits)) => waits.into_response(),
+        (false, _) => (StatusCode::SERVICE_UNAVAILABLE, "has not joined the rendezvous yet").into_response(),
     }
 }
 
@@ -112,11 +114,7 @@ fn serve(
         .block_on(async { tokio::net::TcpListener::from_std(grpo_contracts::listen::listen(listen)?) })
         .map_err(|e| TrainError::Start(format!("listening on {listen}: {e}")))?;
     runtime.spawn(beside);
-    std::thread::spawn(move || {
-        if let Err(error) = runtime.block_on(async { axum::serve(listener, router).await }) {
-            tracing::error!(%error, "the HTTP server ended");
-        }
-    });
+    std::thread::spawn(move || runtime.block_on(grpo_auth::serve(listener, router, std::future::pending())));
     Ok(())
 }
 
@@ -124,7 +122,7 @@ async fn state(State(http): State<HttpState>, headers: HeaderMap) -> Response {
     // First, so that no order of an earlier attempt follows what the driver reads here.
     let from = headers.get(driver_epoch::HEADER);
     http.fence.notice_header(from.map(HeaderValue::as_bytes));
-    Json(http.board.with(|shared| shared.state.clone())).into_response()
+    Json(http.board.state()).into_response()
 }
 
 async fn order(
@@ -258,6 +256,11 @@ async fn metrics(State(http): State<HttpState>) -> String {
         )
     });
     let mut text = format!("# TYPE grpo_trainer_step gauge\ngrpo_trainer_step {}\n", state.step);
+    let waits = u8::from(http.board.store_waits.now().is_some());
+    let _ = writeln!(
+        text,
+        "# TYPE grpo_trainer_waits_for_store gauge\ngrpo_trainer_waits_for_store {waits}"
+    );
     for (name, bytes) in ["estimated", "available"].into_iter().zip(memory) {
         if let Some(bytes) = bytes {
             let name = format!("grpo_trainer_memory_{name}_bytes");

@@ -2,7 +2,7 @@
 //! with its lineage, means one set of weights only.
 
 use grpo_records::paths;
-use grpo_records::weights::WeightsManifest;
+use grpo_records::weights::{Canary, WeightsManifest};
 
 use super::Rank;
 use crate::canary::canary;
@@ -11,10 +11,25 @@ use crate::state::{Form, lineage_number};
 use grpo_contracts::weights::publishes_adapters;
 use grpo_crds::grpo_run::Mode;
 
+/// A published version's manifest, and the manifest's checksum.
+type Version = (WeightsManifest, String);
+
 const PUBLISHING: &str = "publishing weights";
+pub(super) const WAITING: &str = "waiting for the store";
+
+/// Keeps the error of a store that does not answer for [`Outage::wait`](crate::outage::Outage::wait); any other ends
+/// rank 0 at once.
+fn kept<T>(done: Result<T, TrainError>) -> Result<Result<T, TrainError>, TrainError> {
+    match done {
+        Err(error) if !error.is_outage() => Err(error),
+        done => Ok(done),
+    }
+}
 
 impl Rank {
-    /// Publishes the current weights; every rank calls it, rank 0 writes.
+    /// Publishes the current weights; every rank calls it, rank 0 writes. While the store does not answer, all ranks
+    /// gather the weights again. Name and checksum identify a version, so a try whose last answer was lost publishes
+    /// nothing twice.
     pub(super) fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
         let adapter = publishes_adapters(&self.config.spec);
@@ -23,33 +38,24 @@ impl Rank {
             true => None,
             false => canary(&self.model)?,
         };
-        let watch = self.watch.clone();
-        let mut publication = match self.is_first() {
-            false => None,
-            true => Some(watch.busy(PUBLISHING, || {
-                let lora = self.model.config.lora.as_ref().filter(|_| adapter);
-                let form = match lora {
-                    Some(lora) => Form::Adapter(lora.peft_config(&self.model_dir.display().to_string())),
-                    None => Form::Model(&self.model_dir),
-                };
-                let (tensors, precision) = (
-                    self.model.published_tensors(adapter),
-                    self.model.published_precision(adapter),
-                );
-                self.store
-                    .begin_version(form, &tensors, precision, &self.lineage, self.step, parent)
-            })?),
+        let mut outage = self.store.patience().begin();
+        let published = loop {
+            let published = match self.try_to_publish(adapter, parent.clone(), canary.clone())? {
+                // The other ranks wait for rank 0's word.
+                Some(Err(error)) => {
+                    self.watch.busy(WAITING, || outage.wait(error))?;
+                    None
+                }
+                Some(Ok(published)) => Some(published),
+                None => None,
+            };
+            let is_done = self.model.sum(&[f64::from(u8::from(published.is_some()))])?[0] > 0.0;
+            if is_done {
+                break published;
+            }
         };
-        self.model
-            .each_published(adapter, |name, shape, values| match &mut publication {
-                Some(publication) => watch.busy(PUBLISHING, || publication.tensor(name, shape, values)),
-                None => Ok(()),
-            })?;
-        let published = publication.map(|mut publication| {
-            publication.canary(canary);
-            watch.busy(PUBLISHING, || publication.finish())
-        });
-        if let Some((manifest, checksum)) = published.transpose()? {
+        if let Some((manifest, checksum)) = published {
+            outage.answered();
             self.tensors_sha256 = manifest.tensors_sha256.clone();
             self.board.with(|shared| {
                 shared.state.lineage = manifest.lineage.clone();
@@ -59,6 +65,50 @@ impl Rank {
             });
         }
         Ok(())
+    }
+
+    /// One try. On rank 0 the manifest with its checksum, or the error of a store that does not answer.
+    fn try_to_publish(
+        &self,
+        adapter: bool,
+        parent: Option<String>,
+        canary: Option<Canary>,
+    ) -> Result<Option<Result<Version, TrainError>>, TrainError> {
+        let watch = &self.watch;
+        let begin = || {
+            let lora = self.model.config.lora.as_ref().filter(|_| adapter);
+            let form = match lora {
+                Some(lora) => Form::Adapter(lora.peft_config(&self.model_dir.display().to_string())),
+                None => Form::Model(&self.model_dir),
+            };
+            let (tensors, precision) = (
+                self.model.published_tensors(adapter),
+                self.model.published_precision(adapter),
+            );
+            self.store
+                .begin_version(form, &tensors, precision, &self.lineage, self.step, parent)
+        };
+        let mut publication = match self.is_first() {
+            false => None,
+            true => Some(kept(watch.busy(PUBLISHING, begin))?),
+        };
+        self.model.each_published(adapter, |name, shape, values| {
+            if let Some(Ok(open)) = &mut publication
+                && let Err(error) = kept(watch.busy(PUBLISHING, || open.tensor(name, shape, values)))?
+            {
+                // The other ranks gather with rank 0 all the same.
+                publication = Some(Err(error));
+            }
+            Ok(())
+        })?;
+        let Some(publication) = publication else {
+            return Ok(None);
+        };
+        let finished = publication.and_then(|mut open| {
+            open.canary(canary);
+            watch.busy(PUBLISHING, || open.finish())
+        });
+        kept(finished).map(Some)
     }
 
     /// Continues in the lineage in which the current weights were published, if their present name is taken by other

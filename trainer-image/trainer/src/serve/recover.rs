@@ -8,6 +8,12 @@
 //! replaced are not written again, and those of a new lineage are removed as in training. The last steps of the
 //! lineage before stay until the new one has passed them: engines serve them meanwhile, and they say how far to replay.
 //!
+//! A version whose manifest is damaged was published all the same, so its step is replayed too. The step's metrics have
+//! the checksum of its weights. Equal bits are published again under its name. Where no checksum is known, or the batch
+//! is lost, the name is not used again: a lineage begins.
+//!
+//! While the store does not answer, the recovery waits ([`crate::outage`]).
+//!
 //! Ranks may see a shared volume differently, for a moment or for good. So rank 0 alone reads the store and decides;
 //! all ranks continue from its choice, or none does.
 
@@ -17,8 +23,10 @@ use grpo_records::weights::WeightsManifest;
 use serde::{Deserialize, Serialize};
 
 use super::Rank;
+use super::publish::WAITING;
 use crate::error::TrainError;
-use crate::state::{CheckpointManifest, TrainerStore, lineage_number, sha256};
+use crate::state::{CheckpointManifest, DamagedVersion, TrainerStore, lineage_number, sha256};
+use crate::token_stats::TokenStats;
 use grpo_contracts::weights::publishes_adapters;
 
 /// Content of the store, as rank 0 sees it.
@@ -26,7 +34,10 @@ use grpo_contracts::weights::publishes_adapters;
 struct Found {
     /// The checkpoint to load.
     checkpoint: Option<CheckpointManifest>,
+    /// Published versions. One whose manifest is damaged has the checksum of its metrics, or an empty one.
     versions: Vec<WeightsManifest>,
+    /// Names of versions whose manifests are damaged.
+    damaged: Vec<String>,
 }
 
 /// A stored batch to replay.
@@ -54,17 +65,17 @@ impl Rank {
         // Fences first, so that an earlier attempt cannot publish after a rank has read the store.
         self.fence(TrainerStore::fence)?;
         self.model.group.barrier()?;
-        self.store.begin()?;
+        self.watch.busy("taking a claim", || self.store.begin())?;
         // An earlier attempt that was still starting may have taken its claims in between.
         self.fence(TrainerStore::fence_again)?;
-        let Found { checkpoint, versions } = self.of_rank_0("reading the store", || {
-            Ok(Found {
-                checkpoint: self.store.newest_checkpoint()?,
-                versions: self.store.versions()?,
-            })
-        })?;
+        let Found {
+            checkpoint,
+            versions,
+            damaged,
+        } = self.of_rank_0("reading the store", || self.found())?;
         if self.is_first() {
-            self.store.sweep()?;
+            let group = &self.model.group;
+            group.busy("removing unfinished folders", || self.store.sweep())?;
         }
         if let Some(checkpoint) = &checkpoint {
             tracing::info!(
@@ -102,6 +113,18 @@ impl Rank {
         if !is_published {
             self.publish_in_room(parent(&versions, &self.version))?;
         }
+        // Its weights are not known, and other weights must not get its name.
+        let is_taken = |version: &WeightsManifest| {
+            version.lineage == self.lineage && version.step > self.step && damaged.contains(&version.version)
+        };
+        if versions.iter().any(is_taken) {
+            self.begin_lineage(&versions);
+            tracing::warn!(
+                step = self.step,
+                lineage = self.lineage,
+                "a later version is damaged, and its batch is lost: a lineage begins with the next step"
+            );
+        }
         // The previous attempt died between the weights and the checkpoint of a step after which the run may be done.
         // Mode Finetune publishes the steps whose checkpoints it keeps, and this one may be the run's last.
         if unsealed && (self.is_supervised() || self.step >= self.iterations) {
@@ -111,11 +134,65 @@ impl Rank {
         // Before the first word that the trainer is idle.
         self.leave_device()?;
         if self.is_first() && self.step > 0 {
-            self.remember()?;
+            let group = &self.model.group;
+            group.busy("reading the metrics", || self.remember())?;
         }
         self.idle();
         tracing::info!(step = self.step, weights = self.version, "ready for orders");
         Ok(())
+    }
+
+    /// The state to continue from, on rank 0.
+    fn found(&self) -> Result<Found, TrainError> {
+        let (mut versions, damaged) = self.store.published()?;
+        let mut names = Vec::new();
+        for version in damaged {
+            let manifest = self.stand_in(&version)?;
+            let DamagedVersion { file, .. } = version;
+            // One without a checksum tells nothing about the bits.
+            let is_later = |other: &WeightsManifest| {
+                other.lineage == manifest.lineage && other.step > manifest.step && !other.tensors_sha256.is_empty()
+            };
+            let is_unknown = manifest.tensors_sha256.is_empty();
+            // No engine asks for it any more, and the later version tells whether the replay repeats the bits.
+            if is_unknown && !self.is_supervised() && versions.iter().any(is_later) {
+                tracing::warn!("{} is damaged ({}), and is left out", file.path, file.message);
+                continue;
+            }
+            let compared = match is_unknown {
+                false => "and compared with the checksum in its metrics",
+                true => "and named by a new lineage, because no checksum of it is known",
+            };
+            tracing::warn!(
+                "{} is damaged ({}): its weights are computed again, from the newest checkpoint before and the \
+                 recorded batches, {compared}",
+                file.path,
+                file.message
+            );
+            names.push(manifest.version.clone());
+            versions.push(manifest);
+        }
+        Ok(Found {
+            checkpoint: self.store.newest_checkpoint()?,
+            versions,
+            damaged: names,
+        })
+    }
+
+    /// What is known of a version whose manifest is damaged.
+    fn stand_in(&self, damaged: &DamagedVersion) -> Result<WeightsManifest, TrainError> {
+        let version = paths::weights_version(&damaged.lineage, damaged.step);
+        let metrics = self.metrics(damaged.step)?.filter(|metrics| metrics.weights == version);
+        Ok(WeightsManifest {
+            version,
+            lineage: damaged.lineage.clone(),
+            step: damaged.step,
+            parent: None,
+            files: Vec::new(),
+            deltas: Vec::new(),
+            tensors_sha256: metrics.map(|metrics| metrics.tensors_sha256).unwrap_or_default(),
+            canary: None,
+        })
     }
 
     /// Fences earlier attempts, on rank 0.
@@ -174,12 +251,7 @@ impl Rank {
     /// Returns false if the step's version still has to be published, in case no later step is replayed.
     fn replay(&mut self, step: u32, versions: &[WeightsManifest], replay: Replay) -> Result<bool, TrainError> {
         tracing::info!(step, "replaying a stored batch");
-        let (metrics, stats) = self.train(
-            step,
-            &paths::batch(step),
-            Some(&replay.batch_sha256),
-            replay.learning_rate,
-        )?;
+        let (metrics, stats) = self.train_again(step, &replay)?;
         if self.is_supervised() && !replay.published {
             self.step = step;
             self.unpublished();
@@ -197,11 +269,11 @@ impl Rank {
                 }
                 false => {
                     self.begin_lineage(versions);
-                    tracing::warn!(
-                        step,
-                        lineage = self.lineage,
-                        "arithmetic did not repeat: a lineage begins"
-                    );
+                    let why = match known.tensors_sha256.is_empty() {
+                        false => "arithmetic did not repeat",
+                        true => "the weights of this step are not known",
+                    };
+                    tracing::warn!(step, lineage = self.lineage, "{why}: a lineage begins");
                 }
             }
         }
@@ -220,10 +292,48 @@ impl Rank {
         if self.is_first() {
             // The metrics are missing if the previous attempt ended between publishing and writing them.
             let metrics = self.named(metrics);
-            self.store_metrics(step, &metrics, stats)?;
+            let group = &self.model.group;
+            group.busy("writing metrics", || self.store_metrics(step, &metrics, stats))?;
             self.show(&metrics);
         }
         Ok(is_published)
+    }
+
+    /// Repeats a step that was done. While the store does not answer a rank, all ranks wait and begin again: they know
+    /// each other's errors ([`agreed`](crate::mini_batch::agreed)).
+    fn train_again(&mut self, step: u32, replay: &Replay) -> Result<(StepMetrics, Option<TokenStats>), TrainError> {
+        let path = paths::batch(step);
+        let mut outage = self.store.patience().begin();
+        loop {
+            let error = match self.train(step, &path, Some(&replay.batch_sha256), replay.learning_rate) {
+                Err(error) if error.is_unread() => error,
+                Err(error) if error.is_refusal() => return Err(self.irreplaceable(step, &error)),
+                trained => {
+                    if trained.is_ok() {
+                        outage.answered();
+                    }
+                    return trained;
+                }
+            };
+            let waited = self.watch.busy(WAITING, || outage.wait(error));
+            // Each rank has its own clock: if the time of one is over, all end.
+            self.on_all_ranks(&path, waited)?;
+        }
+    }
+
+    /// The next step after a damaged batch: later weights cannot be computed without it.
+    fn irreplaceable(&self, step: u32, error: &TrainError) -> TrainError {
+        let checkpoint = self.board.with(|shared| shared.state.checkpoint_step);
+        let instead = match checkpoint {
+            0 => "there is no checkpoint, so begin the run again in another folder".to_owned(),
+            checkpoint => format!(
+                "begin another run with resumeFrom.path {} (its newest checkpoint is of step {checkpoint})",
+                self.config.store_path
+            ),
+        };
+        TrainError::Start(format!(
+            "step {step} was done and cannot be replayed: {error}; restore its files from a backup, or {instead}"
+        ))
     }
 
     /// The newest version of a step; the step's metrics still name a removed version.

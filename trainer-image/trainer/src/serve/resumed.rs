@@ -44,11 +44,11 @@ impl Rank {
             let known: Option<ResumedFrom> = known
                 .filter(|_| published)
                 .and_then(|bytes| serde_json::from_slice(&bytes).ok());
-            chosen(&other_store(&self.config, &from)?, &from, known.as_ref())
+            chosen(&self.other_store(&from)?, &from, known.as_ref())
         })?;
         let watch = self.watch.clone();
         let loaded = watch.busy("reading the checkpoint of resumeFrom", || {
-            other_store(&self.config, &from)?.load(&mut self.model, &checkpoint)
+            self.other_store(&from)?.load(&mut self.model, &checkpoint)
         });
         let path = format!(
             "{}/{}",
@@ -74,7 +74,8 @@ impl Rank {
                 updates: checkpoint.updates,
                 optimizer: from.optimizer,
             };
-            self.store.put(paths::RESUMED, json(&resumed)?)?;
+            let resumed = json(&resumed)?;
+            watch.busy("writing resumed.json", || self.store.put(paths::RESUMED, resumed))?;
         }
         // Before the first version is published: a restart must find these values again.
         self.begin_checkpoint(0, 1)?;
@@ -87,25 +88,40 @@ impl Rank {
         );
         Ok(())
     }
+
+    /// The other run's store, for reading only.
+    fn other_store(&self, from: &ResumeFrom) -> Result<TrainerStore, TrainError> {
+        let patience = self.store.patience();
+        let records = patience.retry(|| other_records(&self.config, from))?;
+        Ok(TrainerStore::new(records).with_patience(patience.clone()))
+    }
 }
 
-/// The other run's store, for reading only.
-fn other_store(config: &RunConfig, from: &ResumeFrom) -> Result<TrainerStore, TrainError> {
+fn other_records(config: &RunConfig, from: &ResumeFrom) -> Result<RunStore, TrainError> {
     if from.path == config.store_path {
         let what = "is this run's own folder: leave resumeFrom out, the run continues from its own store by itself";
         return Err(refused(&format!("{} {what}", from.path)));
     }
-    let records = match &config.spec.store.object_store {
+    match &config.spec.store.object_store {
         None => RunStore::existing(&Path::new(RunConfig::STORE_MOUNT).join(&from.path)).map_err(|error| {
-            refused(&format!(
-                "{} is not a run's folder in this run's store: {error}; name one, such as namespace/run",
-                from.path
-            ))
-        })?,
-        Some(bucket) => read_store_blocking(bucket, RunConfig::store_secret(bucket), &from.path)
-            .map_err(|error| TrainError::Start(error.to_string()))?,
-    };
-    Ok(TrainerStore::new(records))
+            let said = error.to_string();
+            let error = TrainError::from(error);
+            match error.is_outage() {
+                true => error,
+                false => refused(&format!(
+                    "{} is not a run's folder in this run's store: {said}; name one, such as namespace/run",
+                    from.path
+                )),
+            }
+        }),
+        Some(bucket) => {
+            let opened = read_store_blocking(bucket, RunConfig::store_secret(bucket), &from.path);
+            opened.map_err(|error| match error.is_final() {
+                true => TrainError::Start(error.to_string()),
+                false => TrainError::Unopened(error.to_string()),
+            })
+        }
+    }
 }
 
 /// The checkpoint to begin with: the one with which this run began before, else the spec's step, else the newest

@@ -114,9 +114,10 @@ fn seconds() -> f64 {
 }
 
 impl Rank {
-    /// Adds a step to the curves.
+    /// Adds a step to the curves. A slow store must not look like a hang.
     pub(super) fn show(&mut self, metrics: &StepMetrics) {
-        if let Err(error) = self.try_to_show(metrics) {
+        let watch = self.watch.clone();
+        if let Err(error) = watch.busy("writing the curves", || self.try_to_show(metrics)) {
             tracing::warn!(%error, step = metrics.step, "writing the curves; the step's numbers are in metrics/trainer");
         }
     }

@@ -12,7 +12,7 @@ use safetensors::tensor::SafeTensors;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::store::{TrainerStore, json, lineage_number, sha256};
+use super::store::{DamagedFile, TrainerStore, json, lineage_number, sha256};
 use crate::collect::PIECE;
 use crate::error::TrainError;
 use crate::shard::padded;
@@ -133,10 +133,10 @@ impl TrainerStore {
     /// Every complete checkpoint. One whose manifest is damaged is left out, as one with a damaged file is later: an
     /// older checkpoint takes its place.
     pub fn checkpoints(&self) -> Result<Vec<CheckpointManifest>, TrainError> {
-        let readable = |manifest: Result<CheckpointManifest, TrainError>| match manifest {
+        let readable = |(_, manifest): (String, Result<CheckpointManifest, DamagedFile>)| match manifest {
             Ok(manifest) => Some(manifest),
-            Err(error) => {
-                tracing::warn!(%error, "a checkpoint is left out");
+            Err(DamagedFile { path, message }) => {
+                tracing::warn!("{path} is damaged ({message}): the checkpoint is left out");
                 None
             }
         };
@@ -157,16 +157,19 @@ impl TrainerStore {
         }
         let head = &snapshot.head;
         let path = paths::checkpoint_rank(&head.lineage, head.step, snapshot.rank, head.world);
-        let tensors = snapshot
-            .tensors
-            .iter()
-            .flat_map(|(_, tensor)| tensor.split(PIECE as i64, 0));
-        let tensors = tensors.map(|piece| {
-            let values = Vec::<f32>::try_from(piece)?;
-            Ok(Precision::F32.encoded(&values))
-        });
-        let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
-        let Uploaded { sha256, .. } = self.put_pieces(&path, pieces)?;
+        // The copy stays in memory, so the file can be written again from its beginning.
+        let Uploaded { sha256, .. } = self.retried(|| {
+            let tensors = snapshot
+                .tensors
+                .iter()
+                .flat_map(|(_, tensor)| tensor.split(PIECE as i64, 0));
+            let tensors = tensors.map(|piece| {
+                let values = Vec::<f32>::try_from(piece)?;
+                Ok(Precision::F32.encoded(&values))
+            });
+            let pieces = std::iter::once(Ok(snapshot.file_header())).chain(tensors);
+            self.put_pieces(&path, pieces)
+        })?;
         let mut digest = [0; 32];
         hex::decode_to_slice(&sha256, &mut digest).map_err(|error| {
             TrainError::Start(format!("the checksum {sha256} of {path} is not hexadecimal: {error}"))
@@ -233,10 +236,14 @@ impl TrainerStore {
     fn is_whole(&self, checkpoint: &CheckpointManifest) -> Result<bool, TrainError> {
         for (name, wanted) in &checkpoint.files {
             let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
-            match wait(self.records().checksum(&path)) {
-                Ok(found) if found == *wanted => {}
-                Ok(_) | Err(StoreError::Missing { .. }) => return Ok(false),
-                Err(error) => return Err(error.into()),
+            let found = self.retried(|| match wait(self.records().checksum(&path)) {
+                Ok(found) => Ok(Some(found)),
+                Err(StoreError::Missing { .. }) => Ok(None),
+                Err(error) => Err(error.into()),
+            })?;
+            if found.as_ref() != Some(wanted) {
+                tracing::warn!("{path} is missing or damaged: the checkpoint is left out");
+                return Ok(false);
             }
         }
         Ok(true)

@@ -1,4 +1,7 @@
 //! The part of a run's store that the trainer writes: files, and folders that count only with a manifest.
+//!
+//! While the store does not answer, every call waits as long as its [`Patience`] says, and repeats its work, which may
+//! be done twice. Only a [`FileUpload`] is not repeated here, because its bytes are gone.
 
 use std::path::Path;
 
@@ -9,6 +12,7 @@ use grpo_records::{RunStore, paths};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::outage::Patience;
 
 pub use grpo_records::paths::lineage_number;
 
@@ -58,11 +62,16 @@ pub struct TrainerStore {
     store: RunStore,
     /// `None`: no other process writes here, and no attempt follows.
     attempt: Option<(Epoch, Claim)>,
+    patience: Patience,
 }
 
 impl TrainerStore {
     pub fn new(store: RunStore) -> Self {
-        Self { store, attempt: None }
+        Self {
+            store,
+            attempt: None,
+            patience: Patience::none(),
+        }
     }
 
     /// The store in an existing folder.
@@ -76,7 +85,30 @@ impl TrainerStore {
         Self {
             store,
             attempt: Some((epoch, claim)),
+            patience: Patience::none(),
         }
+    }
+
+    /// Waits for a store that does not answer.
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
+    }
+
+    pub fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Repeats this work while the store does not answer.
+    pub(super) fn retried<T>(&self, work: impl FnMut() -> Result<T, TrainError>) -> Result<T, TrainError> {
+        self.patience.retry(work)
+    }
+
+    fn claims(&self) -> Result<Vec<String>, TrainError> {
+        self.retried(|| Ok(wait(Claim::all(&self.store))?))
+    }
+
+    fn withdraw(&self, claim: &Claim) -> Result<(), TrainError> {
+        self.retried(|| Ok(wait(claim.withdraw())?))
     }
 
     /// The store for reading, which needs no claim.
@@ -88,7 +120,7 @@ impl TrainerStore {
     /// [`TrainerStore::begin`].
     pub fn fence(&self) -> Result<(), TrainError> {
         let Some((epoch, _)) = &self.attempt else { return Ok(()) };
-        let others = wait(Claim::all(&self.store))?;
+        let others = self.claims()?;
         if others.iter().any(|claim| epoch.is_before(claim)) {
             return Err(TrainError::Fenced {
                 doing: "starting",
@@ -96,7 +128,7 @@ impl TrainerStore {
             });
         }
         for other in others {
-            wait(Claim::new(self.store.clone(), other).withdraw())?;
+            self.withdraw(&Claim::new(self.store.clone(), other))?;
         }
         Ok(())
     }
@@ -107,10 +139,11 @@ impl TrainerStore {
         let Some((epoch, claim)) = &self.attempt else {
             return Ok(());
         };
-        wait(claim.take())?;
-        let others = wait(Claim::all(&self.store))?;
+        // A later attempt may withdraw the claim of a try whose answer was lost. Then its own claim is found below.
+        self.retried(|| Ok(wait(claim.take())?))?;
+        let others = self.claims()?;
         if others.iter().any(|other| epoch.is_before(other)) {
-            wait(claim.withdraw())?;
+            self.withdraw(claim)?;
             return Err(TrainError::Fenced {
                 doing: "starting",
                 attempt: epoch.attempt,
@@ -124,9 +157,9 @@ impl TrainerStore {
     /// one in [`TrainerStore::begin`], or the later one finds the earlier claim here.
     pub fn fence_again(&self) -> Result<(), TrainError> {
         let Some((epoch, _)) = &self.attempt else { return Ok(()) };
-        for other in wait(Claim::all(&self.store))? {
+        for other in self.claims()? {
             if epoch.is_after(&other) {
-                wait(Claim::new(self.store.clone(), other).withdraw())?;
+                self.withdraw(&Claim::new(self.store.clone(), other))?;
             }
         }
         Ok(())
@@ -135,19 +168,22 @@ impl TrainerStore {
     /// Fails if a later attempt has started.
     pub(super) fn still_ours(&self, doing: &'static str) -> Result<(), TrainError> {
         match &self.attempt {
-            Some((epoch, claim)) => wait(claim.check(doing, "")).map_err(|error| fenced(error, doing, epoch)),
+            Some((epoch, claim)) => {
+                self.retried(|| wait(claim.check(doing, "")).map_err(|error| fenced(error, doing, epoch)))
+            }
             None => Ok(()),
         }
     }
 
     /// Writes a file atomically; replaces a file of the same name.
     pub(crate) fn put(&self, path: &str, bytes: impl Into<Bytes>) -> Result<(), TrainError> {
-        match &self.attempt {
+        let bytes: Bytes = bytes.into();
+        self.retried(|| match &self.attempt {
             Some((epoch, claim)) => {
-                wait(claim.replace(path, bytes.into())).map_err(|error| fenced(error, "writing", epoch))
+                wait(claim.replace(path, bytes.clone())).map_err(|error| fenced(error, WRITING, epoch))
             }
-            None => Ok(wait(self.store.replace(path, bytes.into()))?),
-        }
+            None => Ok(wait(self.store.replace(path, bytes.clone()))?),
+        })
     }
 
     /// Writes a file from these pieces atomically, and returns its checksum, computed on the way; replaces a file of
@@ -164,24 +200,26 @@ impl TrainerStore {
 
     /// Begins a file, which may be too large for memory. It exists only after [`FileUpload::finish`].
     pub(super) fn begin_file(&self, path: &str) -> Result<FileUpload<'_>, TrainError> {
-        Ok(match &self.attempt {
+        match &self.attempt {
             Some((epoch, claim)) => {
-                let upload = wait(claim.upload(path)).map_err(|error| fenced(error, WRITING, epoch))?;
-                FileUpload::Claimed(Box::new(upload), epoch)
+                let upload =
+                    self.retried(|| wait(claim.upload(path)).map_err(|error| fenced(error, WRITING, epoch)))?;
+                Ok(FileUpload::Claimed(Box::new(upload), epoch))
             }
-            None => FileUpload::Plain(Box::new(wait(self.store.upload(path))?)),
-        })
+            None => {
+                let upload = self.retried(|| Ok(wait(self.store.upload(path))?))?;
+                Ok(FileUpload::Plain(Box::new(upload)))
+            }
+        }
     }
 
     /// Removes a published folder, its manifest first: a process that ended in between must not leave a manifest of
     /// missing files. [`TrainerStore::sweep`] removes the remaining files.
     pub(super) fn take_away(&self, folder: &str) -> Result<(), TrainError> {
         self.still_ours("removing what is old")?;
-        wait(async {
-            self.store.delete(&format!("{folder}/{}", paths::MANIFEST)).await?;
-            self.store.delete_folder(folder).await
-        })?;
-        Ok(())
+        let manifest = format!("{folder}/{}", paths::MANIFEST);
+        self.retried(|| Ok(wait(self.store.delete(&manifest))?))?;
+        self.retried(|| Ok(wait(self.store.delete_folder(folder))?))
     }
 
     /// Removes checkpoints and versions that earlier attempts did not finish.
@@ -189,8 +227,10 @@ impl TrainerStore {
         self.still_ours("tidying up")?;
         for of in [paths::CHECKPOINTS, paths::WEIGHTS] {
             for folder in self.folders(of)? {
-                if !wait(self.store.exists(&format!("{folder}/{}", paths::MANIFEST)))? {
-                    wait(self.store.delete_folder(&folder))?;
+                if !self.exists(&format!("{folder}/{}", paths::MANIFEST))? {
+                    // Again: a later attempt may have finished the folder meanwhile.
+                    self.still_ours("tidying up")?;
+                    self.retried(|| Ok(wait(self.store.delete_folder(&folder))?))?;
                 }
             }
         }
@@ -198,20 +238,25 @@ impl TrainerStore {
     }
 
     pub fn exists(&self, path: &str) -> Result<bool, TrainError> {
-        Ok(wait(self.store.exists(path))?)
+        self.retried(|| Ok(wait(self.store.exists(path))?))
+    }
+
+    /// The length of a file, or `None` if it does not exist.
+    pub(super) fn length(&self, path: &str) -> Result<Option<u64>, TrainError> {
+        self.retried(|| Ok(wait(self.store.length(path))?))
     }
 
     pub fn read(&self, path: &str) -> Result<Bytes, TrainError> {
-        Ok(wait(self.store.bytes(path))?)
+        self.retried(|| Ok(wait(self.store.bytes(path))?))
     }
 
     /// The bytes of a file, or `None` if it does not exist.
     pub(crate) fn read_if_there(&self, path: &str) -> Result<Option<Bytes>, TrainError> {
-        match wait(self.store.bytes(path)) {
+        self.retried(|| match wait(self.store.bytes(path)) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(StoreError::Missing { .. }) => Ok(None),
             Err(error) => Err(error.into()),
-        }
+        })
     }
 
     /// Writes a new file durably. Returns false if the name is taken.
@@ -224,30 +269,38 @@ impl TrainerStore {
     }
 
     fn folders(&self, of: &str) -> Result<Vec<String>, TrainError> {
-        let (_, folders) = wait(self.store.names_in(of))?;
+        let (_, folders) = self.retried(|| Ok(wait(self.store.names_in(of))?))?;
         Ok(folders.iter().map(|name| format!("{of}/{name}")).collect())
     }
 
-    /// The manifest of every folder that has one: other folders are not published. A manifest that cannot be parsed is
-    /// an error in its place.
+    /// The manifest of every folder that has one, with the folder's name: other folders are not published. A manifest
+    /// that cannot be parsed is its path and the reason in its place.
     pub(super) fn manifests<T: for<'de> Deserialize<'de>>(
         &self,
         of: &str,
-    ) -> Result<Vec<Result<T, TrainError>>, TrainError> {
+    ) -> Result<Vec<(String, Result<T, DamagedFile>)>, TrainError> {
         let mut found = Vec::new();
         for folder in self.folders(of)? {
             let path = format!("{folder}/{}", paths::MANIFEST);
             let Some(bytes) = self.read_if_there(&path)? else {
                 continue;
             };
-            let damaged = |e: serde_json::Error| TrainError::Damaged {
+            let damaged = |error: serde_json::Error| DamagedFile {
                 path,
-                message: e.to_string(),
+                message: error.to_string(),
             };
-            found.push(serde_json::from_slice(&bytes).map_err(damaged));
+            let name = folder.rsplit('/').next().unwrap_or_default().to_owned();
+            found.push((name, serde_json::from_slice(&bytes).map_err(damaged)));
         }
         Ok(found)
     }
+}
+
+/// A file that is not what its name says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedFile {
+    pub path: String,
+    pub message: String,
 }
 
 /// A file on its way into the store.

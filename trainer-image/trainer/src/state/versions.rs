@@ -11,7 +11,7 @@ use grpo_records::store::Uploaded;
 use grpo_records::weights::{Canary, WeightsFile, WeightsManifest};
 
 use super::delta::DeltaUpload;
-use super::store::{FileUpload, TrainerStore, json, lineage_number, sha256};
+use super::store::{DamagedFile, FileUpload, TrainerStore, json, lineage_number, sha256};
 use crate::error::TrainError;
 
 /// The content of a version's folder.
@@ -49,6 +49,14 @@ impl Form<'_> {
     }
 }
 
+/// A version whose manifest cannot be read. Its folder names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedVersion {
+    pub lineage: String,
+    pub step: u32,
+    pub file: DamagedFile,
+}
+
 /// A version in publication, with a piece of one tensor in memory at a time. It counts once it is finished.
 pub struct Publication<'a> {
     store: &'a TrainerStore,
@@ -59,7 +67,7 @@ pub struct Publication<'a> {
     given: usize,
     /// The version that has this name already, and the checksum of its manifest.
     known: Option<(WeightsManifest, String)>,
-    /// `None` if the version is already published.
+    /// `None` if the version is already published, with all its files.
     files: Option<Files<'a>>,
     digest: TensorsDigest,
     /// A piece as it is written.
@@ -128,10 +136,15 @@ impl Publication<'_> {
         }
         self.manifest.tensors_sha256 = self.digest.finish();
         let target = paths::weights(&self.manifest.version);
+        let known = self.known.take();
+        if known
+            .as_ref()
+            .is_some_and(|(known, _)| known.tensors_sha256 != self.manifest.tensors_sha256)
+        {
+            return Err(self.damaged("other weights were published under this name".to_owned()));
+        }
         let Some(Files { whole, delta }) = self.files.take() else {
-            let same = |known: &(WeightsManifest, String)| known.0.tensors_sha256 == self.manifest.tensors_sha256;
-            let known = self.known.take().filter(same);
-            return known.ok_or_else(|| self.damaged("other weights were published under this name".to_owned()));
+            return known.ok_or_else(|| self.damaged("its manifest is missing".to_owned()));
         };
         let Uploaded { bytes, sha256: digest } = whole.finish()?;
         let name = self.form.file().to_owned();
@@ -149,6 +162,10 @@ impl Publication<'_> {
             });
             self.store.put(&format!("{target}/{name}"), bytes)?;
         }
+        // Only a file was missing or cut. The journal and engines know the manifest by its checksum: it stays.
+        if let Some(known) = known.filter(|(known, _)| known.files == self.manifest.files) {
+            return Ok(known);
+        }
         let text = json(&self.manifest)?;
         let checksum = sha256(&text);
         self.store.put(&format!("{target}/{}", paths::MANIFEST), text)?;
@@ -164,13 +181,43 @@ impl Publication<'_> {
 }
 
 impl TrainerStore {
-    /// Every published version.
+    /// Every published version with a manifest that can be read.
     pub fn versions(&self) -> Result<Vec<WeightsManifest>, TrainError> {
-        self.manifests::<WeightsManifest>(paths::WEIGHTS)?.into_iter().collect()
+        Ok(self.published()?.0)
+    }
+
+    /// Every published version; those whose manifest cannot be read apart. A folder without a version's name is left
+    /// out.
+    pub fn published(&self) -> Result<(Vec<WeightsManifest>, Vec<DamagedVersion>), TrainError> {
+        let (mut readable, mut damaged) = (Vec::new(), Vec::new());
+        for (folder, manifest) in self.manifests::<WeightsManifest>(paths::WEIGHTS)? {
+            let file = match manifest {
+                Ok(manifest) if manifest.version == folder => {
+                    readable.push(manifest);
+                    continue;
+                }
+                Ok(manifest) => DamagedFile {
+                    path: paths::weights_manifest(&folder),
+                    message: format!("it is the manifest of {}", manifest.version),
+                },
+                Err(file) => file,
+            };
+            let named = paths::step_of_weights(&folder).zip(folder.rsplit_once("-v"));
+            match named.filter(|(_, (lineage, _))| lineage_number(lineage) > 0) {
+                Some((step, (lineage, _))) => damaged.push(DamagedVersion {
+                    lineage: lineage.to_owned(),
+                    step,
+                    file,
+                }),
+                None => tracing::warn!("{} is damaged ({}), and is left out", file.path, file.message),
+            }
+        }
+        Ok((readable, damaged))
     }
 
     /// Begins to publish `tensors`, in this order, in the form that engines load. Publishing the same version again
-    /// writes nothing; other weights under a published name are refused, because tokens were sampled from that version.
+    /// writes nothing, unless its manifest or a file of it is damaged: then it is written again. Other weights under a
+    /// published name are refused, because tokens were sampled from that version.
     pub fn begin_version<'a>(
         &'a self,
         form: Form<'a>,
@@ -182,21 +229,15 @@ impl TrainerStore {
     ) -> Result<Publication<'a>, TrainError> {
         let version = paths::weights_version(lineage, step);
         let target = paths::weights(&version);
-        let known = match self.read_if_there(&paths::weights_manifest(&version))? {
-            None => None,
-            Some(bytes) => {
-                let damaged = |error: serde_json::Error| TrainError::Damaged {
-                    path: target.clone(),
-                    message: error.to_string(),
-                };
-                let manifest: WeightsManifest = serde_json::from_slice(&bytes).map_err(damaged)?;
-                Some((manifest, sha256(&bytes)))
-            }
+        let known = self.known(&version)?;
+        let is_whole = match &known {
+            Some((manifest, _)) => self.has_files(manifest)?,
+            None => false,
         };
         let header = header(tensors, precision);
-        let files = match &known {
-            Some(_) => None,
-            None => {
+        let files = match is_whole {
+            true => None,
+            false => {
                 let values: usize = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
                 let bytes = header.len() as u64 + precision.bytes() * values as u64;
                 // Of fp32 values a step changes nearly all; an adapter is small.
@@ -232,18 +273,48 @@ impl TrainerStore {
         })
     }
 
+    /// The version that has this name, and the checksum of its manifest; `None` if its manifest is damaged.
+    fn known(&self, version: &str) -> Result<Option<(WeightsManifest, String)>, TrainError> {
+        let path = paths::weights_manifest(version);
+        let Some(bytes) = self.read_if_there(&path)? else {
+            return Ok(None);
+        };
+        match serde_json::from_slice::<WeightsManifest>(&bytes) {
+            Ok(manifest) if manifest.version == version => Ok(Some((manifest, sha256(&bytes)))),
+            _ => {
+                tracing::warn!("{path} is damaged: the version is written again");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether every file of a version is there in its length.
+    fn has_files(&self, manifest: &WeightsManifest) -> Result<bool, TrainError> {
+        for file in &manifest.files {
+            let path = paths::weights_file(&manifest.version, &file.name);
+            if self.length(&path)? != Some(file.bytes) {
+                tracing::warn!("{path} is missing or cut: the version is written again");
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Removes old versions; keeps the newest, step 0, and every lineage's versions of the last two steps that any
     /// lineage has reached. Until a new lineage has passed them, engines may serve those of an older one: the last
     /// step, or the one before as long as the driver does not know that the last step is done. The last step also says
     /// how far to replay.
     pub fn prune_versions(&self) -> Result<(), TrainError> {
         self.still_ours("removing old versions")?;
-        let mut all = self.versions()?;
-        all.sort_by_key(|v| (lineage_number(&v.lineage), v.step));
-        let last = all.iter().map(|version| version.step).max().unwrap_or(0);
-        for old in all.iter().rev().skip(WEIGHTS_KEPT) {
-            if old.step > 0 && old.step + 1 < last {
-                self.take_away(&paths::weights(&old.version))?;
+        let (readable, damaged) = self.published()?;
+        let readable = readable.into_iter().map(|version| (version.lineage, version.step));
+        let damaged = damaged.into_iter().map(|version| (version.lineage, version.step));
+        let mut all: Vec<(String, u32)> = readable.chain(damaged).collect();
+        all.sort_by_key(|(lineage, step)| (lineage_number(lineage), *step));
+        let last = all.iter().map(|(_, step)| *step).max().unwrap_or(0);
+        for (lineage, step) in all.iter().rev().skip(WEIGHTS_KEPT) {
+            if *step > 0 && step + 1 < last {
+                self.take_away(&paths::weights(&paths::weights_version(lineage, *step)))?;
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 pub mod bucket;
 pub mod graph;
 pub mod process;
+pub mod volume;
 
 use grpo_crds::algorithm::{Algorithm, Clip};
 use grpo_model::Config;

@@ -8,6 +8,7 @@
 mod colocated;
 #[path = "../common/mod.rs"]
 mod common;
+mod damaged;
 mod engines;
 mod kills;
 mod launch;

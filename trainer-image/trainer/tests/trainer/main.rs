@@ -7,10 +7,13 @@
 mod arithmetic;
 #[path = "../common/mod.rs"]
 mod common;
+mod damaged;
 mod dropout;
 mod families;
+mod fences;
 mod gpu;
 mod options;
+mod outages;
 mod packing;
 mod precision;
 mod replay;

@@ -1,30 +1,22 @@
 //! Checkpoints, published versions, and batches that are refused.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::common::volume::Volume;
 use crate::common::{algorithm, alone, batch, config, config_json, flat, model, ranks, silenced, steps};
-use async_trait::async_trait;
-use futures::stream::BoxStream;
 use grpo_model::weights::export::Named;
 use grpo_model::weights::{Precision, Weights, checksum};
 use grpo_native::{Group, Rendezvous};
 use grpo_records::batch::Batch;
 use grpo_records::weights::WeightsManifest;
-use grpo_records::{RunStore, fixture, paths};
+use grpo_records::{fixture, paths};
 use grpo_trainer::mini_batch::agreed;
 use grpo_trainer::sharded::Sharded;
-use grpo_trainer::state::{Epoch, Form, TrainerStore, Written, json, sha256};
+use grpo_trainer::state::{Form, TrainerStore, Written, json, sha256};
 use grpo_trainer::{TrainError, grpo};
-use object_store::local::LocalFileSystem;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult,
-};
 
-fn save(store: &TrainerStore, model: &Sharded, step: u32) {
+pub fn save(store: &TrainerStore, model: &Sharded, step: u32) {
     let own = store.write_shards(model, "l1", step).unwrap();
     let written = Written::on_all_ranks(Some(own), model).unwrap().unwrap();
     if model.group.rank() == 0 {
@@ -33,7 +25,7 @@ fn save(store: &TrainerStore, model: &Sharded, step: u32) {
 }
 
 /// Publishes weights of lineage `l1` as a model whose other files are in `folder`.
-fn publish(
+pub fn publish(
     store: &TrainerStore,
     weights: &Weights,
     folder: &std::path::Path,
@@ -388,94 +380,18 @@ fn a_version_that_lacks_a_tensor_is_not_published() {
     assert_eq!(store.versions().unwrap(), []);
 }
 
-/// A volume without space while `full` is set.
-#[derive(Debug)]
-struct Volume {
-    files: LocalFileSystem,
-    full: Arc<AtomicBool>,
-}
-
-impl Volume {
-    fn room(&self) -> object_store::Result<()> {
-        let source = Box::new(std::io::Error::from(std::io::ErrorKind::StorageFull));
-        match self.full.load(Ordering::Relaxed) {
-            true => Err(object_store::Error::Generic { store: "local", source }),
-            false => Ok(()),
-        }
-    }
-}
-
-impl std::fmt::Display for Volume {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.files.fmt(f)
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Volume {
-    async fn put_opts(&self, to: &Path, bytes: PutPayload, options: PutOptions) -> object_store::Result<PutResult> {
-        self.room()?;
-        self.files.put_opts(to, bytes, options).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        to: &Path,
-        options: PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn MultipartUpload>> {
-        self.room()?;
-        self.files.put_multipart_opts(to, options).await
-    }
-
-    async fn get_opts(&self, from: &Path, options: GetOptions) -> object_store::Result<GetResult> {
-        self.files.get_opts(from, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, object_store::Result<Path>>,
-    ) -> BoxStream<'static, object_store::Result<Path>> {
-        self.files.delete_stream(paths)
-    }
-
-    fn list(&self, below: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
-        self.files.list(below)
-    }
-
-    async fn list_with_delimiter(&self, below: Option<&Path>) -> object_store::Result<ListResult> {
-        self.files.list_with_delimiter(below).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> object_store::Result<()> {
-        self.files.copy_opts(from, to, options).await
-    }
-}
-
-impl grpo_records::Store for Volume {
-    fn objects(&self) -> &dyn ObjectStore {
-        self
-    }
-
-    fn location(&self) -> String {
-        "a volume that may be full".to_owned()
-    }
-}
-
 #[test]
 fn a_full_disk_is_said_and_leaves_what_was_there() {
-    let (folder, full) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
-    let volume: Arc<dyn grpo_records::Store> = Arc::new(Volume {
-        files: LocalFileSystem::new_with_prefix(folder.path()).unwrap(),
-        full: full.clone(),
-    });
-    let store = TrainerStore::new(volume.into());
+    let folder = tempfile::tempdir().unwrap();
+    let (records, faults) = Volume::of(folder.path());
+    let store = TrainerStore::new(records);
     let mut model = alone();
     steps(&mut model, 1..=1);
     save(&store, &model, 1);
     let (published, _) = publish(&store, &model.weights().unwrap(), folder.path(), 1, None).unwrap();
     steps(&mut model, 2..=2);
 
-    full.store(true, Ordering::Relaxed);
+    faults.full.store(true, Ordering::Relaxed);
     let weights = model.weights().unwrap();
     for error in [
         store.write_shards(&model, "l1", 2).unwrap_err(),
@@ -496,7 +412,7 @@ fn a_full_disk_is_said_and_leaves_what_was_there() {
     assert_eq!(store.versions().unwrap(), [published]);
 
     // Space again: the next attempt sweeps, and both succeed.
-    full.store(false, Ordering::Relaxed);
+    faults.full.store(false, Ordering::Relaxed);
     store.sweep().unwrap();
     save(&store, &model, 2);
     publish(&store, &weights, folder.path(), 2, None).unwrap();
@@ -560,93 +476,4 @@ fn the_last_two_steps_of_a_lineage_stay_until_a_new_one_has_passed_them() {
     assert_eq!(publish("l2", 15..=20), named(&["l1-v0", "l1-v19", "l1-v20"], 13..=20));
     assert_eq!(publish("l2", 21..=21), named(&["l1-v0", "l1-v20"], 14..=21));
     assert_eq!(publish("l2", 22..=22), named(&["l1-v0"], 15..=22));
-}
-
-fn rank(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
-    let epoch = Epoch {
-        run: run.to_owned(),
-        attempt,
-        rank: 0,
-    };
-    TrainerStore::of_attempt(RunStore::existing(root).unwrap(), epoch)
-}
-
-fn started(root: &std::path::Path, run: &str, attempt: u32) -> TrainerStore {
-    let store = rank(root, run, attempt);
-    store.fence().unwrap();
-    store.begin().unwrap();
-    store
-}
-
-#[test]
-fn whatever_an_attempt_does_after_it_was_followed_by_another_changes_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
-    let old = started(root, "uid-1", 1);
-    let mut model = alone();
-    let weights = model.weights().unwrap();
-    publish(&old, &weights, root, 0, None).unwrap();
-    steps(&mut model, 1..=1);
-    save(&old, &model, 1);
-
-    let new = started(root, "uid-1", 2);
-    steps(&mut model, 2..=2);
-    let other = model.weights().unwrap();
-    let refused = [
-        publish(&old, &other, root, 2, None).map(|_| ()),
-        old.write_shards(&model, "l1", 2).map(|_| ()),
-        // Also files that have their names already.
-        old.write_shards(&model, "l1", 1).map(|_| ()),
-        old.seal(&model, "l1", 1, &[Written::default()], 1),
-        old.create("metrics/trainer/000002.json", &b"{}"[..]).map(|_| ()),
-        old.prune_versions(),
-        old.sweep(),
-    ];
-    for refused in refused {
-        let error = refused.unwrap_err();
-        assert!(matches!(error, TrainError::Fenced { attempt: 1, .. }), "{error}");
-    }
-    assert_eq!(new.versions().unwrap().len(), 1);
-    assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 1);
-
-    publish(&new, &other, root, 2, None).unwrap();
-    save(&new, &model, 2);
-    assert_eq!(new.newest_checkpoint().unwrap().unwrap().step, 2);
-}
-
-#[test]
-fn an_earlier_attempt_of_the_same_run_does_not_begin_and_a_run_made_again_does() {
-    let folder = tempfile::tempdir().unwrap();
-    let newer = started(folder.path(), "uid-1", 12);
-    assert!(matches!(
-        rank(folder.path(), "uid-1", 9).fence(),
-        Err(TrainError::Fenced { attempt: 9, .. })
-    ));
-    newer.create("still", &b"ours"[..]).unwrap();
-
-    let again = started(folder.path(), "uid-2", 1);
-    again.create("now", &b"ours"[..]).unwrap();
-    assert!(newer.create("late", &b""[..]).is_err());
-}
-
-#[test]
-fn of_two_attempts_that_start_at_one_time_only_the_later_one_writes() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path();
-    // The earlier one is so slow that the later one has its claim first.
-    let old = rank(root, "uid-1", 1);
-    old.fence().unwrap();
-    let _new = started(root, "uid-1", 2);
-    assert!(matches!(old.begin(), Err(TrainError::Fenced { attempt: 1, .. })));
-
-    // The earlier one takes its claim after the later one has looked for it.
-    let (old, new) = (rank(root, "uid-1", 3), rank(root, "uid-1", 4));
-    old.fence().unwrap();
-    new.fence().unwrap();
-    old.begin().unwrap();
-    new.begin().unwrap();
-    new.fence_again().unwrap();
-    let late = old.create("late", &b""[..]);
-    assert!(matches!(late, Err(TrainError::Fenced { attempt: 3, .. })), "{late:?}");
-    new.create("ours", &b""[..]).unwrap();
 }

@@ -217,7 +217,7 @@ fn a_judge_that_goes_or_fails_ends_no_run_and_no_pod_and_is_named_until_it_serve
         let found = condition(&decision, of);
         assert_eq!((found.0.as_str(), found.1.as_str()), ("False", reason));
         assert!(
-            decision.delete_pods.is_empty() && decision.create.is_empty(),
+            decision.give_back.is_empty() && decision.delete_pods.is_empty() && decision.create.is_empty(),
             "{reason}"
         );
         assert_eq!(condition(&decision, "Failed").0, "False");

@@ -54,7 +54,7 @@ fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
         state: PodState::Succeeded,
         ..unbound(0, 2)
     };
-    /// Ranks to create, existing pods, whether the run gives back; expected: whether it holds, and the deleted pods.
+    /// Ranks to create, existing pods, whether the run gives back; expected: whether it holds, and what it gives back.
     type Case = (&'static [u32], Vec<PodFacts>, bool, bool, &'static [&'static str]);
     let cases: [Case; 8] = [
         (&[0, 1], vec![], false, true, &[]),
@@ -72,10 +72,15 @@ fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
         (&[], vec![unbound(0, 1)], true, false, &[]),
         (&[], vec![ended], true, false, &[]),
     ];
-    for (create, pods, give_back, held, delete) in cases {
-        let (after, is_held) = held_back(update(create), Some(&hold_with(give_back)), &pods);
+    for (create, pods, give_back, held, given) in cases {
+        let AfterHold {
+            update: after,
+            held: is_held,
+            give_back,
+        } = held_back(update(create), Some(&hold_with(give_back)), &pods);
         assert_eq!(is_held, held, "{create:?} {pods:?}");
-        assert_eq!(after.delete, delete);
+        assert_eq!(give_back, given);
+        assert!(after.delete.is_empty(), "these are not pods of an attempt that failed");
         assert!(after.create.is_empty());
         assert_eq!(after.status.created, !held, "what is not made cannot be lost");
         assert_eq!(after.status.current, 2, "it is no other attempt");
@@ -84,13 +89,13 @@ fn pods_are_held_back_and_only_an_attempt_without_a_bound_pod_is_given_back() {
 
 #[test]
 fn without_a_reason_and_for_a_group_that_is_over_nothing_is_held_back() {
-    assert_eq!(held_back(update(&[0]), None, &[]), (update(&[0]), false));
+    assert_eq!(held_back(update(&[0]), None, &[]), AfterHold::unchanged(update(&[0])));
     let over = GroupUpdate {
         state: GroupState::Succeeded,
         ..update(&[])
     };
     assert_eq!(
         held_back(over.clone(), Some(&hold_with(true)), &[unbound(0, 2)]),
-        (over, false)
+        AfterHold::unchanged(over)
     );
 }

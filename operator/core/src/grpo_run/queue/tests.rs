@@ -183,7 +183,7 @@ fn an_evicted_run_ends_all_of_its_pods_and_then_returns_its_quota() {
     let first = decided(&evicted);
     assert_eq!(first.status.phase, Some(Phase::Queued));
     assert_eq!(
-        first.delete_pods,
+        first.give_back,
         ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]
     );
     assert!(first.delete_pools && first.create.is_empty());
@@ -245,9 +245,9 @@ fn a_run_whose_workload_was_deleted_gives_all_back_and_asks_again() {
         queue: QueueState::LacksClass("WorkloadPriorityClass urgent".into()),
         ..lost.clone()
     };
-    assert_eq!(decided(&classless).delete_pods.len(), 3);
+    assert_eq!(decided(&classless).give_back.len(), 3);
     let decision = decided(&lost);
-    assert_eq!(decision.delete_pods.len(), 3);
+    assert_eq!(decision.give_back.len(), 3);
     assert!(condition(&decision, "Admitted").2.contains("its Workload is gone"));
     let after = RunObservation {
         driver_pods: Vec::new(),
@@ -405,7 +405,7 @@ fn a_run_that_was_changed_while_its_pods_ended_gives_its_old_quota_back() {
         run.spec.trainer.as_mut().unwrap().nodes = 5;
     });
     let first = decided(&changed);
-    assert_eq!(first.delete_pods.len(), 3);
+    assert_eq!(first.give_back.len(), 3);
     assert!(matches!(first.workload, WorkloadStep::Leave));
     let gone = decided(&RunObservation {
         driver_pods: Vec::new(),
@@ -434,11 +434,11 @@ fn a_run_that_works_ends_for_other_devices_and_not_for_what_an_operator_of_anoth
         let resources = json!({"requests": {"memory": "7Gi"}, "limits": {"memory": "9Gi"}});
         run.spec.trainer.as_mut().unwrap().resources = Some(serde_json::from_value(resources).unwrap());
     });
-    assert!(memory.delete_pods.is_empty() && matches!(memory.workload, WorkloadStep::Leave));
+    assert!(memory.give_back.is_empty() && matches!(memory.workload, WorkloadStep::Leave));
     let engines = with_shape_of(|run| run.spec.inference.pool.as_mut().unwrap().replicas = 4);
-    assert!(engines.delete_pods.is_empty());
+    assert!(engines.give_back.is_empty());
     let devices = with_shape_of(|run| run.spec.trainer.as_mut().unwrap().gpus_per_node = 8);
-    assert_eq!(devices.delete_pods.len(), 3);
+    assert_eq!(devices.give_back.len(), 3);
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn a_run_works_on_when_kueue_leaves_the_cluster_and_one_that_ends_makes_no_new_p
         decided(&run)
     };
     let works = left(false);
-    assert!(works.delete_pods.is_empty());
+    assert!(works.give_back.is_empty());
     assert_eq!(condition(&works, "Admitted").0, "True");
     assert!(left(true).create.is_empty());
     assert_eq!(condition(&left(true), "Admitted").1, "WaitsForQuota");

@@ -268,10 +268,10 @@ fn a_run_that_the_quota_refused_gives_back_what_is_not_on_a_node_and_waits() {
     };
     let decision = decided(&half_made);
     assert_eq!(
-        decision.delete_pods,
+        decision.give_back,
         ["demo-driver-1-0", "demo-trainer-1-0", "demo-engine-0"]
     );
-    assert!(decision.create.is_empty());
+    assert!(decision.create.is_empty() && decision.delete_pods.is_empty());
     assert_eq!(decision.admission, AdmissionStep::Forget);
     let (_, reason, message) = condition(&decision, "Provisioned");
     assert_eq!(reason, "QuotaExceeded");
@@ -295,7 +295,7 @@ fn a_run_that_the_quota_refused_gives_back_what_is_not_on_a_node_and_waits() {
         quota: Some(wait(false)),
         ..new_demo()
     });
-    assert!(behind.create.is_empty() && behind.delete_pods.is_empty());
+    assert!(behind.create.is_empty() && behind.give_back.is_empty());
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn a_run_on_its_nodes_keeps_its_pods_when_the_quota_refuses_a_further_replica() 
         ..scaled
     });
     assert_eq!(decision.status.phase, Some(Phase::Running));
-    assert!(decision.delete_pods.is_empty());
+    assert!(decision.give_back.is_empty());
 }
 
 #[test]

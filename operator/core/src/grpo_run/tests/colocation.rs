@@ -429,7 +429,7 @@ fn claims_of_an_earlier_spec_are_returned_with_the_pods_that_were_made_with_them
         let decision = decided(&run);
         assert!(decision.delete_gpu_claims && decision.delete_pools, "{what}");
         assert_eq!(
-            decision.delete_pods,
+            decision.give_back,
             ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"],
             "{what}"
         );
@@ -461,7 +461,7 @@ fn claims_of_the_same_spec_stay_and_a_missing_one_is_made() {
     assert_eq!(run.gpu_claims.len(), 2);
     for _ in 0..2 {
         let decision = decided(&run);
-        assert!(!decision.delete_gpu_claims && decision.delete_pods.is_empty());
+        assert!(!decision.delete_gpu_claims && decision.give_back.is_empty());
         assert_eq!(claimed(&decision), ["demo-gpus-0", "demo-gpus-1"]);
         run.gpu_claims.pop();
     }

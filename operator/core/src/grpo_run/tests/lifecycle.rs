@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use grpo_contracts::reason::Reason;
 use grpo_crds::{
     GrpoRun,
     algorithm::Aggregation,
@@ -14,8 +15,9 @@ use serde_json::json;
 use super::{after, condition, decided, new_demo, running_demo, seen, with_spec};
 use crate::grpo_run::{
     decide::decide,
-    decision::{AdmissionStep, ClaimStep},
+    decision::{AdmissionStep, ClaimStep, Decision},
     observation::RunObservation,
+    status::with_refusal,
 };
 use crate::{
     fixtures::{DEMO, ended, find, names, object, pod},
@@ -30,7 +32,7 @@ fn a_run_that_has_succeeded_deletes_a_pod_whose_sidecar_does_not_end() {
     over.driver_pods[0].outlived = true;
     let decision = decided(&over);
     assert_eq!(decision.status.phase, Some(Phase::Succeeded));
-    assert!(decision.delete_pods.contains(&"demo-driver-1-0".to_owned()));
+    assert!(decision.give_back.contains(&"demo-driver-1-0".to_owned()));
 }
 
 #[test]
@@ -39,7 +41,7 @@ fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
     let decision = decided(&suspended);
     assert_eq!(decision.status.phase, Some(Phase::Suspended));
     assert_eq!(
-        decision.delete_pods,
+        decision.give_back,
         ["demo-driver-1-0", "demo-trainer-1-0", "demo-trainer-1-1"]
     );
     assert!(decision.delete_pools && decision.create.is_empty());
@@ -78,9 +80,39 @@ fn a_suspended_run_gives_everything_back_and_goes_on_with_new_attempts() {
 }
 
 #[test]
+fn a_suspended_run_gives_back_the_pods_that_run_before_it_deletes_those_that_ended() {
+    let mut suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
+    suspended.trainer_pods[1].state = ended(1, "no");
+    let decision = decided(&suspended);
+    assert_eq!(decision.give_back, ["demo-driver-1-0", "demo-trainer-1-0"]);
+    assert_eq!(decision.delete_pods, ["demo-trainer-1-1"]);
+}
+
+#[test]
+fn a_suspended_run_whose_claim_is_refused_shows_that_it_is_suspended_and_why_the_claim_is_missing() {
+    let mut suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
+    let why = "failed to apply PersistentVolumeClaim team/demo-store: spec is immutable";
+    let refused = |run: &RunObservation| with_refusal(run, decided(run), Reason::ApplyFailed, why);
+    let decision = refused(&suspended);
+    assert_eq!(decision.status.phase, Some(Phase::Suspended));
+    let message = decision.status.message.as_deref().unwrap();
+    assert!(message.starts_with("suspended") && message.contains(why), "{message}");
+    let (status, reason, message) = condition(&decision, "Provisioned");
+    assert_eq!(
+        (status.as_str(), reason.as_str(), message.as_str()),
+        ("False", "ApplyFailed", why)
+    );
+    let warned = |decision: &Decision| decision.events.iter().any(|event| event.reason == "ApplyFailed");
+    assert!(warned(&decision));
+
+    suspended.run.status = Some(decision.status);
+    assert!(!warned(&refused(&suspended)), "once");
+}
+
+#[test]
 fn a_run_that_is_suspended_from_the_start_makes_nothing() {
     let decision = decided(&with_spec(new_demo(), |run| run.spec.suspend = true));
-    assert!(decision.objects.is_empty() && decision.create.is_empty() && decision.delete_pods.is_empty());
+    assert!(decision.objects.is_empty() && decision.create.is_empty() && decision.give_back.is_empty());
     assert_eq!(decision.status.attempts.unwrap().driver.current, 0);
 }
 

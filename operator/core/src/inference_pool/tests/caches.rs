@@ -80,7 +80,10 @@ fn every_pod_of_a_replica_requests_the_disk_of_the_caches_that_are_filled_in_it(
     let vllm = "{vllm: {tensorParallel: 8, pipelineParallel: 2, nodes: 2}}";
     assert_eq!(requested(vllm, hub, json!({})), ["agent 102400Mi", "engine 61440Mi"]);
     let own = json!({"requests": {"ephemeral-storage": "1Ti"}});
-    assert_eq!(requested(vllm, hub, own), ["engine 1Ti", "engine 1Ti"]);
+    assert_eq!(
+        requested(vllm, hub, own),
+        ["model 1Ti, engine 1Ti", "model 1Ti, engine 1Ti"]
+    );
     assert_eq!(requested("{embedded: {}}", image, json!({})), ["agent 40960Mi"]);
 }
 
@@ -101,6 +104,45 @@ fn the_agent_requests_the_memory_of_a_weights_cache_in_memory() {
         (requested("Disk"), requested("Memory")),
         (json!("64Mi"), json!("41024Mi"))
     );
+}
+
+#[test]
+fn agents_have_the_resources_that_the_pool_names_for_them_and_downloads_those_of_the_engine() {
+    let made = |engine: &str, agents: Value, engines: Value| {
+        let mut seen = with_engine(engine, 1);
+        seen.pool.spec.model = serde_yaml_ng::from_str("{hub: {repo: Qwen/Qwen3-8B}}").unwrap();
+        seen.pool.spec.weights_cache =
+            serde_json::from_value(json!({"sizeLimit": "40Gi", "medium": "Memory"})).unwrap();
+        seen.pool.spec.agent_resources = serde_json::from_value(agents).unwrap();
+        seen.pool.spec.resources = serde_json::from_value(engines).unwrap();
+        let pod = decided(&seen).create[0].0.object.clone();
+        let of = |list: &str| pod["spec"][list].as_array().cloned().unwrap_or_default();
+        let containers = [of("initContainers"), of("containers")].concat();
+        ["agent", "model"].map(|name| {
+            let mut containers = containers.iter();
+            let found = containers.find(|container| container["name"] == name).unwrap();
+            found["resources"].clone()
+        })
+    };
+    let little = json!({"cpu": "20m", "memory": "64Mi"});
+    for engine in ["{embedded: {}}", "{vllm: {}}"] {
+        assert_eq!(
+            made(engine, json!(null), json!(null)),
+            [
+                json!({"requests": {"cpu": "20m", "memory": "41024Mi"}}),
+                json!({"requests": little})
+            ]
+        );
+        let agents = json!({"requests": {"cpu": "1", "memory": "42Gi"}, "limits": {"cpu": "2", "memory": "44Gi"}});
+        let engines = json!({"limits": {"cpu": "8", "memory": "64Gi", "rdma/hca": "1"}});
+        assert_eq!(
+            made(engine, agents.clone(), engines),
+            [
+                agents,
+                json!({"requests": {}, "limits": {"cpu": "8", "memory": "64Gi"}})
+            ]
+        );
+    }
 }
 
 #[test]

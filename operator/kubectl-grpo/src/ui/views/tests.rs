@@ -36,6 +36,34 @@ fn episodes(store: &Store) -> Vec<Episode> {
     store.records.episodes(&wanted).unwrap().episodes
 }
 
+#[test]
+fn a_missing_vote_has_its_cause() {
+    let of = |vote: Vote| why_missing(&vote).unwrap_or_default();
+    let text = |cut, vote| Vote {
+        cut,
+        vote,
+        ..Vote::default()
+    };
+    let (lost, refused) = (Some("away".to_owned()), Some("too long".to_owned()));
+    assert_eq!(of(text(false, Some(1))), "");
+    assert_eq!(of(text(true, None)), "cut off at the limit of tokens, or by a filter");
+    assert_eq!(of(text(false, None)), "its text has no verdict");
+    assert_eq!(
+        of(Vote {
+            lost,
+            ..Vote::default()
+        }),
+        "away"
+    );
+    assert_eq!(
+        of(Vote {
+            refused,
+            ..Vote::default()
+        }),
+        "too long"
+    );
+}
+
 /// These episodes of the iteration, whose batch has the rows of these samples.
 fn of_batch(store: &Store, episodes: &[Episode], samples: &[u32]) -> ScopeView {
     let row = |sample: &u32| fixture::RESOLVED.replace("__i0", &format!("__i{sample}"));

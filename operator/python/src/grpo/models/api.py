@@ -1,5 +1,5 @@
 # Made from charts/grpo-operator/crds by operator/python/generate.py; do not edit.
-# inputs sha256: ed2f526719f116b5008d1ee2c7643b65896442ad650eeda4abecc141f073f1b5
+# inputs sha256: 2cf6ac043cf9532a09b570be08b15b4a095163634e2c566af2be7c56897f57cf
 """The parts of GrpoRun, InferencePool and SandboxPool."""
 
 from __future__ import annotations
@@ -1135,6 +1135,11 @@ class InferencePoolSpec(Spec):
     """The engine."""
     model: InferencePoolModel
     """What is served as version `base`."""
+    agent_resources: Resources | None = None
+    """
+    CPU and memory of each engine agent's container. A `weightsCache` with `medium: Memory` counts against its
+    memory. Default: requests of 20m and 64Mi, with the size of such a cache; no limits.
+    """
     clients: Annotated[list[InferencePoolClient] | None, Field(max_length=64)] = None
     """
     Service accounts that may sample from the pool outside of a run, each with a token for the audience
@@ -1167,8 +1172,8 @@ class InferencePoolSpec(Spec):
     """
     resources: Resources | None = None
     """
-    CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
-    Default: what the scheduler gives; no memory limit.
+    CPU and memory of each engine container, and of the init container that downloads the model before it. GPUs
+    (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the scheduler gives; no memory limit.
     """
     routed_experts: bool | None = None
     """
@@ -1185,8 +1190,8 @@ class InferencePoolSpec(Spec):
         str | None, Field(max_length=32, pattern='^([0-9]{1,8}(ms|s|m|h))+$')
     ] = None
     """
-    How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
-    that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
+    How long an engine of vllm or sglang may take from its start until it answers: reading the model, compiling.
+    After that it is started again. Default: 1h. An embedded engine may take as long as it needs.
     """
     update: Update | None = None
     """
@@ -1259,6 +1264,11 @@ class InferencePoolTemplate(Spec):
 
     engine: Engine
     """The engine."""
+    agent_resources: Resources | None = None
+    """
+    CPU and memory of each engine agent's container. A `weightsCache` with `medium: Memory` counts against its
+    memory. Default: requests of 20m and 64Mi, with the size of such a cache; no limits.
+    """
     env: Annotated[list[EnvVar] | None, Field(max_length=64)] = None
     """Added to the engines' environment; for an external engine, to its agent's. What the operator sets wins."""
     lora: Lora | None = None
@@ -1280,8 +1290,8 @@ class InferencePoolTemplate(Spec):
     """
     resources: Resources | None = None
     """
-    CPU and memory of each engine container. GPUs (`nvidia.com/gpu`) are added from the engine's parallelism.
-    Default: what the scheduler gives; no memory limit.
+    CPU and memory of each engine container, and of the init container that downloads the model before it. GPUs
+    (`nvidia.com/gpu`) are added from the engine's parallelism. Default: what the scheduler gives; no memory limit.
     """
     routed_experts: bool | None = None
     """
@@ -1298,8 +1308,8 @@ class InferencePoolTemplate(Spec):
         str | None, Field(max_length=32, pattern='^([0-9]{1,8}(ms|s|m|h))+$')
     ] = None
     """
-    How long an engine may take from its start until it answers: pulling the model, reading it, compiling. After
-    that it is started again. Default: 10m for embedded, 1h for vllm and sglang.
+    How long an engine of vllm or sglang may take from its start until it answers: reading the model, compiling.
+    After that it is started again. Default: 1h. An embedded engine may take as long as it needs.
     """
     update: Update | None = None
     """
@@ -2397,13 +2407,13 @@ class TasksEvaluate(Spec):
     """
     every: Annotated[int | None, Field(ge=1, le=1000000)] = None
     """After every so many iterations. Left out: only at start and end, as said below."""
-    format: Literal['Auto', 'Compiled', 'SweBench', 'SweGym', 'R2E', 'KodCode', 'SweSmith', 'SweRebench'] | None = (
+    format: Literal['Auto', 'Compiled', 'SweBench', 'SweGym', 'R2E', 'KodCode', 'SweSmith', 'SweRebench', 'SweRebenchV2', 'SweBenchLive'] | None = (
         None
     )
     """
     What the rows are. Compiled: with image, eval script, log parser and lists of tests. SweBench, SweGym, R2E,
-    SweSmith, SweRebench, KodCode: as those datasets publish them; they are completed when the run begins, and the
-    completed rows are kept in the store. Auto: told from the columns of each row.
+    SweSmith, SweRebench, SweRebenchV2, SweBenchLive, KodCode: as those datasets publish them; they are completed
+    when the run begins, and the completed rows are kept in the store. Auto: told from the columns of each row.
     Default: `"Auto"`.
     """
     image: Annotated[str | None, Field(max_length=512, min_length=1)] = None
@@ -2443,7 +2453,7 @@ class TasksTrain(Spec):
 
     dataset: Dataset
     """Rows, one task each."""
-    format: Literal['Auto', 'Compiled', 'SweBench', 'SweGym', 'R2E', 'KodCode', 'SweSmith', 'SweRebench'] | None = (
+    format: Literal['Auto', 'Compiled', 'SweBench', 'SweGym', 'R2E', 'KodCode', 'SweSmith', 'SweRebench', 'SweRebenchV2', 'SweBenchLive'] | None = (
         None
     )
     """

@@ -1,5 +1,5 @@
 # Made from operator/python/schemas/views.json by operator/python/generate.py; do not edit.
-# inputs sha256: ed2f526719f116b5008d1ee2c7643b65896442ad650eeda4abecc141f073f1b5
+# inputs sha256: 2cf6ac043cf9532a09b570be08b15b4a095163634e2c566af2be7c56897f57cf
 """The views of a run's records."""
 
 from __future__ import annotations

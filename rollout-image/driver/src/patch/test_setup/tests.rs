@@ -8,9 +8,37 @@ fn section(path: &str, line: &str) -> String {
     )
 }
 
+fn paths(applied: &Applied) -> Vec<String> {
+    applied.left_out.iter().map(|(path, _)| path.clone()).collect()
+}
+
 fn left_out(patch: &str, fix: Option<&str>) -> (String, Vec<String>) {
     let applied = without(&Bytes::from(patch.to_owned()), &json!({"patch": fix}));
-    (String::from_utf8(applied.patch.to_vec()).unwrap(), applied.left_out)
+    (String::from_utf8(applied.patch.to_vec()).unwrap(), paths(&applied))
+}
+
+#[test]
+fn each_cause_has_a_note_of_its_own() {
+    let foreign = section("src/c.py", "x").replace("+++ b/src/c.py", "+++ b/src/d.py");
+    let patch = [
+        section("conftest.py", "x"),
+        section("tests/test_new.py", "x"),
+        foreign,
+        section("pytest.ini", "x"),
+        section("src/a.py", "x"),
+    ];
+    let script = format!("git apply - <<'EOF'\n{}EOF\n", section("tests/test_new.py", "y"));
+    let applied = without(&Bytes::from(patch.concat()), &json!({"eval_script": script}));
+    assert_eq!(
+        applied.notes(),
+        [
+            "these files decide how tests run, so the task's own are used: conftest.py, pytest.ini",
+            "these files are of the task's test patch, so the task's own are used: tests/test_new.py",
+            "the changes of these files are not as git writes them, so the task's own are used: src/c.py",
+        ]
+    );
+    let plain = without(&Bytes::from(section("src/a.py", "x")), &json!({}));
+    assert_eq!(plain.notes(), [""; 0]);
 }
 
 #[test]
@@ -94,10 +122,10 @@ fn a_file_that_fix_and_test_patch_both_change_counts_as_the_policy_wrote_it() {
     let own = changes.replace("-a", "-c");
     let patch = Bytes::from([own.clone(), section("tests/new.rs", "mine")].concat());
     let with_fix = json!({"patch": changes, "eval_script": script});
-    assert_eq!(without(&patch, &with_fix).left_out, ["tests/new.rs"]);
+    assert_eq!(paths(&without(&patch, &with_fix)), ["tests/new.rs"]);
     assert_eq!(without(&patch, &with_fix).patch, own);
     let without_fix = json!({"eval_script": script});
-    assert_eq!(without(&patch, &without_fix).left_out, ["src/lib.rs", "tests/new.rs"]);
+    assert_eq!(paths(&without(&patch, &without_fix)), ["src/lib.rs", "tests/new.rs"]);
 }
 
 /// A policy that replaced git sends them. What applies them would write to a file that their first line does not name.
@@ -160,9 +188,9 @@ fn a_file_that_the_tasks_own_fix_changes_counts_as_the_policy_wrote_it() {
     let patch = [section("setup.cfg", "x"), section("docs/conftest.py", "x")].concat();
     let fix = "--- a/setup.cfg\n+++ b/setup.cfg\n@@ -1 +1 @@\n-a\n+b\n";
     let applied = without(&Bytes::from(patch), &json!({"patch": fix}));
-    assert_eq!(applied.left_out, ["docs/conftest.py"]);
+    assert_eq!(paths(&applied), ["docs/conftest.py"]);
     assert_eq!(applied.patch, section("setup.cfg", "x"));
-    assert!(applied.note().unwrap().contains("docs/conftest.py"));
+    assert!(applied.notes()[0].contains("docs/conftest.py"));
 }
 
 #[test]

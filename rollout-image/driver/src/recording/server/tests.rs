@@ -117,6 +117,59 @@ async fn got(sessions: &Sessions, path: &str, anthropic: bool) -> (StatusCode, s
 }
 
 #[tokio::test]
+async fn a_request_of_an_open_session_keeps_its_connection_while_others_open_many() {
+    use grpo_auth::places::Limits;
+    use grpo_auth::serve::{Bounds, serve_within};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    let sessions = Sessions::default();
+    let session = sessions.open(LEASE, "policy");
+    for (path, stays) in [(session.path(), true), (format!("{SESSIONS}/another"), false)] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = Limits {
+            known: 10,
+            known_of_one: 10,
+            unknown: 1,
+            unknown_of_one: 1,
+        };
+        let long = Duration::from_secs(600);
+        let bounds = Bounds {
+            limits,
+            first_request: long,
+            between_requests: long,
+        };
+        tokio::spawn(serve_within(
+            bounds,
+            listener,
+            router(sessions.clone()),
+            std::future::pending(),
+        ));
+        let mut agent = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path}/v1/models HTTP/1.1\r\nhost: x\r\n{RELAY_LEASE_HEADER}: {LEASE}\r\n\r\n");
+        agent.write_all(request.as_bytes()).await.unwrap();
+        let mut part = [0; 4096];
+        if stays {
+            assert!(agent.read(&mut part).await.unwrap() > 0);
+        }
+        let mut others = Vec::new();
+        for _ in 0..3 {
+            others.push(TcpStream::connect(address).await.unwrap());
+        }
+        match stays {
+            // A second answer on the same connection.
+            true => {
+                agent.write_all(request.as_bytes()).await.unwrap();
+                assert!(agent.read(&mut part).await.unwrap() > 0);
+            }
+            // Its request waits for a session, and its connection gives way.
+            false => assert!(!agent.read(&mut part).await.is_ok_and(|count| count > 0)),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_client_finds_the_model_by_any_name() {
     let sessions = Sessions::default();
     let session = sessions.open(LEASE, "policy");

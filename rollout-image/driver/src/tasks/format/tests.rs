@@ -54,6 +54,18 @@ fn auto_tells_the_format_from_the_columns_of_a_row() {
         swe_bench(),
         json!({"docker_image": "swerebench/x", "install_config": {"test_cmd": "pytest"}}),
     );
+    let rebench_v2 = with(
+        swe_bench(),
+        json!({"language": "go", "image_name": "swerebenchv2/x", "install_config": {"test_cmd": ["go test -v ./..."]}}),
+    );
+    let rebench_v2_of_python = with(
+        swe_bench(),
+        json!({"image_name": "swerebenchv2/x", "install_config": {"test_cmd": "pytest -rA"}}),
+    );
+    let live = with(
+        swe_bench(),
+        json!({"test_cmds": ["pytest -rA"], "log_parser": "pytest"}),
+    );
     // Parquet files have every column in every row.
     let empty = with(
         swe_bench(),
@@ -75,6 +87,14 @@ fn auto_tells_the_format_from_the_columns_of_a_row() {
         ),
         (r2e(), RowKind::R2E, "sympy"),
         (rebench, RowKind::SweRebench, "django/django"),
+        (rebench_v2, RowKind::SweRebenchV2, "django/django"),
+        (rebench_v2_of_python, RowKind::SweRebenchV2, "django/django"),
+        (live.clone(), RowKind::SweBenchLive, "django/django"),
+        (
+            with(live, json!({"eval_script": "x"})),
+            RowKind::Compiled,
+            "django/django",
+        ),
         (smith, RowKind::SweSmith, "swesmith/oauthlib__oauthlib.1fd52536"),
         (json!({"instance_id": "a"}), RowKind::Compiled, ""),
         (kod_code(), RowKind::KodCode, ""),
@@ -99,6 +119,8 @@ fn a_format_in_the_spec_wins_and_swe_bench_is_either_form() {
         (RowFormat::SweGym, complete(), RowKind::SweGym),
         (RowFormat::SweSmith, swe_bench(), RowKind::SweSmith),
         (RowFormat::SweRebench, swe_bench(), RowKind::SweRebench),
+        (RowFormat::SweRebenchV2, swe_bench(), RowKind::SweRebenchV2),
+        (RowFormat::SweBenchLive, complete(), RowKind::SweBenchLive),
     ] {
         assert_eq!(candidate(format, row).unwrap().kind, kind, "{format:?}");
     }
@@ -142,6 +164,34 @@ fn the_image_of_a_set_is_for_rows_that_name_none() {
         found.fill_image(Some("of/the-set:1"));
         assert_eq!(found.fields.get("image").cloned().unwrap_or_default(), image);
     }
+}
+
+#[test]
+fn a_row_names_the_folder_of_its_repository_or_has_that_of_swe_bench() {
+    let complete = with(
+        swe_bench(),
+        json!({"image": "i", "eval_script": "x", "log_parser": "p", "eval_type": "pass_and_fail"}),
+    );
+    let made = |workdir: Value| {
+        let row = with(complete.clone(), json!({"workdir": workdir}));
+        let Value::Object(fields) = row else {
+            panic!("no object")
+        };
+        task(fields, String::new()).map(|task| task.environment.directory)
+    };
+    for (workdir, directory) in [
+        (json!("/revive"), "/revive"),
+        (json!("/home/my.repo_1-a"), "/home/my.repo_1-a"),
+        (json!(""), "/testbed"),
+        (Value::Null, "/testbed"),
+    ] {
+        assert_eq!(made(workdir).unwrap(), directory);
+    }
+    for workdir in ["revive", "/", "/a/", "/a//b", "/a/../b", "/a b", "/$HOME", "/a\nb"] {
+        let refused = made(json!(workdir)).unwrap_err();
+        assert_eq!(refused.field, "workdir", "{workdir}");
+    }
+    assert_eq!(made(json!(1)).unwrap_err().field, "workdir");
 }
 
 #[test]

@@ -124,7 +124,9 @@ impl Live {
         let key = self.server.secret()?;
         let sent = self.server.send(doing, request.basic_auth("api", key)).await;
         sent.map_err(|error| match error {
-            TrackerError::Refused { doing, status, says } if is_about_the_key(status) => TrackerError::Unauthorized {
+            TrackerError::Refused {
+                doing, status, says, ..
+            } if is_about_the_key(status) => TrackerError::Unauthorized {
                 doing,
                 status,
                 says,

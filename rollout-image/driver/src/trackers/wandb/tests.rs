@@ -126,9 +126,19 @@ async fn curves_have_the_step_as_their_axis_and_records_count_on() {
         "its variables may be secret"
     );
 
-    tracker.begin(5).await.unwrap();
-    assert!(
-        folder.path().join("wandb/attempt-3.1/run-uid.wandb").exists(),
-        "after a failure a new file begins"
+    // After each failure a file begins in place of the last one.
+    for _ in 0..20 {
+        tracker.begin(5).await.unwrap();
+    }
+    tracker.add(5, &points).await.unwrap();
+    let left = tracker.store.list("wandb").await.unwrap();
+    let left: Vec<&str> = left.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(left, ["wandb/attempt-3.20/run-uid.wandb"]);
+    let file = std::fs::read(folder.path().join(left[0])).unwrap();
+    let written = records(&file).len();
+    assert_eq!(
+        written,
+        decoded.len() - 3,
+        "all rows, with one summary and without an end"
     );
 }

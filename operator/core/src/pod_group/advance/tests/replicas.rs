@@ -163,6 +163,62 @@ fn a_replica_of_several_pods_goes_whole_and_comes_whole() {
 }
 
 #[test]
+fn the_first_pod_of_a_replica_finishes_its_requests_before_the_others_are_deleted() {
+    let wanted = wanted(0, 2, 0, 1);
+    let replica = |first: PodFacts, other: PodFacts| [first, other];
+    let (first, other) = (
+        member(key(0, 1, 0), "new", running()),
+        member(key(0, 1, 1), "new", running()),
+    );
+    let surplus = planned(&wanted, &replica(first.clone(), other.clone()));
+    assert_eq!(surplus.delete, ["p-engine-0-1-0"]);
+
+    let draining = PodFacts {
+        deleting: true,
+        gone_by: Some(now()),
+        ..first.clone()
+    };
+    let drains = planned(&wanted, &replica(draining.clone(), other.clone()));
+    assert_eq!(drains.delete, [""; 0]);
+    assert_eq!(drains.retry_in, Duration::try_from(LOST_AFTER).ok());
+    let lost = advance(
+        &wanted,
+        &made(),
+        &replica(draining.clone(), other.clone()),
+        now() + LOST_AFTER,
+    );
+    assert_eq!(lost.delete, ["p-engine-0-1-1"]);
+    let gone = planned(&wanted, std::slice::from_ref(&other));
+    assert_eq!((gone.delete, gone.status), (vec!["p-engine-0-1-1".to_owned()], made()));
+
+    // Without one of them, the first pod can finish nothing.
+    let crashed = member(key(0, 1, 1), "new", ended(1, ""));
+    assert_eq!(planned(&wanted, &replica(draining, crashed)).delete, ["p-engine-0-1-1"]);
+    let taken = PodFacts {
+        deleting: true,
+        ..other
+    };
+    assert_eq!(planned(&wanted, &replica(first, taken)).delete, ["p-engine-0-1-0"]);
+}
+
+#[test]
+fn the_successor_of_a_replica_of_several_pods_waits_for_all_of_them() {
+    let wanted = wanted(1, 2, 0, 1);
+    let (first, other) = (
+        member(key(0, 1, 0), "old", running()),
+        member(key(0, 1, 1), "old", running()),
+    );
+    let outdated = planned(&wanted, &[first, other.clone()]);
+    assert_eq!(
+        (outdated.delete, outdated.create),
+        (vec!["p-engine-0-1-0".to_owned()], vec![])
+    );
+    let rest = planned(&wanted, &[other]);
+    assert_eq!((rest.delete, rest.create), (vec!["p-engine-0-1-1".to_owned()], vec![]));
+    assert_eq!(planned(&wanted, &[]).create, [key(0, 1, 0), key(0, 1, 1)]);
+}
+
+#[test]
 fn a_replica_that_was_interrupted_while_it_was_made_gets_the_rest_of_its_pods() {
     let known = AttemptStatus {
         created: false,
