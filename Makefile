@@ -148,7 +148,7 @@ test-engines: ## runs on a real vLLM, its CPU build, on the real cluster: adapte
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture engines::a_run
 
-check-trackers: ## curves of a run at MLflow's own server, at a played W&B server that wandb's own SDK uses too, and in a file, on the real cluster (1.2 GB to install); 5 minutes
+check-trackers: ## curves of a run at MLflow's own server, at a simulated W&B server that wandb's own SDK uses too, and in a file, on the real cluster (1.2 GB to install); 5 minutes
 	@e2e/trackers/install.sh
 	demo/prepare.sh
 	$(ENV)
@@ -234,7 +234,7 @@ test-sandboxes: ## 86 attacks, real losses and 50 resets of sandboxes on the rea
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture sandboxes::
 
-test-sandbox-faults: ## over 200 faults of sandboxes, played to a gateway and made on the real cluster, the API server away for a minute
+test-sandbox-faults: ## over 200 faults of sandboxes, simulated before a gateway and made on the real cluster, the API server away for a minute
 	@e2e/setup/setup.sh build
 	e2e/setup/kubernetes.sh control-plane
 	demo/prepare.sh

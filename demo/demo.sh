@@ -13,7 +13,7 @@ trap 'say "stopped; make down removes the cluster and everything in it"; exit 13
 
 # last_words: prints the cluster's state after a failed run.
 last_words() {
-  kubectl get grporuns,inferencepools,sandboxpools,pods --namespace "$NAMESPACE" >&2 || true
+  kubectl get grporuns,inferencepools.grpo.dev,sandboxpools.grpo.dev,pods --namespace "$NAMESPACE" >&2 || true
   kubectl get grporun "$RUN" --namespace "$NAMESPACE" \
     -o jsonpath='{range .status.conditions[*]}{.type}={.status} {.reason}: {.message}{"\n"}{end}' >&2 || true
   say "look around with: kubectl --kubeconfig $KUBECONFIG describe grporun $RUN"

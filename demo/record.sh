@@ -47,7 +47,7 @@ fi
 await 2400 is_in_the_middle_or_over
 is_in_the_middle || die "the demo ended before its iteration $MIDDLE; see out/demo.log"
 rm -f "$REPO/out/demo/demo-report.json"
-kubectl get grporuns,sandboxpools > "$TO/get.txt"
+kubectl get grporuns,sandboxpools.grpo.dev > "$TO/get.txt"
 "$PLUGIN" status demo > "$TO/status.txt"
 await 2400 reported || die "the demo made no report; see out/demo.log"
 [ -z "${STARTED:-}" ] || wait "$STARTED"

@@ -20,8 +20,8 @@ fn layer(folder: &str) -> u8 {
     }
 }
 
-/// Chat templates, wire formats, the hub's client, the C++ shim, ports and a played server for tests. They use none of
-/// our crates, so that their dependents stay small.
+/// Chat templates, wire formats, the hub's client, the C++ shim, ports and a simulated server for tests. They use none
+/// of our crates, so that their dependents stay small.
 const LEAVES: [&str; 7] = [
     "libs/chat-template",
     "libs/sandbox-protocol",

@@ -71,7 +71,7 @@ async fn the_demo_on_servers_takes_no_longer_than_on_a_volume_and_loses_nothing(
     for row in &rows {
         scene.say(&serde_json::to_string(row)?);
     }
-    let versions = ["versitygw, a played hub".to_owned()];
+    let versions = ["versitygw, a simulated hub".to_owned()];
     Bench::of_this_machine(&rows)
         .with_versions(&versions)
         .write(&repository().join("bench/results/servers.json"))?;

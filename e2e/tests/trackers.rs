@@ -1,9 +1,9 @@
-//! Curves of a run at trackers, on the real cluster: MLflow's own server and a played server of Weights & Biases have
-//! every number of the run's records once, though both were away and the driver was killed meanwhile; wandb's own
+//! Curves of a run at trackers, on the real cluster: MLflow's own server and a simulated server of Weights & Biases
+//! have every number of the run's records once, though both were away and the driver was killed meanwhile; wandb's own
 //! reader finds the same numbers in the store's file.
 //!
-//! wandb's own SDK speaks to the played server too: `wandb sync` of the file leaves the same run there as the driver's
-//! upload, and a run that the SDK logs and continues is whole. So the played server is what the SDK takes for one.
+//! wandb's own SDK speaks to the simulated server too: `wandb sync` of the file leaves the same run there as the
+//! driver's upload, and a run that the SDK logs and continues is whole. So the SDK accepts the simulated server.
 //! Needs a cluster with images, MLflow and wandb: `make check-trackers`.
 
 use crate::support::{RUN_LIMIT, Result, Scene, repository, small_run};
@@ -164,7 +164,7 @@ async fn run_sdk(server: &PlayedWandb, folder: &Path, program: &str, arguments: 
         .kill_on_drop(true);
     let unknown = || {
         format!(
-            "operations that the played server does not know: {:?}",
+            "operations that the simulated server does not know: {:?}",
             server.unknown()
         )
     };
@@ -288,7 +288,7 @@ async fn mlflow_and_wandb_have_every_number_of_the_runs_records_once() -> Result
     compare_with_sync(&wandb, &file, &uid, &expected).await?;
     sdk_logs_and_continues(&wandb).await?;
     scene.say(&format!(
-        "operations that the played server refused: {:?}",
+        "operations that the simulated server refused: {:?}",
         wandb.unknown()
     ));
     assert_eq!(wandb.refused(), Vec::<String>::new());

@@ -3,7 +3,7 @@
 //!
 //! Each replica is a network namespace with an engine agent as a process; the driver's own server is the source. Every
 //! end of every link sends at most [`RATE`]. The agents pull to memory-backed folders, as they do while episodes run.
-//! The switch to the pulled version comes after it: episodes wait for that. Engines are played ones that load in no
+//! The switch to the pulled version comes after it: episodes wait for that. Engines are simulated and load in no
 //! time, so a switch is all that our processes add to an engine's load. Needs root, and a network namespace of its own.
 
 mod links;

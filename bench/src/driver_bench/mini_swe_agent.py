@@ -1,6 +1,6 @@
 """Episodes of mini-swe-agent without end, with the classes and texts that its batch runner has for SWE-bench
-(swebench_backticks.yaml): one thread for each episode, LiteLLM as the model's client. Sandboxes are played: every
-command ends at once with the same output. A trajectory is saved when its episode ends, as the batch runner does.
+(swebench_backticks.yaml): one thread for each episode, LiteLLM as the model's client. Sandboxes are simulated:
+every command ends at once with the same output. A trajectory is saved when its episode ends, as the batch runner does.
 
     mini_swe_agent.py URL THREADS TURNS FILE-WITH-OUTPUT FOLDER-FOR-TRAJECTORIES
 """

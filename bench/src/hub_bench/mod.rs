@@ -1,8 +1,8 @@
 //! Costs and faults of downloads from a hub, beside the hub's own client: figures of `make bench-hub`.
 //!
 //! ```text
-//! played hub in this process ─► same: faults, kills, a branch that moves: the same bytes and commit   (figure 1)
-//!                            └► speed: shards over loopback, with sha256                              (figure 2)
+//! simulated hub in this process ─► same: faults, kills, a branch that moves: the same bytes and commit   (figure 1)
+//!                               └► speed: shards over loopback, with sha256                              (figure 2)
 //! ```
 //!
 //! Each client is a process of its own: ours is the program that pods run; the peers are `huggingface_hub` of

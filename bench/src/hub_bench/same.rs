@@ -150,7 +150,7 @@ async fn tried(case: &Case, client: Client, programs: &Programs, work: &Path) ->
     made.map_err(HubBenchError::io("making", &folder))?;
     let played = PlayedHub::start()
         .await
-        .map_err(HubBenchError::io("starting", "the played hub"))?;
+        .map_err(HubBenchError::io("starting", "the simulated hub"))?;
     let (repository, wanted) = (Repository::model(REPOSITORY), files(1));
     let commit = played.push(&repository, "main", contents(&wanted)).to_string();
     if case.gated {

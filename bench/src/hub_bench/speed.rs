@@ -28,7 +28,7 @@ pub struct Scale {
 pub async fn measure(programs: &Programs, work: &Path, scale: Scale) -> Result<Vec<Row>, HubBenchError> {
     let played = PlayedHub::start()
         .await
-        .map_err(HubBenchError::io("starting", "the played hub"))?;
+        .map_err(HubBenchError::io("starting", "the simulated hub"))?;
     let source = work.join("shards");
     let commit = played.push(&Repository::model(REPOSITORY), "main", shards(&source, scale.bytes)?);
     let url = |shard| format!("{}/{REPOSITORY}/resolve/{commit}/{}", played.endpoint, name(shard));

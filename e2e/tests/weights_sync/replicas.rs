@@ -1,4 +1,4 @@
-//! The replicas: an engine agent as a process in each namespace, before an engine that is played.
+//! The replicas: an engine agent as a process in each namespace, before a simulated engine.
 
 use super::links::{Links, REPLICAS, SOURCE};
 use crate::support::Result;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What a played engine has loaded.
+/// What a simulated engine has loaded.
 type Loaded = Arc<Mutex<EngineState>>;
 
 async fn load(State(loaded): State<Loaded>, Json(request): Json<LoadRequest>) -> Json<LoadResponse> {

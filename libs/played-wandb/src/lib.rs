@@ -153,7 +153,7 @@ fn turned_away(backend: &mut Backend, headers: &HeaderMap) -> Option<Response> {
     if *left > 0 {
         *left = if *left == u32::MAX { u32::MAX } else { *left - 1 };
         let status = StatusCode::from_u16(*status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-        return Some(error(status, "the played server is away"));
+        return Some(error(status, "the simulated server is away"));
     }
     let expected = format!("Basic {}", STANDARD.encode(format!("api:{KEY}")));
     let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -210,7 +210,7 @@ async fn graphql(State(shared): State<Shared>, headers: HeaderMap, body: Bytes) 
         "" if query.contains("viewer") => viewer(),
         other => {
             let other = if other.is_empty() { query } else { other }.to_owned();
-            let message = format!("the played server does not know {other}");
+            let message = format!("the simulated server does not know {other}");
             backend.unknown.push(other);
             return error(StatusCode::OK, &message);
         }

@@ -1,4 +1,4 @@
-//! A run at the played server: its config, and the files that `file_stream` writes line by line.
+//! A run at the simulated server: its config, and the files that `file_stream` writes line by line.
 
 use serde_json::{Value, json};
 
@@ -127,7 +127,7 @@ impl PlayedRun {
                     }
                     EVENTS => next.events = next.events.max(end),
                     OUTPUT => next.output = next.output.max(end),
-                    other => return Err(format!("the played server has no file {other}")),
+                    other => return Err(format!("the simulated server has no file {other}")),
                 }
             }
         }

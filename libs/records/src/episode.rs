@@ -169,7 +169,7 @@ pub struct GradeRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reused_from: Option<String>,
     /// How the grading ended: `Judged`, `PatchRefused`, `NoReport`, `TimedOut`, `Exhausted`, `WorkerFailed`, `Silent`,
-    /// `Lost`, `EmptyPatch` or `NoPatch`.
+    /// `Lost`, `EmptyPatch`, `NoPatch` or `PatchTooLarge`.
     pub status: String,
     pub fail_to_pass: TestCounts,
     pub pass_to_pass: TestCounts,

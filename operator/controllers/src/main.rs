@@ -75,7 +75,7 @@ use crate::{
 struct Flags {
     #[command(flatten)]
     settings: Settings,
-    /// Look after this namespace only. Default: all.
+    /// Serve this namespace only. Default: all.
     #[arg(long, env = "GRPO_NAMESPACE")]
     namespace: Option<String>,
     /// Name of the Lease that the reconciling replica holds.

@@ -314,7 +314,7 @@ fn blocked_container(name: &str, status: &PodStatus) -> Option<PodState> {
         | "ErrImageNeverPull"
         | "ImageInspectError"
         | "RegistryUnavailable" => format!(
-            "pod {name}, container {} (image {}) cannot start for want of an image: {said}. Correct the name, or bring the image to where the node can pull it",
+            "pod {name}, container {} (image {}) cannot start because its image is not available: {said}. Correct the name, or bring the image to where the node can pull it",
             container.name, container.image
         ),
         "CrashLoopBackOff" => format!(

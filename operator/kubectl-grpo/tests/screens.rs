@@ -118,7 +118,7 @@ fn a_run_that_waits_for_a_claim_names_it_and_its_namespace() {
         &[
             "It has waited 4m12s for a volume claim",
             "no PersistentVolumeClaim runs in namespace team",
-            "make it",
+            "create it",
         ],
     );
 }

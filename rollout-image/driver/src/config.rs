@@ -451,17 +451,21 @@ pub fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> 
     let read = std::fs::read(&file)
         .ok()
         .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
-    read.and_then(|config| config["max_position_embeddings"].as_u64())
-        .map(|length| length as usize)
-        .ok_or_else(|| {
-            TerminalFault::new(
-                Reason::ContextLengthUnknown,
-                format!(
-                    "{} has no max_position_embeddings; set agent.limits.contextTokens",
-                    file.display()
-                ),
-            )
-        })
+    // A model that also reads images has the fields of its language model in `text_config`.
+    read.and_then(|config| {
+        let of = |part: &serde_json::Value| part["max_position_embeddings"].as_u64();
+        of(&config).or_else(|| of(&config["text_config"]))
+    })
+    .map(|length| length as usize)
+    .ok_or_else(|| {
+        TerminalFault::new(
+            Reason::ContextLengthUnknown,
+            format!(
+                "{} has no max_position_embeddings, also not in text_config; set agent.limits.contextTokens",
+                file.display()
+            ),
+        )
+    })
 }
 
 fn duration(period: Period) -> Duration {

@@ -6,7 +6,8 @@ use futures::StreamExt;
 use grpo_driver::config::Settings;
 use grpo_driver::dynamic::Dynamic;
 use grpo_driver::fault::DriverError;
-use grpo_records::{Batch, Event, JournalEntry, JournalError, paths};
+use grpo_records::store::sha256_hex;
+use grpo_records::{Batch, Event, JournalEntry, JournalError, TrainerPhase, WeightsManifest, paths};
 use grpo_sandbox_protocol::{Priority, SandboxCause};
 use std::sync::Mutex;
 
@@ -356,4 +357,48 @@ async fn a_void_without_which_a_batch_was_made_stays_one_if_the_driver_dies_befo
     world.go(settings, 2).await.unwrap();
     assert_eq!(world.metas().await, before);
     world.verified().await;
+}
+
+#[tokio::test]
+async fn a_damaged_manifest_waits_for_the_trainer_and_is_promoted_as_the_trainer_publishes_it_again() {
+    let world = World::new(1).await;
+    let mut settings = world.settings();
+    settings.evaluate.clear();
+    settings.iterations = 1;
+    world.go(settings.clone(), 1).await.unwrap();
+    let before = world.state().await.promoted.unwrap();
+    let store = world.store();
+    let path = paths::weights_manifest(&before.weights);
+    let mut manifest: WeightsManifest = store.read_json(&path).await.unwrap();
+    store.replace(&path, "{".into()).await.unwrap();
+    // The same weights, by an attempt that knows other parents.
+    manifest.parent = Some("a-v7".into());
+    let whole = serde_json::to_vec(&manifest).unwrap();
+    *world.trainer.phase.lock().unwrap() = TrainerPhase::Starting;
+    *world.trainer.away_for.lock().unwrap() = 1;
+    let publishes_again = async {
+        // The driver asks the trainer after it has looked at the manifest.
+        while *world.trainer.away_for.lock().unwrap() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        store.replace(&path, whole.clone().into()).await.unwrap();
+        *world.trainer.phase.lock().unwrap() = TrainerPhase::Idle;
+    };
+    settings.iterations = 2;
+    let (ended, ()) = tokio::join!(world.go(settings, 2), publishes_again);
+    ended.unwrap();
+    let journal = told(&world).await.journal;
+    let promoted: Vec<&String> = journal
+        .iter()
+        .filter_map(|event| match event {
+            Event::Promoted {
+                weights,
+                manifest_sha256,
+                ..
+            } if *weights == before.weights => Some(manifest_sha256),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(promoted, [&before.manifest_sha256, &sha256_hex(&whole)]);
+    assert_eq!(world.state().await.promoted.unwrap().step, 2);
 }

@@ -103,7 +103,7 @@ fn store_missing(seen: &RunObservation) -> Option<Blocker> {
     Some((
         Reason::StoreMissing,
         format!(
-            "store: there is no PersistentVolumeClaim {} in namespace {}; make it",
+            "store: there is no PersistentVolumeClaim {} in namespace {}; create it",
             claim.claim_name, seen.owner.namespace
         ),
     ))
@@ -322,7 +322,7 @@ fn judge_unusable(seen: &RunObservation) -> Option<Blocker> {
         return Some((
             Reason::JudgeMissing,
             format!(
-                "there is no {words} in this namespace to judge the run's turns, or it cannot be read; make it, or name another pool in \
+                "there is no {words} in this namespace to judge the run's turns, or it cannot be read; create it, or name another pool in \
                  reward.process.poolRef of another run"
             ),
         ));
@@ -423,7 +423,7 @@ fn missing(reason: Reason, words: &str, own: bool) -> Option<Blocker> {
     (!own).then(|| {
         (
             reason,
-            format!("there is no {words} in this namespace, or it cannot be read; make it, or correct poolRef"),
+            format!("there is no {words} in this namespace, or it cannot be read; create it, or correct poolRef"),
         )
     })
 }

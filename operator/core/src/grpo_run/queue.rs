@@ -52,7 +52,7 @@ pub fn verdict(seen: &RunObservation) -> QueueVerdict {
             QueueVerdict::Evicted("its Workload is gone, so it has no quota; it asks for quota again".to_owned())
         }
         QueueState::LacksClass(class) => QueueVerdict::Waits(format!(
-            "there is no {class}, which decides the run's place in LocalQueue {queue}; make it, or name another one"
+            "there is no {class}, which decides the run's place in LocalQueue {queue}; create it, or name another one"
         )),
         QueueState::Unasked => QueueVerdict::Waits(format!("its Workload for LocalQueue {queue} is being made")),
         QueueState::Asked(asked) => of_workload(asked, queue, begun, &seen.owner.namespace),
@@ -67,7 +67,7 @@ fn of_workload(asked: &Asked, queue: &str, begun: bool, namespace: &str) -> Queu
     let lacks_flavor = asked.lacks_flavor.as_ref().filter(|_| !begun);
     if let Some(flavor) = lacks_flavor.filter(|_| workload.is_admitted()) {
         return QueueVerdict::Waits(format!(
-            "Kueue admitted it to ResourceFlavor {flavor}, which is missing, so its pods cannot be placed; make it again"
+            "Kueue admitted it to ResourceFlavor {flavor}, which is missing, so its pods cannot be placed; create it again"
         ));
     }
     if workload.is_admitted() {

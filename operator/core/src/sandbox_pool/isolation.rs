@@ -170,7 +170,7 @@ fn starts(stuck: &[StuckPod]) -> Finding {
         false => (
             Reason::NoAddress,
             format!(
-                "pods of sandboxes do not start: {}. One that waits for a node or pulls an image needs time only; for refused pods, free or correct the node; otherwise mend the network or the container runtime of the node",
+                "pods of sandboxes do not start: {}. Wait for a pod that has no node yet or pulls an image; for refused pods, free or correct the node; otherwise repair the network or the container runtime of the node",
                 named.join("; ")
             ),
         ),

@@ -43,11 +43,24 @@ pub fn waits(status: &GrpoRunStatus) -> Vec<Wait> {
 
 fn of(condition: &Condition) -> Wait {
     Wait {
-        thing: thing(&condition.reason, &condition.message).to_owned(),
+        thing: match condition.reason.as_str() {
+            "ReferenceMissing" => missing_object(&condition.message),
+            reason => thing(reason, &condition.message).to_owned(),
+        },
         condition: condition.type_.clone(),
         reason: condition.reason.clone(),
         message: condition.message.clone(),
         since: condition.last_transition_time.0,
+    }
+}
+
+/// Kind and name of the first missing object in the message, such as `Secret hub`.
+fn missing_object(message: &str) -> String {
+    let object = message.split_once(" no ").map_or("", |(_, object)| object);
+    let mut words = object.split([' ', ';']).filter(|word| !word.is_empty());
+    match (words.next(), words.next()) {
+        (Some(kind), Some(name)) => format!("{kind} {name}"),
+        _ => "an object that its spec names".to_owned(),
     }
 }
 
@@ -56,7 +69,6 @@ fn thing(reason: &str, message: &str) -> &'static str {
     let says = |words: &str| message.contains(words);
     match reason {
         "StoreMissing" => "a volume claim",
-        "ReferenceMissing" => "a Secret or ConfigMap",
         "NameTaken" => "a name that another object has",
         "WaitsForQuota" => "quota",
         _ if says("exceeded quota") => "quota",
@@ -64,7 +76,7 @@ fn thing(reason: &str, message: &str) -> &'static str {
         "WaitsForCapacity" | "NeverFits" if says("GPU") || says("/gpu") => "GPUs",
         "WaitsForCapacity" | "NeverFits" => "room on the nodes",
         "WaitsForPods" | "NotEvaluated" | "Requeued" | "BeingScheduled" | "ClaimsPool" => "its place on the nodes",
-        _ if says("for want of an image") => "an image",
+        _ if says("its image is not available") => "an image",
         _ if says("cannot be scheduled") && (says("GPU") || says("/gpu")) => "GPUs",
         _ if says("cannot be scheduled") => "room on the nodes",
         "InferencePoolClaimed" => "an InferencePool that another run holds",
@@ -75,3 +87,6 @@ fn thing(reason: &str, message: &str) -> &'static str {
         _ => "",
     }
 }
+
+#[cfg(test)]
+mod tests;

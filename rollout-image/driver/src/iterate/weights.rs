@@ -10,8 +10,8 @@ use grpo_crds::grpo_run::OnSync;
 use grpo_crds::progress::Stage;
 use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
 use grpo_records::store::sha256_hex;
-use grpo_records::trainer::{StepState, TrainerPhase};
-use grpo_records::{Event, WeightsManifest, paths};
+use grpo_records::trainer::{StepState, TrainerPhase, TrainerState};
+use grpo_records::{Event, Promotion, StoreError, WeightsManifest, paths};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -28,9 +28,13 @@ impl Run {
         let colocated = self.settings.colocated.is_some();
         self.leave_devices().await?;
         // Engines can follow promoted weights of the journal while the trainer still starts, if it leaves them their
-        // devices.
+        // devices. It publishes a damaged manifest again at its start: that one is waited for.
+        let mut follow = false;
         if let Some(promoted) = known.as_ref().filter(|_| !colocated) {
-            self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
+            follow = self.is_intact(promoted).await?;
+            if follow {
+                self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
+            }
         }
         let state = self.report_waiting(|note| self.trainer.ready(note)).await?;
         let last_step = self
@@ -45,16 +49,28 @@ impl Run {
             return Err(TerminalFault::new(Reason::TrainerAhead, message).into());
         }
         // A finished step that is not in the journal is found when the driver asks for it.
-        let differs = known.as_ref().is_none_or(|promoted| promoted.weights != state.weights);
+        let differs = known.as_ref().is_none_or(|promoted| is_other(promoted, &state));
         if state.step == last_step && differs {
             self.record_and_promote(&state.weights, &state.manifest_sha256, state.step)
                 .await?;
-        } else if let Some(promoted) = known.filter(|_| colocated) {
+        } else if let Some(promoted) = known.filter(|_| !follow) {
             self.promote(&promoted.weights, &promoted.manifest_sha256).await?;
         }
         self.wait_synced().await?;
         self.board.end(Stage::Starting);
         Ok(())
+    }
+
+    /// Whether the store has the manifest that was promoted.
+    async fn is_intact(&self, promoted: &Promotion) -> Result<bool, DriverError> {
+        if self.settings.frozen_sampler {
+            return Ok(true);
+        }
+        match self.store.bytes(&paths::weights_manifest(&promoted.weights)).await {
+            Ok(bytes) => Ok(sha256_hex(&bytes) == promoted.manifest_sha256),
+            Err(StoreError::Missing { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Has every engine leave its devices to the trainer, and waits until all have. They get them back with the next
@@ -218,9 +234,9 @@ impl Run {
                 continue;
             };
             let promoted = self.journal.read(|s| s.promoted.clone()).await;
-            let moved = promoted.is_some_and(|p| p.step == state.step && p.weights != state.weights);
+            let moved = promoted.is_some_and(|p| p.step == state.step && is_other(&p, &state));
             if state.phase == TrainerPhase::Idle && moved {
-                tracing::warn!(weights = %state.weights, "the trainer came back with another lineage");
+                tracing::warn!(weights = %state.weights, "the trainer came back with another lineage or manifest");
                 if let Err(error) = self
                     .record_and_promote(&state.weights, &state.manifest_sha256, state.step)
                     .await
@@ -243,6 +259,13 @@ impl Run {
         self.quiet();
         result
     }
+}
+
+/// Whether the trainer published anything else than what was promoted: another lineage, or the same weights with
+/// another manifest, because theirs was damaged. Engines know a manifest by its checksum.
+fn is_other(promoted: &Promotion, state: &TrainerState) -> bool {
+    promoted.weights != state.weights
+        || (!state.manifest_sha256.is_empty() && promoted.manifest_sha256 != state.manifest_sha256)
 }
 
 /// The weights that engines boot with.

@@ -124,7 +124,7 @@ impl Queue {
         let (minutes, waiting) = (waited.as_secs() / 60, state.waiting);
         let requests = if waiting == 1 { "request waits" } else { "requests wait" };
         Some(format!(
-            "no sandbox was leased for {minutes} min, {waiting} {requests}: {why}. Look at the pool: kubectl describe sandboxpool"
+            "no sandbox was leased for {minutes} min, {waiting} {requests}: {why}. Look at the pool: kubectl describe sandboxpools.grpo.dev"
         ))
     }
 

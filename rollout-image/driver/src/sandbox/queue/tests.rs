@@ -14,7 +14,7 @@ async fn a_run_that_waits_a_minute_for_its_only_sandboxes_is_told_why() {
     after(61).await;
     assert_eq!(
         queue.message().unwrap(),
-        "no sandbox was leased for 2 min, 2 requests wait: 503 QueueDeadline: nothing was free. Look at the pool: kubectl describe sandboxpool"
+        "no sandbox was leased for 2 min, 2 requests wait: 503 QueueDeadline: nothing was free. Look at the pool: kubectl describe sandboxpools.grpo.dev"
     );
     drop(first);
     assert!(queue.message().unwrap().contains("1 request waits"));

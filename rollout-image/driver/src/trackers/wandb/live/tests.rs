@@ -376,7 +376,7 @@ async fn a_limit_on_requests_is_waited_for_and_other_errors_name_their_cause() {
         .await
         .unwrap_err();
     let url = &scene.server.url;
-    let expected = format!("asking at {url}: the server refuses it: the played server does not know Other");
+    let expected = format!("asking at {url}: the server refuses it: the simulated server does not know Other");
     assert_eq!(error.to_string(), expected);
 }
 
