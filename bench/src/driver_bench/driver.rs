@@ -17,12 +17,8 @@ const PROGRAM: &str = "grpo-driver";
 const TASKS: usize = 64;
 pub(super) const SAMPLES: usize = 256;
 const STORE: &str = "ns/run";
-/// How the C library allocates, as in the driver's image.
-const ALLOCATION: [(&str, &str); 3] = [
-    ("MALLOC_ARENA_MAX", "1"),
-    ("MALLOC_MMAP_THRESHOLD_", "16384"),
-    ("MALLOC_MMAP_MAX_", "40000"),
-];
+/// The driver's image, which says how the C library allocates.
+const IMAGE: &str = include_str!("../../../rollout-image/Dockerfile");
 
 /// The settings of the driver's run.
 pub struct RunShape {
@@ -243,9 +239,15 @@ impl DriverProcess {
     }
 }
 
+/// The C library's settings of the image.
 fn environment() -> Vec<(String, String)> {
-    let variables = ALLOCATION.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    variables.into()
+    let variables = IMAGE.lines().filter_map(|line| line.strip_prefix("ENV "));
+    let malloc = variables.filter(|settings| settings.starts_with("MALLOC_"));
+    malloc
+        .flat_map(|settings| settings.split(' '))
+        .filter_map(|setting| setting.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
 }
 
 /// A task with an empty patch, which is therefore not graded.

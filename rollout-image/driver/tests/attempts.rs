@@ -160,28 +160,35 @@ async fn an_episode_that_has_ended_holds_its_ids_once_and_is_graded_after_a_rest
     assert_eq!(world.engine.asked.lock().unwrap().len(), asked);
 }
 
+/// An attempt whose policy repairs the task and runs this command in its first turn, and whose driver is replaced
+/// before the second turn is stored. The policy then submits.
+async fn stopped_after(world: &World, command: &str) {
+    let turn = world.dir().join(paths::turn(&folder(), 1));
+    let (at, command) = (turn.clone(), format!("sed -i 's/a - b/a + b/' $F && {command}"));
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, _| {
+        let command = match prompt.matches("assistant\n").count() {
+            1 => command.as_str(),
+            _ => {
+                std::fs::write(&at, "{\"schema\":3}").unwrap();
+                "echo SUBMIT"
+            }
+        };
+        format!("Go.\n```bash\n{command}\n```")
+    });
+    let stopped = attempt(world, 1, false).await.unwrap_err();
+    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
+    std::fs::remove_file(&turn).unwrap();
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+}
+
 #[tokio::test]
 async fn a_resumed_episode_takes_its_patch_against_the_commit_that_it_began_with_though_the_policy_has_committed() {
     let world = World::new(1).await;
     let mut row = world.rows["task-0"].clone();
     row.as_object_mut().unwrap().remove("base_commit");
     std::fs::write(&world.tasks, row.to_string()).unwrap();
-    let turn = world.dir().join(paths::turn(&folder(), 1));
-    let (at, commit) = (turn.clone(), "git -c user.name=p -c user.email=p@p commit -qam mine");
-    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, _| {
-        let command = match prompt.matches("assistant\n").count() {
-            1 => format!("sed -i 's/a - b/a + b/' $F && cd $(dirname $F) && {commit}"),
-            _ => "echo SUBMIT".to_owned(),
-        };
-        if command == "echo SUBMIT" {
-            std::fs::write(&at, "{\"schema\":3}").unwrap();
-        }
-        format!("Go.\n```bash\n{command}\n```")
-    });
-    let stopped = attempt(&world, 1, false).await.unwrap_err();
-    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
-    std::fs::remove_file(&turn).unwrap();
-    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+    let commit = "git -c user.name=p -c user.email=p@p commit -qam mine";
+    stopped_after(&world, &format!("cd $(dirname $F) && {commit}")).await;
     let meta = attempt(&world, 2, true).await.unwrap().unwrap();
     assert_eq!((meta.outcome, meta.turns), (grpo_records::Outcome::Resolved, 2));
     assert!(meta.patch_bytes > 0);
@@ -259,22 +266,7 @@ async fn a_tree_without_changes_of_its_image_is_looked_at_once_for_all_episodes_
 #[tokio::test]
 async fn a_resumed_episode_takes_its_patch_against_the_tree_that_it_began_with() {
     let world = with_image_changes().await;
-    let turn = world.dir().join(paths::turn(&folder(), 1));
-    let at = turn.clone();
-    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, _| {
-        let command = match prompt.matches("assistant\n").count() {
-            1 => "sed -i 's/a - b/a + b/' $F && git gc -q --prune=now",
-            _ => "echo SUBMIT",
-        };
-        if command == "echo SUBMIT" {
-            std::fs::write(&at, "{\"schema\":3}").unwrap();
-        }
-        format!("Go.\n```bash\n{command}\n```")
-    });
-    let stopped = attempt(&world, 1, false).await.unwrap_err();
-    assert!(matches!(&stopped, DriverError::OtherDriver { .. }), "{stopped}");
-    std::fs::remove_file(&turn).unwrap();
-    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "Done.\n```bash\necho SUBMIT\n```".to_owned());
+    stopped_after(&world, "git gc -q --prune=now").await;
     let meta = attempt(&world, 2, true).await.unwrap().unwrap();
     assert_eq!((meta.outcome, meta.turns), (Outcome::Resolved, 2));
     let patch = patch_of(&folder(), &world).await;

@@ -102,7 +102,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     let signer = Signer::from_seed(&seed);
     let guarded = arguments.auth.guard(Service::Gateway, []);
     let (guard, keys) = guarded.map_err(|e| format!("checking tokens: {e}"))?;
-    // Drivers have tokens for this pool; people, and drivers of earlier versions, for all gateways.
+    // Drivers of other namespaces have tokens for this pool; all other callers have tokens for any gateway.
     let guard = guard.accepting(gateway_audience(&arguments.namespace, &arguments.pool));
     tokio::spawn(keys);
     let client = api_client(arguments.kubeconfig.as_deref()).await?;
