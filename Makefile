@@ -284,7 +284,7 @@ bench-learning: ## learning over several seeds, with controls; a third longer th
 ARM ?= dynamic
 SEED ?= 0,1,2
 
-bench-arms: ## plain runs of the demo, and runs with dynamic sampling (ARM=dynamic) or rollouts beside steps (ARM=overlap), seeds SEED=0,1,2: half an hour for each seed; finished runs are not repeated
+bench-arms: ## plain runs of the demo, and runs with dynamic sampling (ARM=dynamic), rollouts beside steps (ARM=overlap) or a judge of turns (ARM=judge), seeds SEED=0,1,2: half an hour for each seed; finished runs are not repeated
 	@demo/learning.sh --arm $(ARM) --seeds $(SEED) --iterations 12
 
 bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, whole, passed on and as a delta; 14 GB of memory, 8 minutes, as root
@@ -418,7 +418,7 @@ check-histories: ## 100,000 random histories of an agent through the recording e
 	$(ENV)
 	GRPO_HISTORIES=100000 cargo test -p grpo-features -p grpo-driver --lib -- --nocapture every_history_keeps_the_invariants_of_rows
 
-check-harnesses: ## eight unmodified agents on twenty tasks each through the driver, with a scripted policy (1 GB to download); not part of make test
+check-harnesses: ## nine unmodified agents on twenty tasks each through the driver, with a scripted policy (1 GB to download); not part of make test
 	@e2e/setup/setup.sh build
 	e2e/agents/harnesses.sh
 

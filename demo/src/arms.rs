@@ -1,5 +1,5 @@
-//! Compares two ways of running the demo: a plain run and one with another schedule or choice of groups, on the same
-//! tasks, sampling seeds and iterations (issue figure 20.4).
+//! Compares two ways of running the demo: a plain run and one with another schedule, choice of groups or reward of
+//! turns, on the same tasks, sampling seeds and iterations (issue figure 20.4).
 //!
 //! The input is the stores of the runs; the output is rows of `bench/results/arms.json`. A curve has a point for each
 //! evaluation of a set. Curves of several seeds are averaged point by point before rates are compared: one evaluation
@@ -21,6 +21,8 @@ pub enum Arm {
     Dynamic,
     /// Rollouts continue beside steps.
     Overlap,
+    /// A judge votes on turns, which are trained one by one.
+    Judge,
 }
 
 /// One evaluation.
@@ -141,7 +143,7 @@ impl Compared {
             });
         }
         let seeds = self.plain.len();
-        let words = |what: &str| format!("20.4 {}: {what}, mean of {seeds} seeds", arm.name());
+        let words = |what: &str| format!("{}, mean of {seeds} seeds", arm.figure(what));
         let rate = Row::new(
             words("training tasks resolved after the last step"),
             Some(of_other.rate * 100.0),
@@ -181,7 +183,13 @@ impl Arm {
         match self {
             Self::Dynamic => "dynamic sampling",
             Self::Overlap => "rollouts beside steps",
+            Self::Judge => "a judge of turns",
         }
+    }
+
+    /// The figure of a row. All rows of an arm have the same number, so a new measurement replaces them together.
+    pub fn figure(self, what: &str) -> String {
+        format!("20.4 {}: {what}", self.name())
     }
 }
 

@@ -39,8 +39,8 @@ pub fn first_evaluations(folder: &RunFolder) -> Result<BTreeMap<String, Evaluati
         .collect()
 }
 
-/// The last evaluation of a set.
-fn last_evaluation(folder: &RunFolder, run: &str, set: &str) -> Result<Evaluation, LearningError> {
+/// The last evaluation of a set. `run`: its name in the error.
+pub fn last_evaluation(folder: &RunFolder, run: &str, set: &str) -> Result<Evaluation, LearningError> {
     match folder.evaluations().into_iter().rev().find(|(name, _)| name == set) {
         Some((_, weights)) => Ok(Evaluation::read(folder, set, &weights)?),
         None => Err(LearningError::NoEvaluation {

@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../setup/lib.sh"
 cd "$REPO"
 . e2e/setup/env.sh
-AGENTS=(qwen-code mini-swe-agent codex claude-code opencode pi aider gptme)
+AGENTS=(qwen-code mini-swe-agent codex claude-code gemini-cli opencode pi aider gptme)
 TREE="$CACHE/agents/all"
 
 # all_agents: the files of every image in one folder.

@@ -1,9 +1,11 @@
-//! Every process is killed once in the middle of one run, and no finished work is lost or repeated.
+//! Every process is killed once in the middle of one run. No finished work is lost or repeated, and each step has the
+//! bits of an undisturbed trainer ([`undisturbed`]).
 //!
 //! Needs a cluster with images and chart: `make test-chaos`. Without one this test does not run.
 
 mod campaigns;
 mod random;
+mod undisturbed;
 
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
 use grpo_crds::{GrpoRun, Stage};
@@ -26,9 +28,9 @@ const NEXT_ITERATION: Duration = Duration::from_secs(5 * 60);
 
 #[tokio::test]
 #[ignore = "takes a cluster apart: make test-chaos"]
-async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled() -> Result<()> {
+async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled_and_the_same_bits() -> Result<()> {
     let scene = Scene::new("chaos").await?;
-    let manifest = small_run(RUN)?
+    let manifest = undisturbed::with_same_bits(small_run(RUN)?)
         .with("/rollout/iterations", json!(ITERATIONS))
         .with("/checkpoint/every", json!(3))
         .with("/sandboxes/pool/max", json!(SANDBOXES));
@@ -76,6 +78,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled(
         KILLS * SANDBOXES
     ));
     assert!(repeated <= KILLS * SANDBOXES, "{repeated} tries were repeated");
+    undisturbed::same_bits(&scene, &ended.run, &folder).await?;
 
     no_sandbox_outlives(&scene, &ended.run).await?;
     scene.clear().await

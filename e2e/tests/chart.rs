@@ -91,6 +91,11 @@ fn wrong_values_are_refused_by_the_path_of_the_field() {
         (json!({"nodeScaleUpSeconds": -1}), "/nodeScaleUpSeconds", "minimum"),
         (json!({"admitUnsupported": "yes"}), "/admitUnsupported", "want boolean"),
         (
+            json!({"podSecurity": {"assignIds": "no"}}),
+            "/podSecurity/assignIds",
+            "want boolean",
+        ),
+        (
             json!({"nodeScaleUpSeconds": 900, "watchNamespace": "team"}),
             "nodeScaleUpSeconds",
             "watchNamespace",
@@ -332,6 +337,11 @@ fn settings_that_are_off_by_default_reach_the_operator_as_flags() -> Result<()> 
             json!({"admitUnsupported": true}),
             "--admit-unsupported",
         ),
+        (
+            json!({"podSecurity": {"assignIds": true}}),
+            json!({"podSecurity": {"assignIds": false}}),
+            "--cluster-assigns-ids",
+        ),
     ] {
         let name = wanted.split('=').next().unwrap_or_default();
         for values in [json!({}), off] {
@@ -448,6 +458,9 @@ async fn the_api_server_admits_the_operators_pod_where_it_enforces_the_restricte
     assert!(whole["runAsUser"].is_null(), "OpenShift names the user itself");
     assert!(whole["runAsGroup"].is_null(), "a group needs a user beside it");
     assert_eq!(ask(&client, Verb::Create, &pod, true).await.err(), None);
+    let without_ids = operator_pod(&chart::render(&json!({"podSecurity": {"assignIds": false}}))?, "strict");
+    assert!(without_ids["spec"]["containers"][0]["securityContext"]["runAsGroup"].is_null());
+    assert_eq!(ask(&client, Verb::Create, &without_ids, true).await.err(), None);
     // The level requires each of these: without it the same pod is refused.
     for (field, lax) in [
         ("/spec/securityContext/runAsNonRoot", json!(false)),

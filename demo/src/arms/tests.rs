@@ -117,3 +117,17 @@ fn fewer_episodes_to_the_rate_that_both_reach_are_the_gain_of_dynamic_sampling()
     };
     assert!(shorter.rows(Arm::Dynamic).unwrap_err().to_string().contains("step 4"));
 }
+
+#[test]
+fn rows_of_one_arm_replace_each_other_and_not_those_of_another() {
+    let number = |arm: Arm| arm.figure("x").split(':').next().unwrap().to_owned();
+    let numbers = [Arm::Dynamic, Arm::Overlap, Arm::Judge].map(number);
+    assert_eq!(
+        numbers,
+        [
+            "20.4 dynamic sampling",
+            "20.4 rollouts beside steps",
+            "20.4 a judge of turns"
+        ]
+    );
+}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The files of images of agents that have no preset: tree.sh NAME FOLDER makes FOLDER/agent. NAME is codex, claude-code, opencode,
-# pi, aider or gptme; NAME.yaml has its version and its command line. Needs npm, Python 3.11 with pip, and Debian 12.
+# The files of images of agents that have no preset: tree.sh NAME FOLDER makes FOLDER/agent. NAME is codex, claude-code, gemini-cli,
+# opencode, pi, aider or gptme; NAME.yaml has its version and its command line. Needs npm, Python 3.11 with pip, and Debian 12.
 #
 #   docs/images/others/tree.sh codex out && docker build -t registry.example.com/codex:0.169.0 -f docs/images/others/Dockerfile out
 #
-# The programs of codex need no C library. Those of claude-code and opencode need the GNU C library of the task's image. pi, aider
-# and gptme have an interpreter with libraries of its own.
+# The programs of codex need no C library. Those of claude-code and opencode need the GNU C library of the task's image. gemini-cli,
+# pi, aider and gptme have an interpreter with libraries of its own.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../agent-runtime.sh"
@@ -39,6 +39,12 @@ make_codex() {
 
 make_claude_code() {
   npm_files "$work" @anthropic-ai/claude-code-linux-x64 "$version" "$agent/claude-code"
+}
+
+make_gemini_cli() {
+  add_node "$work" "$agent"
+  npm_files "$work" @google/gemini-cli "$version" "$agent/gemini-cli"
+  cp "$here/gemini-cli-settings.json" "$agent/gemini-cli/settings.json"
 }
 
 make_opencode() {

@@ -47,6 +47,9 @@ pub struct Counts {
     pub voids: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated_tries: Option<u32>,
+    /// Steps to which an undisturbed trainer computed the same bits; absent if they were not compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_steps: Option<u32>,
     /// Claims that were recomputed from the run's records and are true.
     pub checks: usize,
 }

@@ -1,4 +1,5 @@
-//! A campaign: a seed determines which process is killed, and when; the run must still succeed.
+//! A campaign: a seed determines which process is killed, and when; the run must still succeed, and each of its steps
+//! must have the bits of an undisturbed trainer ([`undisturbed`]).
 //!
 //! `GRPO_CHAOS_KILLS` is the number of kills, `GRPO_CHAOS_SEED` their seed. With `GRPO_CHAOS_BUCKET=1` the run's store
 //! is in a bucket, its rows and model come from a hub, and the bucket's server is killed too. With
@@ -8,7 +9,7 @@
 //! the campaign is recorded ([`campaigns`]), and skipped if it is recorded already.
 
 use super::campaigns::{self, Campaign, Counts, Plan};
-use super::{leased_sandbox, no_sandbox_outlives, repeated_tries};
+use super::{leased_sandbox, no_sandbox_outlives, repeated_tries, undisturbed};
 use crate::overlap;
 use crate::support::bucket::Bucket;
 use crate::support::hub::Hub;
@@ -145,6 +146,8 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         }
         false => (None, None, manifest),
     };
+    // After the hub, which sets variables of the trainer too.
+    let manifest = undisturbed::with_same_bits(manifest);
     let mut outages = Outages::begin(Duration::from_secs(plan.outage_seconds), kills)?;
     let mut processes = PROCESSES.to_vec();
     processes.extend(bucket.iter().map(|_| Process::StoreServer));
@@ -187,12 +190,13 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         Some(bucket) => bucket.store_of(&ended.run)?,
         None => scene.store_of(&ended.run).await?,
     };
-    let checks = verified(&folder)?;
+    let mut checks = verified(&folder)?;
     let once = verdicts(&folder)?;
     let iterations = folder.state.finished_iterations();
     if iterations == 0 {
         return Err("the run succeeded without an iteration".into());
     }
+    checks.push(undisturbed::same_bits(scene, &ended.run, &folder).await?);
     no_sandbox_outlives(scene, &ended.run).await?;
 
     let by_process = killed.iter().map(|(process, n)| (format!("{process:?}"), *n));
@@ -203,6 +207,7 @@ async fn campaign(scene: &Scene, plan: &Plan) -> Result<Counts> {
         verdicts: once.len(),
         voids: folder.state.voids.values().sum(),
         repeated_tries: Some(repeated_tries(&folder)?),
+        same_steps: Some(iterations),
         checks: checks.len(),
     })
 }

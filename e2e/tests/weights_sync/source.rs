@@ -102,6 +102,7 @@ pub async fn source(work: &Path) -> Result<(String, Vec<(Way, String)>)> {
             parent: None,
             files: vec![file.clone()],
             deltas: Vec::new(),
+            chat_templates: Vec::new(),
             tensors_sha256: file.sha256.clone(),
             canary: None,
         };

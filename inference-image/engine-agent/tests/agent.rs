@@ -169,6 +169,24 @@ async fn tensors_other_than_the_manifests_leave_the_old_version_serving_and_say_
     assert_eq!(engine.state().await.version, "base");
 }
 
+/// The engine keeps those of the model that it booted with.
+#[tokio::test]
+async fn chat_templates_of_a_version_are_not_pulled() {
+    let base = model_of(1);
+    let engine = engine::start(engine::options(base.path())).await;
+    let source = Source::start().await;
+    let agent = Agent::before(&engine.url).await;
+    let order = source.publish_with("a-v1", 2, |manifest| {
+        let mut template = manifest.files[0].clone();
+        template.name = "tool_use.jinja".to_owned();
+        manifest.chat_templates.push(template);
+    });
+    agent.order(&order).await;
+    agent.wait_until_serving("a-v1").await;
+    let fetched = source.fetched();
+    assert!(!fetched.is_empty() && fetched.iter().all(|(path, _)| !path.ends_with(".jinja")));
+}
+
 #[tokio::test]
 async fn a_file_other_than_the_manifest_says_is_thrown_away_and_fetched_again() {
     let base = model_of(1);

@@ -5,6 +5,9 @@
 //! few places, which known addresses do not need. A new connection of an unknown address pushes out an old one: the
 //! oldest of the same address, or the oldest of the address with the most. So a caller that is about to show its token
 //! finds a place, however many connections others open.
+//!
+//! A known address may be a node's, with connections of many pods. So where the known addresses have all of their
+//! places, the oldest connection of any of them that is not authorised gives way: probes find a place.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -116,8 +119,10 @@ impl Places {
         let own = taken.peers.get(&peer);
         let (own, is_known) = own.map_or((0, false), |own| (own.connections.len(), own.is_known()));
         if is_known {
-            if own >= limits.known_of_one || taken.count(true) >= limits.known {
+            if own >= limits.known_of_one {
                 taken.push_out(peer)?;
+            } else if taken.count(true) >= limits.known {
+                taken.push_out_known()?;
             }
         } else if own >= limits.unknown_of_one {
             taken.push_out(peer)?;
@@ -153,6 +158,10 @@ impl TakenPlaces {
         peers.map(|peer| peer.connections.len()).sum()
     }
 
+    fn authorised(&self) -> usize {
+        self.peers.values().map(|peer| peer.authorised).sum()
+    }
+
     /// The unknown address with the most connections; of several, the one with the oldest connection.
     fn unknown_with_most(&self) -> Option<IpAddr> {
         let unknown = self.peers.iter().filter(|(_, peer)| !peer.is_known());
@@ -164,6 +173,15 @@ impl TakenPlaces {
     fn push_out(&mut self, peer: IpAddr) -> Option<()> {
         let number = self.peers.get(&peer)?.oldest_unauthorised()?;
         self.remove(peer, number)?.give_way.notify_one();
+        Some(())
+    }
+
+    /// Ends the oldest connection of all known addresses that is not authorised, if there is one.
+    fn push_out_known(&mut self) -> Option<()> {
+        let known = self.peers.iter().filter(|(_, peer)| peer.is_known());
+        let oldest = known.filter_map(|(address, peer)| Some((peer.oldest_unauthorised()?, *address)));
+        let (number, address) = oldest.min()?;
+        self.remove(address, number)?.give_way.notify_one();
         Some(())
     }
 
@@ -197,7 +215,8 @@ impl Drop for Place {
 }
 
 impl CallersPlace {
-    /// The caller is authorised: the connection keeps its place until it ends, and its address is known.
+    /// The caller is authorised: the connection keeps its place until it ends, and its address is known. If known
+    /// addresses have too many connections with it, the oldest that are not authorised give way.
     pub fn keep(&self) -> Result<(), NoPlace> {
         let mut taken = self.places.lock();
         let limit = self.places.limits.known;
@@ -205,7 +224,7 @@ impl CallersPlace {
             return Ok(());
         };
         let is_new = !own.is_known();
-        if is_new && taken.count(true) + own.connections.len() > limit {
+        if is_new && taken.authorised() >= limit {
             return Err(NoPlace { limit });
         }
         let Some(own) = taken.peers.get_mut(&self.peer) else {
@@ -217,6 +236,11 @@ impl CallersPlace {
         {
             connection.is_authorised = true;
             own.authorised += 1;
+        }
+        if is_new {
+            for _ in limit..taken.count(true) {
+                taken.push_out_known();
+            }
         }
         Ok(())
     }

@@ -28,8 +28,9 @@ use crate::places::{Limits, Place, Places};
 const CONNECTIONS: usize = 20_480;
 /// Open files that a service may need: a gateway has a connection to a sandbox for most of those that it serves.
 const OPEN_FILES: u64 = 65_536;
-/// Buffer of a connection, and so the longest head. A token has at most 8 KiB.
-const LONGEST_HEAD: usize = 64 << 10;
+/// Buffer of a connection, and so the longest head. A token has at most 8 KiB, and the longest path of a file has
+/// 12 KiB in a query: 4 KiB, with each byte encoded.
+const LONGEST_HEAD: usize = 32 << 10;
 /// Deadline of a connection's first request. A client that opened it for nothing sees that it is closed.
 const FIRST_REQUEST: Duration = Duration::from_secs(30);
 /// How long a connection is kept between two requests, and the deadline of a later head. Longer than the 90 s for which

@@ -150,6 +150,22 @@ async fn a_connection_without_a_whole_request_is_closed_and_a_long_answer_is_not
 }
 
 #[tokio::test]
+async fn a_head_of_the_longest_path_and_the_longest_token_is_read_and_a_longer_one_is_not() {
+    let service = Service::forever(bounds(WIDE)).await;
+    let mut connection = service.connect_from(1).await;
+    // Beside the token of the request, one of the greatest length.
+    let (path, token) = ("%20".repeat(4096), "x".repeat(8 << 10));
+    service
+        .ask(&mut connection, &format!("/quick?path={path}&token={token}"))
+        .await;
+    until(&mut connection, "\r\n\r\nquick").await;
+    let endless = format!("GET /quick HTTP/1.1\r\nhost: x\r\nfiller: {}", "x".repeat(40 << 10));
+    // The service may close the connection before it has all bytes.
+    let _ = connection.write_all(endless.as_bytes()).await;
+    closed(&mut connection).await;
+}
+
+#[tokio::test]
 async fn a_caller_with_a_token_finds_and_keeps_a_place_while_others_open_connections_without_end() {
     let service = Service::forever(bounds(Limits {
         known: 6,

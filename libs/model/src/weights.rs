@@ -1,10 +1,12 @@
 //! A model's weights by their Hugging Face names, read from and written to safetensors files, fp32 in memory.
 //!
 //! Independent of libtorch, so the embedded engine reads the same bytes with the same code. [`Source`] reads any range
-//! of a directory's tensors, so that a rank reads only its shard; [`export`] writes directories for other programs.
+//! of a directory's tensors, so that a rank reads only its shard; [`export`] writes directories for other programs,
+//! with the [`companions`] of their model.
 //! [`checksum`] covers names, shapes and values, not the layout in files. It is `tensorsSha256` in a weights manifest,
 //! and an engine reports it after loading. [`TensorsDigest`] computes it from tensors that arrive one by one.
 
+pub mod companions;
 pub mod export;
 mod precision;
 mod source;

@@ -19,7 +19,9 @@ const COLUMNS: [&str; 9] = [
     "patch",
 ];
 /// Columns that only some rows have. One that is missing leaves the checksum as it was before the column existed.
-const OPTIONAL: [&str; 1] = ["workdir"];
+/// `hide` decides which files of a policy's patch count.
+const OPTIONAL: [&str; 2] = ["workdir", HIDE];
+const HIDE: &str = "hide";
 /// Lists of names, or JSON text of such lists: both are equivalent.
 const TESTS: [&str; 2] = ["FAIL_TO_PASS", "PASS_TO_PASS"];
 
@@ -27,7 +29,7 @@ const TESTS: [&str; 2] = ["FAIL_TO_PASS", "PASS_TO_PASS"];
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GradedTask {
-    /// From [`row_sha256`].
+    /// From [`row_sha256`]. In verdicts of drivers that did not read `hide` for grading, as if the row had none.
     pub row_sha256: String,
     pub image: String,
     /// The time limit of its evaluation.
@@ -39,16 +41,29 @@ impl GradedTask {
         let parts = json!([self.row_sha256, self.image, self.timeout_seconds]);
         sha256_hex(parts.to_string().as_bytes())
     }
+
+    /// Whether this is the grading of a row.
+    pub fn is_of(&self, row: &Value) -> bool {
+        self.row_sha256 == row_sha256(row) || self.row_sha256 == sha256_over(row, |name| name != HIDE)
+    }
 }
 
 /// Checksum of a complete row, over the columns that grading reads. The problem statement and the hints do not count.
 pub fn row_sha256(row: &Value) -> String {
+    sha256_over(row, |_| true)
+}
+
+/// With only some of the optional columns.
+fn sha256_over(row: &Value, counts: impl Fn(&str) -> bool) -> String {
     let columns = COLUMNS.iter().map(|name| row[name].clone());
     let tests = TESTS.iter().map(|name| match &row[name] {
         Value::String(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text.as_str())),
         list => list.clone(),
     });
-    let optional = OPTIONAL.iter().map(|name| row[name].clone());
+    let optional = OPTIONAL
+        .iter()
+        .filter(|name| counts(name))
+        .map(|name| row[name].clone());
     let all: Vec<Value> = columns
         .chain(tests)
         .chain(optional.filter(|value| !value.is_null()))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RequestRecord {
-    /// The API that the agent speaks: `ChatCompletions`, `Responses` or `Messages`.
+    /// The API that the agent speaks: `ChatCompletions`, `Responses`, `Messages` or `GenerateContent`.
     pub api: String,
     /// Checksum of the whole request; a retry has the same.
     pub key: String,

@@ -61,6 +61,12 @@ pub struct WeightsManifest {
     /// Ways to get some of the files with fewer bytes. A store that was copied may lack them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub deltas: Vec<WeightsDelta>,
+    /// The files of the folder `additional_chat_templates` in the version's folder, by their names in that folder.
+    /// They are for copies of the version, and for runs that begin with it. Engines do not pull them: they keep the
+    /// templates of the model that they booted with, and load only tensors from a version. So these files are not in
+    /// [`Self::files`], where agents refuse a name with a folder.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub chat_templates: Vec<WeightsFile>,
     /// Checksum of names, shapes and values, independent of their layout in files. An engine reports it after loading.
     pub tensors_sha256: String,
     /// Versions of earlier releases have none.
@@ -69,7 +75,7 @@ pub struct WeightsManifest {
 }
 
 impl WeightsManifest {
-    /// Total size of the version's files.
+    /// Total size of what engines load.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }

@@ -16,16 +16,22 @@ use crate::{
 /// User, group and volume group of all our processes.
 const USER: i64 = 65532;
 
-/// The restricted Pod Security Standard's requirements for a pod.
-pub fn pod_security() -> Value {
-    json!({
+/// The restricted Pod Security Standard's requirements for a pod, and its ids, unless the cluster assigns them.
+pub fn pod_security(settings: &Settings) -> Value {
+    let mut security = json!({
         "runAsNonRoot": true,
         "runAsUser": USER,
         "runAsGroup": USER,
         "fsGroup": USER,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
-    })
+    });
+    if let Some(fields) = security.as_object_mut().filter(|_| settings.cluster_assigns_ids) {
+        for id in ["runAsUser", "runAsGroup", "fsGroup"] {
+            fields.remove(id);
+        }
+    }
+    security
 }
 
 /// The restricted Pod Security Standard's requirements for a container, and a read-only root file system.

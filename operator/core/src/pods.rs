@@ -50,6 +50,8 @@ pub struct PodFacts {
     pub started_at: Option<Timestamp>,
     /// The pod is ready, or was ready before.
     pub has_been_ready: bool,
+    /// The cluster took `Ready` away because the node does not answer.
+    pub node_silent: bool,
     pub state: PodState,
     /// Its process ended, but containers added by others still run.
     pub outlived: bool,
@@ -106,6 +108,7 @@ impl PodFacts {
             node_name: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             started_at: pod.status.as_ref().and_then(started_at),
             has_been_ready: pod.status.as_ref().is_some_and(has_been_ready),
+            node_silent: pod.status.as_ref().is_some_and(is_node_silent),
             state: state(&pod.name_any(), own_container(pod), pod.status.as_ref()),
             outlived: is_outlived(pod),
             template: pod.annotations().get(names::TEMPLATE).cloned(),
@@ -130,6 +133,7 @@ impl PodFacts {
             node_name: None,
             started_at: None,
             has_been_ready: false,
+            node_silent: false,
             outlived: false,
             template: None,
         }
@@ -145,7 +149,7 @@ impl PodFacts {
     }
 
     /// The pod runs and was ready before, but is not ready now: its container stays ready until it ends, so the node
-    /// does not answer.
+    /// does not answer. Not for an engine's pod: its readiness probe fails while it drains.
     pub fn is_out_of_reach(&self) -> bool {
         self.has_been_ready && self.state == PodState::Running { ready: false }
     }
@@ -198,6 +202,13 @@ fn has_been_ready(status: &PodStatus) -> bool {
     let Some(ready) = ready else { return false };
     let changed = ready.last_transition_time.as_ref().map(|time| time.0);
     ready.status == "True" || started_at(status).is_some_and(|started| changed > Some(started))
+}
+
+/// Whether the cluster took `Ready` away because the node does not answer: then it changes nothing else. A kubelet that
+/// finds a probe failing changes `ContainersReady` too, and gives a reason.
+fn is_node_silent(status: &PodStatus) -> bool {
+    let is_unready = condition(status, "Ready").is_some_and(|(holds, reason, _)| !holds && reason.is_empty());
+    is_unready && condition(status, "ContainersReady").is_some_and(|(holds, ..)| holds)
 }
 
 /// Returns the container that decides when the pod ends, for pods that are not restarted: service meshes and others add

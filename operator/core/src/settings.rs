@@ -42,6 +42,9 @@ pub struct Settings {
     /// Name of a Secret with which images are pulled, in each namespace of runs and pools. May be given several times.
     #[arg(long = "pull-secret", env = "GRPO_PULL_SECRETS", value_delimiter = ',')]
     pub pull_secrets: Vec<String>,
+    /// Name no user and no groups in pods: the cluster assigns them, as OpenShift does. Default: 65532 in each pod.
+    #[arg(long, env = "GRPO_CLUSTER_ASSIGNS_IDS")]
+    pub cluster_assigns_ids: bool,
     /// Admit runs and pools with fields that driver, trainer and gateway of this version do not execute: for images of
     /// another version. Default: they are refused.
     #[arg(long, env = "GRPO_ADMIT_UNSUPPORTED")]

@@ -21,6 +21,7 @@ use self::known::{Known, Shared, entry};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, Report, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
+use crate::patch::hidden::Hidden;
 use crate::patch::{self, test_setup};
 use crate::retry::{Budget, Pauses, Retry};
 use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
@@ -207,7 +208,8 @@ impl Grader {
     }
 
     async fn decide(&self, task: &Task, folder: &str, patch: &Bytes) -> Result<Graded, DriverError> {
-        let applied = test_setup::without(patch, &task.row);
+        let hidden = Hidden::of(&task.environment.directory, &task.environment.hidden);
+        let applied = test_setup::without(patch, &task.row, &hidden);
         let mut notes = applied.notes();
         let patch = &applied.patch;
         if patch.is_empty() {

@@ -10,6 +10,7 @@
 //! a diff, which the driver keeps. [`take_since`] gets it back and makes the tree of the start from the base commit. So
 //! nothing of it lies in the sandbox meanwhile, where a policy could delete or change it.
 
+pub mod hidden;
 pub mod test_setup;
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! Prepares a fresh sandbox for a task: runs its setup, and removes the files that the policy must not see.
 
-use crate::patch;
+use crate::patch::{self, hidden};
 use crate::sandbox::{Sandbox, SandboxError};
 use crate::tasks::Task;
 use bytes::Bytes;
@@ -24,9 +24,9 @@ pub async fn run(
     next: WorksNext,
 ) -> Result<Result<(), String>, SandboxError> {
     let environment = &task.environment;
-    let hidden: &[String] = match next {
-        WorksNext::Policy => &environment.hidden,
-        WorksNext::Grader => &[],
+    let hidden: Vec<String> = match next {
+        WorksNext::Policy => hidden::absolute(&environment.directory, &environment.hidden),
+        WorksNext::Grader => Vec::new(),
     };
     if environment.setup.is_empty() && hidden.is_empty() {
         return Ok(Ok(()));
@@ -37,7 +37,7 @@ pub async fn run(
     }
     let request = ExecRequest {
         id: id.to_owned(),
-        argv: patch::set_up(hidden),
+        argv: patch::set_up(&hidden),
         cwd: None,
         env: Default::default(),
         user: None,

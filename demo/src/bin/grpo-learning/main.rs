@@ -5,10 +5,12 @@
 //! slow each other down. A run with a finished store in the output folder is not repeated.
 
 mod arms;
+mod judge;
 mod rates;
 
 use clap::Parser;
 use grpo_bench_report::{Bench, Row};
+use grpo_crds::GrpoRun;
 use grpo_demo::arms::Arm;
 use grpo_demo::follow;
 use grpo_demo::learning::{self, EVALUATION_SEED, Measured};
@@ -85,7 +87,7 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
         return rates::choose(&client, options, &tasks).await;
     }
     if let Some(arm) = options.arm {
-        return arms::compare(&client, options, arm).await;
+        return arms::compare(&client, options, arm, &tasks).await;
     }
     let Some((first_seed, other_seeds)) = options.seeds.split_first() else {
         return Err("no seeds were given".into());
@@ -194,10 +196,21 @@ async fn run(client: &Client, options: &Options, manifest: RunManifest) -> Resul
     let run = manifest.apply(client, &options.namespace).await?;
     let runs = Api::namespaced(client.clone(), &options.namespace);
     let ended = follow::follow(&runs, manifest.name(), RUN_LIMIT).await?;
-    store::copy(client, &ended.run, &to).await?;
+    copy_whole(client, &ended.run, &to).await?;
     delete_run(client, &run, DELETE_LIMIT).await?;
     println!("{}: {:.0} s, store in {}", manifest.name(), ended.seconds, to.display());
     Ok(RunFolder::open(&to)?)
+}
+
+/// Copies a store under its name only once it is whole: the journal of half a copy may say that the run is finished.
+async fn copy_whole(client: &Client, run: &GrpoRun, to: &Path) -> Result<(), Box<dyn Error>> {
+    let half = to.with_extension("half");
+    store::copy(client, run, &half).await?;
+    if to.exists() {
+        std::fs::remove_dir_all(to).map_err(|error| format!("emptying {}: {error}", to.display()))?;
+    }
+    std::fs::rename(&half, to).map_err(|error| format!("renaming {}: {error}", half.display()))?;
+    Ok(())
 }
 
 fn finished(to: &Path) -> Option<RunFolder> {

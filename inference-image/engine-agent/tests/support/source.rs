@@ -95,6 +95,7 @@ impl Source {
             parent: None,
             files: files.collect(),
             deltas: Vec::new(),
+            chat_templates: Vec::new(),
             tensors_sha256: tensors.to_owned(),
             canary: None,
         };

@@ -91,6 +91,26 @@ fn a_known_address_has_a_bound_too_and_leaves_places_to_others() {
 }
 
 #[test]
+fn unauthorised_connections_of_known_addresses_give_way_to_those_of_other_known_addresses() {
+    let places = Places::new(LIMITS);
+    let authorised: Vec<Place> = (1..4).map(|nth| take(&places, nth)).collect();
+    for place in &authorised {
+        place.of_requests().keep().unwrap();
+    }
+    // Two nodes' addresses take all places that are left.
+    let nodes = [2, 3].into_iter().cycle();
+    let fillers: Vec<Place> = nodes.take(LIMITS.known - 3).map(|nth| take(&places, nth)).collect();
+    assert!(!gone(&fillers).contains(&true));
+    let probe = take(&places, 1);
+    let nth_is_gone = |nth: usize| -> Vec<bool> { (0..fillers.len()).map(|at| at == nth).collect() };
+    assert_eq!(gone(&fillers), nth_is_gone(0));
+    let caller = take(&places, 4);
+    caller.of_requests().keep().unwrap();
+    assert_eq!(gone(&fillers), nth_is_gone(1));
+    assert!(!is_gone(&probe) && !is_gone(&caller) && !gone(&authorised).contains(&true));
+}
+
+#[test]
 fn an_address_is_unknown_again_when_its_authorised_connections_have_ended() {
     let places = Places::new(LIMITS);
     let known = take(&places, 1);

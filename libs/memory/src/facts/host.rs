@@ -20,20 +20,32 @@ pub struct HostEstimate {
 
 impl HostEstimate {
     pub fn total(&self) -> u64 {
-        self.state + self.inputs + self.checkpoint
+        self.parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub fn parts(&self) -> [(&'static str, u64); 3] {
+        [
+            ("offloaded parameters and moments", self.state),
+            ("offloaded inputs of the blocks", self.inputs),
+            ("copy for a checkpoint", self.checkpoint),
+        ]
+    }
+
+    /// Of so many ranks in one pod.
+    pub fn of_ranks(&self, ranks: u32) -> Self {
+        let all = |bytes: u64| bytes * u64::from(ranks);
+        Self {
+            state: all(self.state),
+            inputs: all(self.inputs),
+            checkpoint: all(self.checkpoint),
+        }
     }
 }
 
 impl std::fmt::Display for HostEstimate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "offloaded parameters and moments {} + offloaded inputs of the blocks {} + copy for a checkpoint {} = {}",
-            in_words(self.state),
-            in_words(self.inputs),
-            in_words(self.checkpoint),
-            in_words(self.total())
-        )
+        let parts = self.parts().map(|(name, bytes)| format!("{name} {}", in_words(bytes)));
+        write!(f, "{} = {}", parts.join(" + "), in_words(self.total()))
     }
 }
 

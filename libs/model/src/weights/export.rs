@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::Unit;
+use super::companions::{COMPANIONS, copy_named_templates};
 use super::precision::Precision;
 use crate::config::Config;
 use crate::error::ModelError;
@@ -21,22 +22,6 @@ pub type Named = (String, Vec<usize>);
 
 /// Values that are encoded at a time.
 const PIECE: usize = 1 << 20;
-
-/// The files of a model directory other than its weights, if present.
-pub const COMPANIONS: [&str; 9] = [
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "README.md",
-];
-
-/// The folder of a model's chat templates other than the default, such as the one of prompts with tools.
-const NAMED_TEMPLATES: &str = "additional_chat_templates";
 
 /// A directory being written.
 pub struct Export {
@@ -87,7 +72,7 @@ impl Export {
                 std::fs::copy(&from, &to).map_err(failed(&to))?;
             }
         }
-        export.copy_named_templates(model_dir)?;
+        copy_named_templates(model_dir, &export.staged)?;
         if count > 1 {
             let mut map = BTreeMap::new();
             let mut bytes = 0;
@@ -135,28 +120,6 @@ impl Export {
             open: None,
             file: 0,
         })
-    }
-
-    fn copy_named_templates(&self, model_dir: &Path) -> Result<(), ModelError> {
-        let (from, to) = (model_dir.join(NAMED_TEMPLATES), self.staged.join(NAMED_TEMPLATES));
-        let unreadable = |source| ModelError::Read {
-            path: from.display().to_string(),
-            source,
-        };
-        let entries = match std::fs::read_dir(&from) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(unreadable(error)),
-        };
-        std::fs::create_dir(&to).map_err(failed(&to))?;
-        for entry in entries {
-            let entry = entry.map_err(unreadable)?;
-            if entry.path().extension().is_some_and(|kind| kind == "jinja") {
-                let to = to.join(entry.file_name());
-                std::fs::copy(entry.path(), &to).map_err(failed(&to))?;
-            }
-        }
-        Ok(())
     }
 
     fn put(&self, name: &str, value: &Value) -> Result<(), ModelError> {

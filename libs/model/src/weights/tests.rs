@@ -411,6 +411,7 @@ fn an_export_has_the_chat_templates_with_names() {
     fs::create_dir(&named).unwrap();
     fs::write(named.join("tool_use.jinja"), "tools").unwrap();
     fs::write(named.join("notes.bin"), "other").unwrap();
+    fs::create_dir(named.join("folder.jinja")).unwrap();
     let dir = written(&folder, Precision::F32, u64::MAX).join("additional_chat_templates");
     let there: Vec<_> = fs::read_dir(&dir)
         .unwrap()

@@ -26,6 +26,24 @@ fn a_missing_folder_and_a_null_one_are_the_same() {
 }
 
 #[test]
+fn a_verdict_of_a_driver_that_did_not_read_what_is_hidden_is_of_the_same_row() {
+    let mut hides = row();
+    hides["hide"] = json!(["/testbed/tests"]);
+    let graded = |row: &Value| GradedTask {
+        row_sha256: row_sha256(row),
+        image: "i:1".into(),
+        timeout_seconds: 60,
+    };
+    let mut other = hides.clone();
+    other["hide"] = json!(["/testbed/src"]);
+    assert!(graded(&hides).is_of(&hides) && graded(&row()).is_of(&hides));
+    assert!(!graded(&hides).is_of(&row()) && !graded(&hides).is_of(&other));
+    let mut folder = row();
+    folder["workdir"] = json!("/code");
+    assert!(!graded(&row()).is_of(&folder));
+}
+
+#[test]
 fn what_a_prompt_shows_and_how_lists_are_written_have_none() {
     let before = row_sha256(&row());
     for (column, value) in [

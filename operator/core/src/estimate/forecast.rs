@@ -4,11 +4,11 @@
 use grpo_contracts::{RunConfig, run_config::pool_cache, weights};
 use grpo_crds::{
     GrpoRun, GrpoRunSpec,
-    grpo_run::{Mode, Offload},
+    grpo_run::Mode,
     inference_pool::{Device, Engine, ModelCache},
     sources::ModelSource,
 };
-use grpo_memory::{EngineShare, Estimate, GPU_TOKENS, Geometry, Gpu, Load, Schedule, StepWork};
+use grpo_memory::{EngineShare, Estimate, GPU_TOKENS, Geometry, Gpu, HostEstimate, Load, Schedule, StepWork};
 
 use super::{
     CUDA_AND_NCCL,
@@ -59,8 +59,8 @@ pub struct TrainerMemory {
     pub estimate: Estimate,
     /// Memory outside the tensors: CUDA's context and NCCL's buffers.
     pub besides: u64,
-    /// Bytes of offloaded state in each pod's memory.
-    pub offloaded_per_pod: u64,
+    /// What the tensors of a pod's ranks take of its own memory, beside its GPUs. `None` without GPUs.
+    pub host: Option<HostEstimate>,
 }
 
 impl TrainerMemory {
@@ -79,26 +79,15 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
     let mut counted = trainer.clone();
     counted.gpus_per_node = per_pod;
     let load = Load::one(tokens(spec, trainer));
-    let facts = |spec: &GrpoRunSpec| super::facts(spec, &counted, size);
-    let of = |spec: &GrpoRunSpec| facts(spec).estimate(&load, Schedule::Streamed);
-    let mut kept = spec.clone();
-    if let Some(trainer) = &mut kept.trainer {
-        trainer.offload = Offload {
-            activations: trainer.offload.activations,
-            ..Offload::default()
-        };
-        trainer.colocate = false;
-    }
-    let found = of(spec);
-    let offloaded = of(&kept).state.saturating_sub(found.state);
+    let facts = super::facts(spec, &counted, size);
     Some(TrainerMemory {
         ranks: trainer.nodes * per_pod,
-        shards: facts(spec).shards,
+        shards: facts.shards,
         tokens: tokens(spec, trainer),
         on_gpus,
         besides: if on_gpus { CUDA_AND_NCCL } else { 0 },
-        offloaded_per_pod: offloaded * u64::from(per_pod),
-        estimate: found,
+        host: on_gpus.then(|| facts.host(&load).of_ranks(per_pod)),
+        estimate: facts.estimate(&load, Schedule::Streamed),
     })
 }
 

@@ -79,7 +79,7 @@ pub fn driver(seen: &RunObservation, settings: &Settings, attempts: &AttemptStat
     let (volume, at) = tokens_with(&CALLED_BY_THE_DRIVER, |service| config.audience(service));
     volumes.push(volume);
     mounts.push(at);
-    let mut spec = group_pod_spec(seen, volumes);
+    let mut spec = group_pod_spec(seen, settings, volumes);
     spec["serviceAccountName"] = json!(names::driver(&seen.owner.name));
     spec["automountServiceAccountToken"] = json!(true);
     spec["containers"] = json!([{
@@ -126,7 +126,7 @@ pub fn trainer(
         volumes.push(tokens(&[Service::Driver]).0);
         volumes.extend(model_download::secret(&fetch.model).map(|(volume, _)| volume));
     }
-    let mut spec = group_pod_spec(seen, volumes);
+    let mut spec = group_pod_spec(seen, settings, volumes);
     if let Some(fetch) = &fetch {
         spec["initContainers"] = json!([fetch.container(settings, attempt)]);
     }
@@ -309,12 +309,12 @@ fn store_label(seen: &RunObservation) -> String {
     }
 }
 
-fn group_pod_spec(seen: &RunObservation, volumes: Vec<Value>) -> Value {
+fn group_pod_spec(seen: &RunObservation, settings: &Settings, volumes: Vec<Value>) -> Value {
     let mut spec = json!({
         "restartPolicy": "Never",
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": 30,
-        "securityContext": pod_security(),
+        "securityContext": pod_security(settings),
         "volumes": volumes,
     });
     let run = &seen.run.spec;

@@ -72,7 +72,7 @@ pub(super) fn pod(seen: &InferencePoolObservation, settings: &Settings, key: Pod
         "terminationGracePeriodSeconds": grace_seconds(seen),
         "hostname": name,
         "subdomain": names::engines(&seen.owner.name),
-        "securityContext": pod_security(),
+        "securityContext": pod_security(settings),
     });
     match (&engine.external, &engine.embedded) {
         (Some(external), _) => {

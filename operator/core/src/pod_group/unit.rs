@@ -31,10 +31,12 @@ impl Unit<'_> {
         self.pods.iter().copied().find(|pod| pod.rank == 0)
     }
 
-    /// Whether the first pod finishes its requests, for which it needs the group's other pods.
+    /// Whether the first pod finishes its requests, for which it needs the group's other pods. On a node that does not
+    /// answer it finishes nothing, and the others hold their devices for nothing.
     pub(super) fn drains(&self, now: Timestamp) -> bool {
         let works = |pod: &PodFacts| !pod.deleting && !pod.is_finished();
-        let runs = |pod: &PodFacts| matches!(pod.state, PodState::Running { .. }) && !is_lost(pod, now);
+        let answers = |pod: &PodFacts| !pod.node_silent && !is_lost(pod, now);
+        let runs = |pod: &PodFacts| matches!(pod.state, PodState::Running { .. }) && answers(pod);
         self.pods.iter().all(|pod| pod.rank == 0 || works(pod))
             && self.first().is_some_and(|first| first.deleting && runs(first))
     }

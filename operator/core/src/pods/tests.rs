@@ -199,3 +199,26 @@ fn a_pod_whose_last_container_ended_waits_for_the_words_of_its_end() {
     let (state, outlived) = with_sidecar("Running", ended.clone(), ended);
     assert_eq!((state, outlived), (PodState::Running { ready: false }, false));
 }
+
+#[test]
+fn a_silent_node_is_told_from_a_failing_readiness_probe() {
+    let condition =
+        |kind: &str, status: &str, reason: Option<&str>| json!({"type": kind, "status": status, "reason": reason});
+    let probe = Some("ContainersNotReady");
+    for (ready, containers, silent) in [
+        (("True", None), Some(("True", None)), false),
+        (("False", None), Some(("True", None)), true),
+        (("False", probe), Some(("False", probe)), false),
+        // The node was lost while the probe failed already.
+        (("False", None), Some(("False", probe)), false),
+        (("False", Some("ReadinessGatesNotReady")), Some(("True", None)), false),
+        (("False", None), None, false),
+    ] {
+        let mut conditions = vec![condition("Ready", ready.0, ready.1)];
+        conditions.extend(containers.map(|(status, reason)| condition("ContainersReady", status, reason)));
+        let pod =
+            json!({"metadata": {"name": "p-engine-0-1-0"}, "status": {"phase": "Running", "conditions": conditions}});
+        let facts = PodFacts::of(&serde_json::from_value(pod).unwrap());
+        assert_eq!(facts.node_silent, silent, "{ready:?} {containers:?}");
+    }
+}

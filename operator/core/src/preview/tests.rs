@@ -32,6 +32,33 @@ fn a_run_with_an_unimplemented_field_gets_no_pods_of_its_own() {
 }
 
 #[test]
+fn pods_name_no_user_and_no_groups_where_the_cluster_assigns_them() {
+    let ids_of = |settings: &Settings| -> Vec<[Value; 3]> {
+        let objects = objects(&demo(|_| {}), &surroundings("team", settings)).unwrap();
+        let pods = of_kind(&objects, "Pod").into_iter().map(|pod| &pod["spec"]);
+        let gateways = of_kind(&objects, "Deployment").into_iter();
+        let gateways = gateways.map(|deployment| &deployment["spec"]["template"]["spec"]);
+        let security = pods.chain(gateways).map(|spec| &spec["securityContext"]);
+        let security = security.inspect(|security| assert_eq!(security["runAsNonRoot"], true));
+        security
+            .map(|security| ["runAsUser", "runAsGroup", "fsGroup"].map(|id| security[id].clone()))
+            .collect()
+    };
+    let named = ids_of(&Settings::for_tests());
+    // Driver, trainer, engine and gateway.
+    assert!(
+        named.len() >= 4 && named.iter().flatten().all(|id| *id == 65532),
+        "{named:?}"
+    );
+    let assigned = ids_of(&Settings {
+        cluster_assigns_ids: true,
+        ..Settings::for_tests()
+    });
+    assert_eq!(assigned.len(), named.len());
+    assert!(assigned.iter().flatten().all(Value::is_null), "{assigned:?}");
+}
+
+#[test]
 fn gpus_that_trainer_and_engines_share_are_counted_once() {
     let settings = Settings::for_tests();
     let colocated = manifests(include_str!("../../../../docs/examples/2-swe-pdb-8b.yaml"));

@@ -303,7 +303,7 @@ fn gateway(seen: &SandboxPoolObservation, settings: &Settings) -> DesiredObject 
             "automountServiceAccountToken": true,
             "enableServiceLinks": false,
             "terminationGracePeriodSeconds": 10,
-            "securityContext": pod_security(),
+            "securityContext": pod_security(settings),
             "volumes": [
                 {"name": "config", "configMap": {"name": name}},
                 {"name": "key", "secret": {"secretName": names::gateway_key(&owner.name), "defaultMode": 0o440}},

@@ -13,6 +13,7 @@ pub use self::error::MergeError;
 use self::error::disk;
 use self::safetensors_file::{Header, Tensor};
 use grpo_model::lora::Lora;
+use grpo_model::weights::companions::copy_named_templates;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -77,6 +78,7 @@ pub fn merge(base: &Path, adapter: &Path, target: &Path) -> Result<(), MergeErro
         let to = unfinished.join(from.file_name().unwrap_or_default());
         fs::copy(from, &to).map_err(disk("copying", from))?;
     }
+    copy_named_templates(base, &unfinished)?;
     fs::rename(&unfinished, target).map_err(disk("renaming", &unfinished))
 }
 

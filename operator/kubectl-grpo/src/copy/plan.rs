@@ -2,9 +2,10 @@
 
 use super::error::CopyError;
 use crate::arguments::tools::{LATEST, WeightsFormat};
+use grpo_model::weights::companions::named_template;
 use grpo_records::look::files::StoredFile;
 use grpo_records::paths;
-use grpo_records::weights::WeightsManifest;
+use grpo_records::weights::{WeightsFile, WeightsManifest};
 
 /// The wanted parts of a store, except weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,19 +127,22 @@ pub fn is_adapter(
 
 /// The files of a version, the manifest last: only a folder with a manifest counts as a version.
 pub fn files(manifest: &WeightsManifest, manifest_bytes: u64) -> Result<Vec<Wanted>, CopyError> {
-    if let Some(file) = manifest.files.iter().find(|file| !paths::is_plain_name(&file.name)) {
+    let mut all = manifest.files.iter().chain(&manifest.chat_templates);
+    if let Some(file) = all.find(|file| !paths::is_plain_name(&file.name)) {
         return Err(CopyError::FileName {
             version: manifest.version.clone(),
             name: file.name.clone(),
         });
     }
-    let mut files: Vec<Wanted> = (manifest.files.iter())
-        .map(|file| Wanted {
-            path: paths::weights_file(&manifest.version, &file.name),
-            bytes: file.bytes,
-            sha256: Some(file.sha256.clone()),
-        })
-        .collect();
+    let wanted = |path: &str, file: &WeightsFile| Wanted {
+        path: paths::weights_file(&manifest.version, path),
+        bytes: file.bytes,
+        sha256: Some(file.sha256.clone()),
+    };
+    let whole = manifest.files.iter().map(|file| wanted(&file.name, file));
+    let templates = manifest.chat_templates.iter();
+    let templates = templates.map(|file| wanted(&named_template(&file.name), file));
+    let mut files: Vec<Wanted> = whole.chain(templates).collect();
     files.push(Wanted {
         path: paths::weights_manifest(&manifest.version),
         bytes: manifest_bytes,

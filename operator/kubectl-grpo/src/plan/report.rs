@@ -84,7 +84,7 @@ pub struct SandboxRow {
     pub fit: Option<u32>,
 }
 
-/// The memory of a rank or of an engine's GPU.
+/// The memory of a rank, of a trainer's pod beside its GPUs, or of an engine's GPU.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryRow {
@@ -94,7 +94,7 @@ pub struct MemoryRow {
     /// `None` if the model's name contains no size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// The available memory, if nodes report it.
+    /// The available memory: of a GPU, if nodes report it, or the limit in `trainer.resources`, otherwise its request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bytes: Option<u64>,
     pub parts: Vec<(String, u64)>,

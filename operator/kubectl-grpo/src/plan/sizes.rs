@@ -11,11 +11,16 @@ use grpo_operator_core::names::{RUN, store_claim};
 use grpo_operator_core::quantity::thousandths;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
+use std::collections::BTreeMap;
 
 /// Adds them to a report. `gpu` is the bytes of a GPU and `product` its name, if nodes report them.
 pub fn add(report: &mut Report, made: &Made, gpu: Option<u64>, product: Option<&str>) {
     for run in &made.runs {
         report.memory.extend(trainer(run, gpu));
+        if let Some((row, warning)) = host(run) {
+            report.memory.push(row);
+            report.warnings.extend(warning);
+        }
         report
             .speed
             .extend(product.and_then(|product| speed(run, gpu, product)));
@@ -77,8 +82,7 @@ fn billions(parameters: u64) -> String {
 
 fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     let spec = &run.spec;
-    let trainer = spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
-    let colocated = trainer.colocate;
+    spec.trainer.as_ref().filter(|_| spec.mode.needs_trainer())?;
     let model = forecast::model(&spec.model.source());
     let (Some(memory), Some(model)) = (forecast::trainer(spec), model) else {
         return Some(MemoryRow {
@@ -100,7 +104,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     }
     parts.retain(|(_, bytes)| *bytes > 0);
     let place = if memory.on_gpus { "GPUs" } else { "pods without GPUs" };
-    let mut notes = vec![format!(
+    let notes = vec![format!(
         "{} (the name {}), state divided by {}, {} tokens at a time; fullest: {}",
         billions(model.parameters),
         model.name,
@@ -108,13 +112,6 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
         memory.tokens,
         memory.estimate.moment
     )];
-    if memory.offloaded_per_pod > 0 {
-        notes.push(format!(
-            "each pod keeps {} of the state in its own memory ({})",
-            in_words(memory.offloaded_per_pod),
-            if colocated { "colocate" } else { "offload" }
-        ));
-    }
     Some(MemoryRow {
         of: name(run),
         each: format!("each of {} trainer ranks, on {place}", memory.ranks),
@@ -123,6 +120,44 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
         parts,
         notes,
     })
+}
+
+/// The part of a trainer pod's own memory for tensors, and a warning if `trainer.resources` has less.
+fn host(run: &GrpoRun) -> Option<(MemoryRow, Option<String>)> {
+    let host = forecast::trainer(&run.spec)?.host?;
+    let trainer = run.spec.trainer.as_ref()?;
+    // The operator's own request, of a pod without one, is tiny and limits nothing.
+    let resources = trainer.resources.as_ref();
+    let memory = |amounts: &Option<BTreeMap<String, Quantity>>| amounts.as_ref()?.get("memory").and_then(bytes);
+    let limit = resources.and_then(|resources| memory(&resources.limits));
+    let request = resources.and_then(|resources| memory(&resources.requests));
+    let amount = |bytes: Option<u64>| bytes.map_or_else(|| "none".to_owned(), in_words);
+    let note = format!(
+        "tensors alone: libraries, rows of a batch and /dev/shm come on top. Limit in trainer.resources: {}, request: {}",
+        amount(limit),
+        amount(request)
+    );
+    let mut parts: Vec<(String, u64)> = host.parts().map(|(part, bytes)| (part.to_owned(), bytes)).into();
+    parts.retain(|(_, bytes)| *bytes > 0);
+    let has = limit.or(request);
+    let warning = has.filter(|has| *has < host.total()).map(|has| {
+        format!(
+            "{}: tensors of a trainer pod take {} of its own memory, and its memory {} is {}; raise trainer.resources, or use more nodes (trainer.nodes) or less trainer.offload",
+            name(run),
+            in_words(host.total()),
+            if limit.is_some() { "limit" } else { "request" },
+            in_words(has)
+        )
+    });
+    let row = MemoryRow {
+        of: name(run),
+        each: format!("each of {} trainer pods, beside its GPUs", trainer.nodes),
+        bytes: Some(host.total()),
+        has_bytes: has,
+        parts,
+        notes: vec![note],
+    };
+    Some((row, warning))
 }
 
 fn speed(run: &GrpoRun, bytes: Option<u64>, product: &str) -> Option<SpeedRow> {

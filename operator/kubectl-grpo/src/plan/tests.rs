@@ -140,6 +140,45 @@ fn a_run_on_eight_h100s_is_planned_with_memory_downloads_disk_traffic_and_places
 }
 
 #[test]
+fn a_trainer_pod_with_less_memory_than_its_tensors_take_is_warned_about() {
+    for (resources, has, warning) in [
+        // The operator's own request is no bound.
+        (serde_json::json!({"limits": {"cpu": "8"}}), None, None),
+        (serde_json::json!({"requests": {"memory": "100Gi"}}), Some(100), None),
+        (serde_json::json!({"limits": {"memory": "80Gi"}}), Some(80), None),
+        (
+            serde_json::json!({"requests": {"memory": "64Gi"}}),
+            Some(64),
+            Some("its memory request is 64.00 GiB"),
+        ),
+        (
+            serde_json::json!({"requests": {"memory": "60Gi"}, "limits": {"memory": "70Gi"}}),
+            Some(70),
+            Some("its memory limit is 70.00 GiB"),
+        ),
+    ] {
+        let report = of(&changed("3-remote-pool-8b.yaml", |run| {
+            run["spec"]["trainer"]["resources"] = resources;
+        }));
+        let mut rows = report.memory.iter();
+        let row = rows
+            .find(|row| row.each == "each of 2 trainer pods, beside its GPUs")
+            .unwrap();
+        assert_eq!(row.has_bytes, has.map(|has: u64| has << 30));
+        assert_eq!(
+            row.parts.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+            row.bytes.unwrap()
+        );
+        let mut warnings = report.warnings.iter();
+        let found = warnings.find(|said| said.contains("tensors of a trainer pod"));
+        assert_eq!(found.is_some(), warning.is_some(), "{:?}", report.warnings);
+        assert!(warning.is_none_or(|words| found.unwrap().contains(words)), "{found:?}");
+    }
+    let on_cpus = of(&changed("demo.yaml", |_| {}));
+    assert!(on_cpus.memory.iter().all(|row| !row.each.contains("beside its GPUs")));
+}
+
+#[test]
 fn a_run_that_asks_for_too_much_is_told_why_and_what_to_do() {
     let report = of(&changed("3-remote-pool-8b.yaml", |run| {
         run["spec"]["trainer"]["nodes"] = 16.into()

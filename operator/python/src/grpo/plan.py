@@ -50,7 +50,7 @@ class PlannedSandboxes(View):
 
 
 class PlannedMemory(View):
-    """The memory of a rank or of an engine's GPU."""
+    """The memory of a rank, of a trainer's pod beside its GPUs, or of an engine's GPU."""
 
     of: str
     each: str

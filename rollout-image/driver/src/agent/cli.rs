@@ -130,8 +130,10 @@ impl CliLoop {
             ("OPENAI_BASE_URL".to_owned(), base_url()),
             ("OPENAI_API_BASE".to_owned(), base_url()),
             ("ANTHROPIC_BASE_URL".to_owned(), format!("http://127.0.0.1:{PORT}")),
+            ("GOOGLE_GEMINI_BASE_URL".to_owned(), format!("http://127.0.0.1:{PORT}")),
             ("OPENAI_API_KEY".to_owned(), KEY.to_owned()),
             ("ANTHROPIC_API_KEY".to_owned(), KEY.to_owned()),
+            ("GEMINI_API_KEY".to_owned(), KEY.to_owned()),
             ("OPENAI_MODEL".to_owned(), MODEL.to_owned()),
         ]);
         let given = self.cli.env.iter();

@@ -3,11 +3,13 @@
 //! the task's fix changes it too.
 //!
 //! The same holds for files of the task's test patch. Its new files are never the policy's, even if the fix has them:
-//! the evaluation adds them itself, and its patch does not apply to a tree that has one of them already.
+//! the evaluation adds them itself, and its patch does not apply to a tree that has one of them already. Files that the
+//! task hides from the policy ([`Hidden`]) are never the policy's either.
 //!
 //! A policy can replace its sandbox's git and send any text. The name in the first line of a file's section decides,
 //! but the program that applies the patch obeys other lines too. So a section that git would not write is left out.
 
+use super::hidden::Hidden;
 use bytes::Bytes;
 use grpo_contracts::test_setup::is_test_setup;
 use serde_json::Value;
@@ -40,16 +42,18 @@ pub struct Applied {
 /// Why a file of a patch is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
+    Hidden,
     TestSetup,
     TestPatch,
     NotOfGit,
 }
 
 impl Cause {
-    const ALL: [Self; 3] = [Self::TestSetup, Self::TestPatch, Self::NotOfGit];
+    const ALL: [Self; 4] = [Self::Hidden, Self::TestSetup, Self::TestPatch, Self::NotOfGit];
 
     fn words(self) -> &'static str {
         match self {
+            Self::Hidden => "these files are hidden from the policy",
             Self::TestSetup => "these files decide how tests run",
             Self::TestPatch => "these files are of the task's test patch",
             Self::NotOfGit => "the changes of these files are not as git writes them",
@@ -71,8 +75,9 @@ impl Applied {
 }
 
 /// `patch`: from [`super::take`]; text before its first section is not git's, and is dropped. `row`: the task's, with
-/// its fix, if it has one, and its evaluation script.
-pub fn without(patch: &Bytes, row: &Value) -> Applied {
+/// its fix, if it has one, and its evaluation script. `hidden`: of the same task. A fix makes no exception there: the
+/// policy never saw these files.
+pub fn without(patch: &Bytes, row: &Value, hidden: &Hidden) -> Applied {
     let fixed = row["patch"].as_str().map(changed).unwrap_or_default();
     let tests = row["eval_script"].as_str().map(tested).unwrap_or_default();
     let decides = |path: &str| match tests.get(path) {
@@ -85,8 +90,13 @@ pub fn without(patch: &Bytes, row: &Value) -> Applied {
     let mut kept = Vec::new();
     let mut left_out = Vec::new();
     for section in starts.windows(2).map(|ends| &patch[ends[0]..ends[1]]) {
-        let path = path(header(section));
-        let cause = decides(&path).or_else(|| (!is_of_git(section, &path)).then_some(Cause::NotOfGit));
+        let header = header(section);
+        let path = path(header);
+        let cause = match hidden.covers(&path, header.starts_with(b"\"")) {
+            true => Some(Cause::Hidden),
+            false => decides(&path),
+        };
+        let cause = cause.or_else(|| (!is_of_git(section, &path)).then_some(Cause::NotOfGit));
         match cause {
             Some(cause) => left_out.push((path, cause)),
             None => kept.extend_from_slice(section),

@@ -1,4 +1,4 @@
-//! The three APIs, as pure functions: bytes in, bytes out.
+//! The four APIs, as pure functions: bytes in, bytes out.
 //!
 //! [`Api::decode`] turns a body into a [`Request`] or a [`BadRequest`], which [`Api::bad_request`] turns into the API's
 //! own 400. [`Api::answer`] turns an [`Answer`] into a body, [`Api::events`] into a stream.
@@ -18,9 +18,12 @@ use serde_json::{Value, json};
 
 mod chat;
 mod encode;
+mod gemini;
 mod json;
 mod messages;
 mod responses;
+
+pub use self::gemini::ModelMethod;
 
 /// Most messages, or items, of a request.
 const MOST_MESSAGES: usize = 4096;
@@ -38,6 +41,8 @@ pub enum Api {
     Responses,
     /// Anthropic's `/v1/messages`, and its `/v1/messages/count_tokens`.
     Messages,
+    /// The methods `generateContent`, `streamGenerateContent` and `countTokens` of Google's `/v1beta/models/{model}`.
+    GenerateContent,
 }
 
 /// Why a body is refused, in words for the client.
@@ -59,7 +64,7 @@ impl BadRequest {
 }
 
 impl Api {
-    /// The request of a body.
+    /// The request of a body. [`ModelMethod::apply`] adds what the path says, in Gemini's API.
     pub fn decode(self, body: &[u8]) -> Result<Request, BadRequest> {
         let text = std::str::from_utf8(body)
             .map_err(|error| BadRequest::new("", format!("the body is no UTF-8 from byte {}", error.valid_up_to())))?;
@@ -76,6 +81,7 @@ impl Api {
             Self::ChatCompletions => chat::decode(&fields),
             Self::Responses => responses::decode(&fields),
             Self::Messages => messages::decode(&fields),
+            Self::GenerateContent => gemini::decode(fields),
         }
     }
 
@@ -85,6 +91,7 @@ impl Api {
             Self::ChatCompletions => chat::answer(request, answer),
             Self::Responses => responses::answer(request, answer),
             Self::Messages => messages::answer(request, answer),
+            Self::GenerateContent => gemini::answer(request, answer),
         }
     }
 
@@ -110,6 +117,7 @@ impl Api {
 
     fn error_at(self, status: u16, message: &str, field: Option<&str>) -> Vec<u8> {
         let kind = match (self, status) {
+            (Self::GenerateContent, _) => canonical(status),
             (_, 401) => "authentication_error",
             (_, 403) => "permission_error",
             (_, 429) => "rate_limit_error",
@@ -122,6 +130,7 @@ impl Api {
         };
         encode::body(&match self {
             Self::Messages => json!({ "type": "error", "error": { "type": kind, "message": message } }),
+            Self::GenerateContent => json!({ "error": { "code": status, "message": message, "status": kind } }),
             _ => json!({ "error": { "message": message, "type": kind, "param": field, "code": null } }),
         })
     }
@@ -131,6 +140,7 @@ impl Api {
         let listed = self.listed(model);
         encode::body(&match self {
             Self::Messages => json!({ "data": [listed], "has_more": false, "first_id": model, "last_id": model }),
+            Self::GenerateContent => json!({ "models": [listed] }),
             _ => json!({ "object": "list", "data": [listed] }),
         })
     }
@@ -149,16 +159,37 @@ impl Api {
                 "created_at": "1970-01-01T00:00:00Z",
                 "lifecycle": "active",
             }),
+            Self::GenerateContent => json!({
+                "name": format!("models/{model}"),
+                "version": "1",
+                "displayName": model,
+                "supportedGenerationMethods": ["generateContent", "countTokens"],
+            }),
             _ => json!({ "id": model, "object": "model", "created": 0, "owned_by": "grpo-operator" }),
         }
     }
 
-    /// How many tokens a request would take: `/v1/messages/count_tokens` and `/v1/responses/input_tokens`.
+    /// How many tokens a request would take: `/v1/messages/count_tokens`, `/v1/responses/input_tokens` and
+    /// `countTokens`.
     pub fn token_count(self, tokens: usize) -> Vec<u8> {
         encode::body(&match self {
             Self::Messages => json!({ "input_tokens": tokens }),
+            Self::GenerateContent => json!({ "totalTokens": tokens }),
             _ => json!({ "object": "response.input_tokens", "input_tokens": tokens }),
         })
+    }
+}
+
+/// Google's name of a status.
+fn canonical(status: u16) -> &'static str {
+    match status {
+        401 => "UNAUTHENTICATED",
+        403 => "PERMISSION_DENIED",
+        404 => "NOT_FOUND",
+        429 => "RESOURCE_EXHAUSTED",
+        503 => "UNAVAILABLE",
+        500.. => "INTERNAL",
+        _ => "INVALID_ARGUMENT",
     }
 }
 
@@ -185,6 +216,7 @@ impl Events<'_> {
             Api::ChatCompletions => chat::wait(self.head),
             Api::Responses => responses::wait(self.head, &mut self.sent),
             Api::Messages => messages::wait(self.head, &mut self.sent),
+            Api::GenerateContent => gemini::wait(self.head, &mut self.sent),
         }
     }
 
@@ -194,6 +226,7 @@ impl Events<'_> {
             Api::ChatCompletions => chat::events(self.head, answer),
             Api::Responses => responses::events(self.head, &mut self.sent, answer),
             Api::Messages => messages::events(self.head, self.sent > 0, answer),
+            Api::GenerateContent => gemini::events(self.head, &mut self.sent, answer),
         }
     }
 }

@@ -356,6 +356,7 @@ fn word(api: Api) -> &'static str {
         Api::ChatCompletions => "ChatCompletions",
         Api::Responses => "Responses",
         Api::Messages => "Messages",
+        Api::GenerateContent => "GenerateContent",
     }
 }
 

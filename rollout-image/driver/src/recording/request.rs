@@ -16,6 +16,8 @@ pub struct Request {
     pub stream: bool,
     /// Whether a stream of chat completions reports usage. The other APIs always do.
     pub include_usage: bool,
+    /// Whether a stream of Gemini's API is one JSON array, and no server-sent events.
+    pub array: bool,
     /// The name that the client gave, which its answer repeats; "" if it gave none.
     pub model: String,
     /// What the client asked for beyond the run's settings, and did not get: field and JSON value. A value over

@@ -6,7 +6,7 @@
 //! ends or starts, and then gets 503: the agent is to go on when the episode does. A path that is not served gets 404
 //! too, with the paths that are.
 
-use super::api::{Api, BadRequest};
+use super::api::{Api, BadRequest, ModelMethod};
 use super::canon::Keys;
 use super::request::{Answer, Request};
 use super::sessions::{Asked, Door, Fate, Reply, SESSIONS, Sessions, Wanted};
@@ -37,7 +37,9 @@ const PAUSE: Duration = Duration::from_secs(30);
 const OVER: &str = "this session has ended";
 const AWAY: &str = "the model is not available now; repeat the request";
 const UNSERVED: &str = "this endpoint serves only POST /v1/chat/completions, /v1/responses, \
-    /v1/responses/input_tokens, /v1/messages and /v1/messages/count_tokens, and GET /v1/models and /v1/models/{id}";
+    /v1/responses/input_tokens, /v1/messages, /v1/messages/count_tokens, /v1beta/models/{id}:generateContent, \
+    /v1beta/models/{id}:streamGenerateContent and /v1beta/models/{id}:countTokens, and GET /v1/models, \
+    /v1/models/{id}, /v1beta/models and /v1beta/models/{id}";
 /// When a client may repeat a request that was not answered, in seconds.
 const AGAIN_AFTER: &str = "5";
 const JSON: &str = "application/json";
@@ -53,6 +55,8 @@ pub fn router(sessions: Sessions) -> Router {
         .route(&at("/messages/count_tokens"), post(count_messages))
         .route(&at("/models"), get(models))
         .route(&at("/models/{*name}"), get(model))
+        .route("/{secret}/v1beta/models", get(models))
+        .route("/{secret}/v1beta/models/{*name}", get(model).post(generate))
         .fallback(unserved)
         .layer(middleware::from_fn_with_state(sessions.clone(), keep_place))
         .with_state(sessions);
@@ -109,8 +113,34 @@ async fn count_messages(
     ask(&sessions, &secret, &headers, body, Api::Messages, true).await
 }
 
-async fn models(State(sessions): Shared, Path(secret): Path<String>, headers: HeaderMap) -> Response {
-    let api = vendor(&headers);
+/// Gemini's API, whose paths end with a model and a method.
+async fn generate(
+    State(sessions): Shared,
+    Path((secret, name)): Path<(String, String)>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    match ModelMethod::of(&name, uri.query()) {
+        Some(method) => {
+            let counts = method.counts;
+            ask_by(
+                &sessions,
+                &secret,
+                &headers,
+                body,
+                Api::GenerateContent,
+                counts,
+                Some(method),
+            )
+            .await
+        }
+        None => unserved(State(sessions), uri, headers).await,
+    }
+}
+
+async fn models(State(sessions): Shared, Path(secret): Path<String>, uri: Uri, headers: HeaderMap) -> Response {
+    let api = vendor(&uri, &headers);
     match door(&sessions, &secret, &headers).await {
         Ok(door) => json(StatusCode::OK, api.models(&door.model)),
         Err(fate) => unanswered(api, fate),
@@ -118,8 +148,13 @@ async fn models(State(sessions): Shared, Path(secret): Path<String>, headers: He
 }
 
 /// Every name is the policy's, as in requests.
-async fn model(State(sessions): Shared, Path((secret, name)): Path<(String, String)>, headers: HeaderMap) -> Response {
-    let api = vendor(&headers);
+async fn model(
+    State(sessions): Shared,
+    Path((secret, name)): Path<(String, String)>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let api = vendor(&uri, &headers);
     match door(&sessions, &secret, &headers).await {
         Ok(_) => json(StatusCode::OK, api.model(&name)),
         Err(fate) => unanswered(api, fate),
@@ -128,7 +163,7 @@ async fn model(State(sessions): Shared, Path((secret, name)): Path<(String, Stri
 
 /// Any other path. `uri`: without [`SESSIONS`].
 async fn unserved(State(sessions): Shared, uri: Uri, headers: HeaderMap) -> Response {
-    let api = vendor(&headers);
+    let api = vendor(&uri, &headers);
     let secret = uri.path().split('/').nth(1).unwrap_or_default();
     match door(&sessions, secret, &headers).await {
         Ok(_) => error(api, StatusCode::NOT_FOUND, UNSERVED),
@@ -136,9 +171,12 @@ async fn unserved(State(sessions): Shared, uri: Uri, headers: HeaderMap) -> Resp
     }
 }
 
-/// The API of a request whose path does not tell: both vendors list models at the same path, and Anthropic's clients
-/// say their version.
-fn vendor(headers: &HeaderMap) -> Api {
+/// The API of a request whose path does not name it. Google's paths have a version of their own. OpenAI and Anthropic
+/// list models at the same path, and Anthropic's clients say their version. `uri`: without [`SESSIONS`].
+fn vendor(uri: &Uri, headers: &HeaderMap) -> Api {
+    if uri.path().split('/').nth(2) == Some("v1beta") {
+        return Api::GenerateContent;
+    }
     match headers.contains_key("anthropic-version") {
         true => Api::Messages,
         false => Api::ChatCompletions,
@@ -159,6 +197,19 @@ async fn door(sessions: &Sessions, secret: &str, headers: &HeaderMap) -> Result<
 }
 
 async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body, api: Api, counts: bool) -> Response {
+    ask_by(sessions, secret, headers, body, api, counts, None).await
+}
+
+/// `method`: what the path says, in Gemini's API.
+async fn ask_by(
+    sessions: &Sessions,
+    secret: &str,
+    headers: &HeaderMap,
+    body: Body,
+    api: Api,
+    counts: bool,
+    method: Option<ModelMethod>,
+) -> Response {
     let door = match door(sessions, secret, headers).await {
         Ok(door) => door,
         Err(fate) => return unanswered(api, fate),
@@ -172,7 +223,10 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
         Err((status, message)) => return error(api, status, &message),
     };
     let decoded = tokio::task::spawn_blocking(move || {
-        let request = api.decode(&body)?;
+        let mut request = api.decode(&body)?;
+        if let Some(method) = method {
+            method.apply(&mut request)?;
+        }
         let wanted = match counts {
             true => Wanted::Count,
             false => Wanted::Answer(api, Keys::of(&request)),
@@ -198,19 +252,24 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
         return match tokio::time::timeout(PAUSE, &mut replied).await {
             Ok(Ok(Reply::Answer(answer))) => {
                 let events = api.events(&request, &answer.id, answer.created).finish(&answer);
-                events_of(Body::from(events.concat()))
+                streamed(Body::from(events.concat()), request.array)
             }
             Ok(Ok(reply)) => whole(api, &request, reply),
             Ok(Err(_)) => unanswered(api, sessions.fate(secret, &door.lease).await),
             Err(_) => {
                 let (sender, receiver) = mpsc::channel(4);
-                let (sessions, secret) = (sessions.clone(), secret.to_owned());
+                let (sessions, secret, array) = (sessions.clone(), secret.to_owned(), request.array);
                 tokio::spawn(async move {
                     if !hold_open(api, &request, replied, &sender).await
                         && sessions.fate(&secret, &door.lease).await == Fate::Away
                     {
                         // A stream that ends without an error looks like an empty answer, after which some agents end.
-                        let _ = sender.send(Err(io::Error::other(AWAY))).await;
+                        let last = match api {
+                            // Gemini's clients repeat a request whose stream says the error, and give up a broken one.
+                            Api::GenerateContent => Ok(api.error(503, AWAY).into()),
+                            _ => Err(io::Error::other(AWAY)),
+                        };
+                        let _ = sender.send(last).await;
                     }
                     drop(place);
                 });
@@ -218,7 +277,7 @@ async fn ask(sessions: &Sessions, secret: &str, headers: &HeaderMap, body: Body,
                     let chunk: Result<Bytes, io::Error> = receiver.recv().await?;
                     Some((chunk, receiver))
                 });
-                events_of(Body::from_stream(chunks))
+                streamed(Body::from_stream(chunks), array)
             }
         };
     }
@@ -324,8 +383,10 @@ fn json(status: StatusCode, body: Vec<u8>) -> Response {
     (status, [(CONTENT_TYPE, JSON)], body).into_response()
 }
 
-fn events_of(body: Body) -> Response {
-    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
+/// `array`: the stream is one JSON array.
+fn streamed(body: Body, array: bool) -> Response {
+    let kind = if array { JSON } else { "text/event-stream" };
+    let headers = [(CONTENT_TYPE, kind), (CACHE_CONTROL, "no-cache")];
     (headers, body).into_response()
 }
 

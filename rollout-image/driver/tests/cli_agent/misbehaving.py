@@ -197,7 +197,7 @@ elif DOES == "counts":
         answer = post(body_of(user(TASK)), PATH + ("/input_tokens" if API == "responses" else "/count_tokens"))
         assert answer[0] == 200 and json.loads(answer[1])["input_tokens"] > 0, answer
 elif DOES == "other-api":
-    for path in ("/completions", "/embeddings", "/../v1beta/models/policy:generateContent", "/engines", "/files"):
+    for path in ("/completions", "/embeddings", "/../v1beta/models/policy:embedContent", "/engines", "/files"):
         refused(b"{}", 404, path=path)
     refused(None, 404, 405, method="GET")
     refused(b"{}", 404, 405, method="DELETE")

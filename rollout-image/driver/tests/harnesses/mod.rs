@@ -202,6 +202,8 @@ harnesses! {
     mini_swe_agent_with_its_tool_works_and_trains_on_what_it_sampled: mini_swe_agent("mini-swe-agent, tool", "MiniSweAgentTools"),
     codex_works_and_trains_on_what_it_sampled: Harness { api: "Responses", ..Harness::other("codex") },
     claude_code_works_and_trains_on_what_it_sampled: Harness { api: "Messages", ..Harness::other("claude-code") },
+    gemini_cli_works_and_trains_on_what_it_sampled:
+        Harness { api: "GenerateContent", ..Harness::other("gemini-cli") },
     opencode_works_and_trains_on_what_it_sampled: Harness::other("opencode"),
     pi_works_and_trains_on_what_it_sampled: Harness::other("pi"),
     pi_by_responses_works_and_trains_on_what_it_sampled:

@@ -16,7 +16,7 @@ const SHELLS: [(&str, &str); 5] = [
     ("run_shell_command", "command"),
     ("shell", "command"),
 ];
-const EDITS: [&str; 2] = ["Edit", "edit"];
+const EDITS: [&str; 3] = ["Edit", "edit", "replace"];
 const READS: [&str; 3] = ["Read", "read", "read_file"];
 /// mini-swe-agent ends when a command's output begins with this.
 const SENTINEL: &str = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";

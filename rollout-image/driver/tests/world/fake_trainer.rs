@@ -33,6 +33,7 @@ impl Trainer {
             parent: None,
             files: Vec::new(),
             deltas: Vec::new(),
+            chat_templates: Vec::new(),
             tensors_sha256: sha256_hex(version.as_bytes()),
             canary: None,
         };

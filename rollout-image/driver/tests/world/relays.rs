@@ -24,7 +24,7 @@ pub struct Passed {
     pub lease: String,
     pub method: String,
     pub path: String,
-    /// Its body requests a stream.
+    /// Its body or its path requests a stream.
     pub streams: bool,
     pub status: u16,
     /// The body of an error answer.
@@ -112,7 +112,8 @@ async fn pass_on(
     let body = axum::body::to_bytes(request.into_body(), usize::MAX)
         .await
         .unwrap_or_default();
-    let streams = serde_json::from_slice::<Value>(&body).is_ok_and(|body| body["stream"] == json!(true));
+    let asks = serde_json::from_slice::<Value>(&body).is_ok_and(|body| body["stream"] == json!(true));
+    let streams = asks || path.ends_with(":streamGenerateContent");
     let asked = reqwest::Client::new()
         .request(method.clone(), format!("{to}/{path}{query}"))
         .headers(headers)

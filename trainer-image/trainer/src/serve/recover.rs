@@ -190,6 +190,7 @@ impl Rank {
             parent: None,
             files: Vec::new(),
             deltas: Vec::new(),
+            chat_templates: Vec::new(),
             tensors_sha256: metrics.map(|metrics| metrics.tensors_sha256).unwrap_or_default(),
             canary: None,
         })

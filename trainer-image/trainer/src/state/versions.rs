@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use grpo_contracts::weights::WEIGHTS_KEPT;
-use grpo_model::weights::export::{COMPANIONS, Named, header};
+use grpo_model::weights::companions::{COMPANIONS, named_template, named_templates};
+use grpo_model::weights::export::{Named, header};
 use grpo_model::weights::{Precision, TensorsDigest};
 use grpo_records::paths;
 use grpo_records::store::Uploaded;
@@ -44,6 +45,25 @@ impl Form<'_> {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(TrainError::disk("reading", &file)(error)),
             }
+        }
+        Ok(found)
+    }
+
+    /// The chat templates other than the default, by their names.
+    fn chat_templates(&self) -> Result<Vec<(String, Vec<u8>)>, TrainError> {
+        let Self::Model(dir) = self else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for name in named_templates(dir)? {
+            let file = dir.join(named_template(&name));
+            if !paths::is_plain_name(&name) {
+                tracing::warn!(
+                    "{} is not published with the weights: rename it, with letters, digits, '.', '_' and '-' only",
+                    file.display()
+                );
+                continue;
+            }
+            let bytes = fs::read(&file).map_err(TrainError::disk("reading", &file))?;
+            found.push((name, bytes));
         }
         Ok(found)
     }
@@ -155,21 +175,38 @@ impl Publication<'_> {
         });
         self.manifest.deltas = delta.finish().into_iter().collect();
         for (name, bytes) in self.form.companions()? {
-            self.manifest.files.push(WeightsFile {
-                bytes: bytes.len() as u64,
-                sha256: sha256(&bytes),
-                name: name.clone(),
-            });
-            self.store.put(&format!("{target}/{name}"), bytes)?;
+            let file = self.put(&name.clone(), name, bytes)?;
+            self.manifest.files.push(file);
         }
-        // Only a file was missing or cut. The journal and engines know the manifest by its checksum: it stays.
-        if let Some(known) = known.filter(|(known, _)| known.files == self.manifest.files) {
+        for (name, bytes) in self.form.chat_templates()? {
+            let file = self.put(&named_template(&name), name, bytes)?;
+            self.manifest.chat_templates.push(file);
+        }
+        // Only a file was missing or cut. The journal and engines know the manifest by its checksum: it stays, also if
+        // it is of an earlier release, which published no chat templates with names.
+        let has = |known: &[WeightsFile], now: &[WeightsFile]| known.is_empty() || known == now;
+        let is_same = |known: &WeightsManifest| {
+            known.files == self.manifest.files && has(&known.chat_templates, &self.manifest.chat_templates)
+        };
+        if let Some(known) = known.filter(|(known, _)| is_same(known)) {
             return Ok(known);
         }
         let text = json(&self.manifest)?;
         let checksum = sha256(&text);
         self.store.put(&format!("{target}/{}", paths::MANIFEST), text)?;
         Ok((self.manifest, checksum))
+    }
+
+    /// Writes a small file to a path in the version's folder.
+    fn put(&self, path: &str, name: String, bytes: Vec<u8>) -> Result<WeightsFile, TrainError> {
+        let file = WeightsFile {
+            name,
+            bytes: bytes.len() as u64,
+            sha256: sha256(&bytes),
+        };
+        self.store
+            .put(&paths::weights_file(&self.manifest.version, path), bytes)?;
+        Ok(file)
     }
 
     fn damaged(&self, message: String) -> TrainError {
@@ -267,6 +304,7 @@ impl TrainerStore {
                 parent,
                 files: Vec::new(),
                 deltas: Vec::new(),
+                chat_templates: Vec::new(),
                 tensors_sha256: String::new(),
                 canary: None,
             },
@@ -290,8 +328,11 @@ impl TrainerStore {
 
     /// Whether every file of a version is there in its length.
     fn has_files(&self, manifest: &WeightsManifest) -> Result<bool, TrainError> {
-        for file in &manifest.files {
-            let path = paths::weights_file(&manifest.version, &file.name);
+        let files = manifest.files.iter().map(|file| (file.name.clone(), file));
+        let templates = manifest.chat_templates.iter();
+        let templates = templates.map(|file| (named_template(&file.name), file));
+        for (path, file) in files.chain(templates) {
+            let path = paths::weights_file(&manifest.version, &path);
             if self.length(&path)? != Some(file.bytes) {
                 tracing::warn!("{path} is missing or cut: the version is written again");
                 return Ok(false);

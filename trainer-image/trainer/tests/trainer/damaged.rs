@@ -1,4 +1,4 @@
-//! Published versions whose files are damaged.
+//! Published versions whose files are damaged or missing.
 
 use crate::common::alone;
 use crate::store::publish;
@@ -62,4 +62,47 @@ fn a_version_with_a_damaged_manifest_or_a_cut_file_is_written_again_in_whole() {
     // step knows no parent.
     assert_eq!(of(None), first);
     assert_eq!(std::fs::read(&model).unwrap(), whole);
+}
+
+#[test]
+fn chat_templates_with_names_are_published_apart_from_what_engines_pull_and_again_if_one_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let templates = folder.path().join("additional_chat_templates");
+    std::fs::create_dir(&templates).unwrap();
+    for name in ["tool_use.jinja", "rag.jinja", "not a plain name.jinja", "notes.txt"] {
+        std::fs::write(templates.join(name), name).unwrap();
+    }
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let weights = alone().weights().unwrap();
+    let (manifest, checksum) = publish(&store, &weights, folder.path(), 1, None).unwrap();
+    let names: Vec<&str> = manifest.chat_templates.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["rag.jinja", "tool_use.jinja"]);
+    assert!(manifest.files.iter().all(|file| !file.name.ends_with(".jinja")));
+    let published = |name: &str| {
+        let path = format!("additional_chat_templates/{name}");
+        folder.path().join(paths::weights_file("l1-v1", &path))
+    };
+    assert_eq!(std::fs::read_to_string(published("rag.jinja")).unwrap(), "rag.jinja");
+    assert!(!published("not a plain name.jinja").exists() && !published("notes.txt").exists());
+
+    std::fs::remove_file(published("tool_use.jinja")).unwrap();
+    let again = publish(&store, &weights, folder.path(), 1, None).unwrap();
+    assert_eq!(again, (manifest, checksum));
+    assert!(published("tool_use.jinja").exists());
+}
+
+/// Its manifest is known by its checksum.
+#[test]
+fn a_version_of_a_release_without_chat_templates_with_names_keeps_its_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = TrainerStore::existing(folder.path()).unwrap();
+    let weights = alone().weights().unwrap();
+    let first = publish(&store, &weights, folder.path(), 1, None).unwrap();
+    let templates = folder.path().join("additional_chat_templates");
+    std::fs::create_dir(&templates).unwrap();
+    std::fs::write(templates.join("tool_use.jinja"), "tools").unwrap();
+    let cut = folder.path().join(paths::weights_file("l1-v1", "model.safetensors"));
+    std::fs::remove_file(&cut).unwrap();
+    assert_eq!(publish(&store, &weights, folder.path(), 1, None).unwrap(), first);
+    assert!(cut.exists());
 }

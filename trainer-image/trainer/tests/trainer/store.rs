@@ -456,6 +456,7 @@ fn the_last_two_steps_of_a_lineage_stay_until_a_new_one_has_passed_them() {
                 parent: None,
                 files: Vec::new(),
                 deltas: Vec::new(),
+                chat_templates: Vec::new(),
                 tensors_sha256: String::new(),
                 canary: None,
             };

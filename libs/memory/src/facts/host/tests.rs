@@ -58,6 +58,7 @@ fn offloaded_tensors_are_in_the_pods_memory_and_a_checkpoint_copies_the_state_in
             }
         );
         assert_eq!(found.total(), state + inputs + checkpoint);
+        assert_eq!(found.of_ranks(4).total(), 4 * found.total());
     }
     let holds_base = Facts {
         holds_base: true,

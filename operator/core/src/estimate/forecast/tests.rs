@@ -35,15 +35,30 @@ fn the_memory_of_a_trainer_is_the_sum_that_a_run_is_refused_by() {
 }
 
 #[test]
-fn what_is_offloaded_lies_in_the_memory_of_the_pod() {
-    let offload = json!({"trainer": {"gpusPerNode": 8, "offload": {"optimizer": true}}});
-    let memory = trainer(&run(offload).spec).unwrap();
-    let moments = 8.0 * 8e9;
-    assert!(
-        (memory.offloaded_per_pod as f64 / moments - 1.0).abs() < 1e-3,
-        "{memory:?}"
-    );
-    assert_eq!(trainer(&run(json!({})).spec).unwrap().offloaded_per_pod, 0);
+fn what_is_offloaded_and_the_copy_for_a_checkpoint_lie_in_the_memory_of_the_pod() {
+    let host = |of: Value| trainer(&run(json!({"trainer": of})).spec).unwrap().host;
+    // Bytes for each of 8 billion parameters.
+    for (of, state, checkpoint) in [
+        (json!({"gpusPerNode": 8}), 0.0, 12.0),
+        (json!({"gpusPerNode": 8, "offload": {"optimizer": true}}), 8.0, 12.0),
+        (json!({"gpusPerNode": 8, "colocate": true}), 12.0, 12.0),
+        (
+            json!({"nodes": 2, "gpusPerNode": 4, "offload": {"optimizer": true}}),
+            4.0,
+            6.0,
+        ),
+    ] {
+        let found = host(of.clone()).unwrap();
+        let off = |bytes: u64, wanted: f64| (bytes as f64 / 8e9 - wanted).abs();
+        assert!(
+            off(found.state, state) < 1e-2 && off(found.checkpoint, checkpoint) < 1e-2,
+            "{of}: {found}"
+        );
+        assert_eq!(found.inputs, 0);
+    }
+    let inputs = host(json!({"gpusPerNode": 8, "offload": {"activations": true}})).unwrap();
+    assert!(inputs.inputs > 0 && inputs.state == 0, "{inputs}");
+    assert_eq!(host(json!({"nodes": 2})), None);
 }
 
 #[test]

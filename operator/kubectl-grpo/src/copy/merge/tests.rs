@@ -80,6 +80,10 @@ fn merged(model: &Model) -> Result<(), String> {
 fn the_adapters_product_is_added_in_the_bases_type_and_all_else_stays() {
     for kind in [Kind::F32, Kind::F16, Kind::BF16] {
         let model = model(kind, json!({}));
+        let templates = model.base.join("additional_chat_templates");
+        fs::create_dir(&templates).unwrap();
+        fs::write(templates.join("tool_use.jinja"), "tools").unwrap();
+        fs::write(templates.join("notes.bin"), "other").unwrap();
         merged(&model).unwrap();
         let file = |name: &str| fs::read(model.target.join(name)).unwrap();
         let first = file("model-00001-of-00002.safetensors");
@@ -88,9 +92,14 @@ fn the_adapters_product_is_added_in_the_bases_type_and_all_else_stays() {
         // W + 2 B A
         assert_eq!(query, [3.0, 3.0, 1.0, 4.5, 5.25, 5.5], "{kind:?}");
         let base = |name: &str| fs::read(model.base.join(name)).unwrap();
-        for name in ["model-00002-of-00002.safetensors", "config.json"] {
+        for name in [
+            "model-00002-of-00002.safetensors",
+            "config.json",
+            "additional_chat_templates/tool_use.jinja",
+        ] {
             assert_eq!(file(name), base(name));
         }
+        assert!(!model.target.join("additional_chat_templates/notes.bin").exists());
         assert!(!model.target.join("pytorch_model.bin").exists());
         assert!(!crate::output::part(&model.target).exists());
     }

@@ -1,5 +1,4 @@
 use super::*;
-use grpo_records::weights::WeightsFile;
 
 fn manifest(lineage: &str, step: u32, files: &[&str]) -> WeightsManifest {
     let file = |name: &&str| WeightsFile {
@@ -14,6 +13,7 @@ fn manifest(lineage: &str, step: u32, files: &[&str]) -> WeightsManifest {
         parent: None,
         files: files.iter().map(file).collect(),
         deltas: Vec::new(),
+        chat_templates: Vec::new(),
         tensors_sha256: "00".into(),
         canary: None,
     }
@@ -90,6 +90,36 @@ fn a_versions_manifest_comes_last_and_names_of_files_never_climb() {
     );
     let error = files(&manifest("l1", 1, &["../x"]), 7).unwrap_err().to_string();
     assert!(error.contains("../x"), "{error}");
+    for name in ["../x.jinja", "more/x.jinja", ".."] {
+        let mut manifest = manifest("l1", 1, &["model.safetensors"]);
+        manifest.chat_templates = vec![WeightsFile {
+            name: name.into(),
+            ..manifest.files[0].clone()
+        }];
+        let error = files(&manifest, 7).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn chat_templates_with_names_come_into_their_own_folder() {
+    let mut manifest = manifest("l1", 1, &["model.safetensors"]);
+    manifest.chat_templates = vec![WeightsFile {
+        name: "tool_use.jinja".into(),
+        bytes: 5,
+        sha256: "11".into(),
+    }];
+    let found = files(&manifest, 7).unwrap();
+    let paths: Vec<&str> = found.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "weights/l1-v1/model.safetensors",
+            "weights/l1-v1/additional_chat_templates/tool_use.jinja",
+            "weights/l1-v1/manifest.json"
+        ]
+    );
+    assert_eq!((found[1].bytes, found[1].sha256.as_deref()), (5, Some("11")));
 }
 
 #[test]

@@ -8,12 +8,27 @@ fn section(path: &str, line: &str) -> String {
     )
 }
 
+/// Of a task in `/testbed` that hides a folder, a file and a name with unusual bytes.
+fn hidden() -> Hidden {
+    let paths = [
+        "/r2e_tests",
+        "/testbed/tests/secret",
+        "/testbed/run_tests.sh",
+        "/testbed/t\u{e4}sts",
+    ];
+    Hidden::of("/testbed", &paths.map(str::to_owned))
+}
+
 fn paths(applied: &Applied) -> Vec<String> {
     applied.left_out.iter().map(|(path, _)| path.clone()).collect()
 }
 
 fn left_out(patch: &str, fix: Option<&str>) -> (String, Vec<String>) {
-    let applied = without(&Bytes::from(patch.to_owned()), &json!({"patch": fix}));
+    let applied = without(
+        &Bytes::from(patch.to_owned()),
+        &json!({"patch": fix}),
+        &Hidden::default(),
+    );
     (String::from_utf8(applied.patch.to_vec()).unwrap(), paths(&applied))
 }
 
@@ -25,19 +40,21 @@ fn each_cause_has_a_note_of_its_own() {
         section("tests/test_new.py", "x"),
         foreign,
         section("pytest.ini", "x"),
+        section("run_tests.sh", "x"),
         section("src/a.py", "x"),
     ];
     let script = format!("git apply - <<'EOF'\n{}EOF\n", section("tests/test_new.py", "y"));
-    let applied = without(&Bytes::from(patch.concat()), &json!({"eval_script": script}));
+    let applied = without(&Bytes::from(patch.concat()), &json!({"eval_script": script}), &hidden());
     assert_eq!(
         applied.notes(),
         [
+            "these files are hidden from the policy, so the task's own are used: run_tests.sh",
             "these files decide how tests run, so the task's own are used: conftest.py, pytest.ini",
             "these files are of the task's test patch, so the task's own are used: tests/test_new.py",
             "the changes of these files are not as git writes them, so the task's own are used: src/c.py",
         ]
     );
-    let plain = without(&Bytes::from(section("src/a.py", "x")), &json!({}));
+    let plain = without(&Bytes::from(section("src/a.py", "x")), &json!({}), &hidden());
     assert_eq!(plain.notes(), [""; 0]);
 }
 
@@ -109,7 +126,7 @@ fn files_of_the_test_patch_are_left_out() {
     let quoted = "diff --git \"a/tests/t\\303\\244.py\" \"b/tests/t\\303\\244.py\"\ndeleted file mode 100644\n";
     let own = section("tests/test_mine.py", "x");
     let patch = format!("{}{quoted}{own}", theirs.concat());
-    let applied = without(&Bytes::from(patch), &row);
+    let applied = without(&Bytes::from(patch), &row, &Hidden::default());
     assert_eq!(applied.patch, own);
     assert_eq!(applied.left_out.len(), 5, "{:?}", applied.left_out);
 }
@@ -122,10 +139,84 @@ fn a_file_that_fix_and_test_patch_both_change_counts_as_the_policy_wrote_it() {
     let own = changes.replace("-a", "-c");
     let patch = Bytes::from([own.clone(), section("tests/new.rs", "mine")].concat());
     let with_fix = json!({"patch": changes, "eval_script": script});
-    assert_eq!(paths(&without(&patch, &with_fix)), ["tests/new.rs"]);
-    assert_eq!(without(&patch, &with_fix).patch, own);
+    let none = Hidden::default();
+    assert_eq!(paths(&without(&patch, &with_fix, &none)), ["tests/new.rs"]);
+    assert_eq!(without(&patch, &with_fix, &none).patch, own);
     let without_fix = json!({"eval_script": script});
-    assert_eq!(paths(&without(&patch, &without_fix)), ["src/lib.rs", "tests/new.rs"]);
+    assert_eq!(
+        paths(&without(&patch, &without_fix, &none)),
+        ["src/lib.rs", "tests/new.rs"]
+    );
+}
+
+#[test]
+fn changes_of_hidden_files_are_left_out_in_every_form_also_if_the_fix_has_them() {
+    let kept = [
+        section("src/a.py", "x"),
+        section("tests/secrets.py", "x"),
+        section("tests/test_own.py", "x"),
+        section("src/run_tests.sh", "x"),
+    ]
+    .concat();
+    let moved = "diff --git a/tests/secret/test_a.py b/tests/secret/test_a.py\ndeleted file mode 100644\nindex 1..0\n--- a/tests/secret/test_a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n";
+    let quoted = "\"a/t\\303\\244sts/b.py\" \"b/t\\303\\244sts/b.py\"";
+    for (change, path) in [
+        (section("run_tests.sh", "x"), "run_tests.sh"),
+        (section("tests/secret/test_a.py", "x"), "tests/secret/test_a.py"),
+        (section("tests/secret/conftest.py", "x"), "tests/secret/conftest.py"),
+        (moved.to_owned(), "tests/secret/test_a.py"),
+        (
+            "diff --git a/run_tests.sh b/run_tests.sh\nold mode 100755\nnew mode 100644\n".to_owned(),
+            "run_tests.sh",
+        ),
+        (
+            "diff --git a/tests/secret/x b/tests/secret/x\nnew file mode 100644\nindex 0..2\nGIT binary patch\nliteral 4\nLcmZQzWMXDv000UK\n\n".to_owned(),
+            "tests/secret/x",
+        ),
+        (
+            format!("diff --git {quoted}\nnew file mode 100644\nindex 0000000..e69de29\n"),
+            "t\\303\\244sts/b.py",
+        ),
+        // A link in place of a folder with hidden files.
+        (
+            "diff --git a/tests b/tests\nnew file mode 120000\nindex 0..3\n--- /dev/null\n+++ b/tests\n@@ -0,0 +1 @@\n+mine\n\\ No newline at end of file\n".to_owned(),
+            "tests",
+        ),
+    ] {
+        let patch = Bytes::from([change.as_str(), &kept].concat());
+        let fix = format!("--- a/{path}\n+++ b/{path}\n");
+        let applied = without(&patch, &json!({"patch": fix}), &hidden());
+        assert_eq!(applied.patch, kept, "{change}");
+        assert_eq!(applied.left_out, [(path.to_owned(), Cause::Hidden)]);
+        // The same patch of a task that hides nothing.
+        let applied = without(&patch, &json!({"patch": fix}), &Hidden::default());
+        assert_eq!((applied.patch, applied.left_out), (patch, Vec::new()));
+    }
+}
+
+/// The command that takes a patch has renames written as a deletion and a new file. A policy may send another form.
+#[test]
+fn renames_from_and_to_hidden_names_are_left_out() {
+    let code = section("src/a.py", "x");
+    let gone = "diff --git a/src/b.py b/src/b.py\ndeleted file mode 100644\nindex 1..0\n--- a/src/b.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n";
+    let patch = [gone, &section("tests/secret/b.py", "x"), &code].concat();
+    let applied = without(&Bytes::from(patch), &json!({}), &hidden());
+    assert_eq!(applied.patch, [gone, &code].concat());
+    assert_eq!(paths(&applied), ["tests/secret/b.py"]);
+    for (old, new) in [
+        ("src/b.py", "run_tests.sh"),
+        ("run_tests.sh", "src/b.py"),
+        ("ab/test.sh", "run_tests.sh"),
+    ] {
+        let renamed =
+            format!("diff --git a/{old} b/{new}\nsimilarity index 100%\nrename from {old}\nrename to {new}\n");
+        let applied = without(&Bytes::from([renamed.as_str(), &code].concat()), &json!({}), &hidden());
+        assert_eq!(
+            (applied.patch, applied.left_out.len()),
+            (Bytes::from(code.clone()), 1),
+            "{renamed}"
+        );
+    }
 }
 
 /// A policy that replaced git sends them. What applies them would write to a file that their first line does not name.
@@ -187,7 +278,7 @@ fn other_files_of_like_names_are_the_policys() {
 fn a_file_that_the_tasks_own_fix_changes_counts_as_the_policy_wrote_it() {
     let patch = [section("setup.cfg", "x"), section("docs/conftest.py", "x")].concat();
     let fix = "--- a/setup.cfg\n+++ b/setup.cfg\n@@ -1 +1 @@\n-a\n+b\n";
-    let applied = without(&Bytes::from(patch), &json!({"patch": fix}));
+    let applied = without(&Bytes::from(patch), &json!({"patch": fix}), &Hidden::default());
     assert_eq!(paths(&applied), ["docs/conftest.py"]);
     assert_eq!(applied.patch, section("setup.cfg", "x"));
     assert!(applied.notes()[0].contains("docs/conftest.py"));

@@ -94,6 +94,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
         include_usage: include_usage
             .map_err(|bad| BadRequest::new(format!("stream_options.{}", bad.field), bad.message))?
             .unwrap_or_default(),
+        array: false,
         model: fields.read("model")?.unwrap_or_default(),
         overruled,
     })

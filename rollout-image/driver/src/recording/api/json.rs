@@ -39,7 +39,7 @@ fn below(field: &str, path: &serde_path_to_error::Path) -> String {
 }
 
 /// The error without its position, which counts from the field's start.
-fn words(error: &serde_json::Error) -> String {
+pub(super) fn words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let message = text
         .rsplit_once(" at line ")
@@ -53,6 +53,12 @@ pub(super) struct Fields<'a>(Vec<(String, &'a RawValue)>);
 impl<'a> Fields<'a> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// With names in lowerCamelCase: Google's JSON has two spellings.
+    pub(super) fn in_camel_case(self) -> Self {
+        let named = self.0.into_iter().map(|(name, value)| (camel(&name), value));
+        Self(named.collect())
     }
 
     /// The last field of that name, unless it is null.
@@ -103,6 +109,20 @@ impl<'a> Fields<'a> {
         });
         given.collect()
     }
+}
+
+/// An underscore at the beginning stays.
+fn camel(name: &str) -> String {
+    let mut camel = String::with_capacity(name.len());
+    let mut is_next = false;
+    for letter in name.chars() {
+        match letter {
+            '_' if !camel.is_empty() => is_next = true,
+            _ if std::mem::take(&mut is_next) => camel.push(letter.to_ascii_uppercase()),
+            _ => camel.push(letter),
+        }
+    }
+    camel
 }
 
 /// A setting and its value, as they are recorded.
@@ -228,7 +248,7 @@ impl TryFrom<Part> for ResultPart {
     fn try_from(part: Part) -> Result<Self, String> {
         match part.kind.as_str() {
             kind @ ("image" | "image_url" | "input_image" | "document" | "file" | "input_file") => {
-                Ok(Self(TextPart(format!("[{kind} left out: the model reads text only]"))))
+                Ok(Self(TextPart(left_out(kind))))
             }
             _ => TextPart::try_from(part).map(Self),
         }
@@ -242,6 +262,11 @@ pub(super) fn result(content: Option<TextOr<ResultPart>>) -> String {
         TextOr::List(parts) => TextOr::List(parts.into_iter().map(|part| part.0).collect()),
     });
     joined(content, "\n")
+}
+
+/// The note in place of a picture or document.
+pub(super) fn left_out(kind: &str) -> String {
+    format!("[{kind} left out: the model reads text only]")
 }
 
 /// The error for a part that is not text.
@@ -281,10 +306,24 @@ pub(super) fn tools(
     known: &Memo<Tools>,
     function: impl Fn(&str, &RawValue) -> Result<Option<String>, BadRequest>,
 ) -> Result<String, BadRequest> {
+    tools_of_many(fields, overruled, known, |field, tool| {
+        let found = function(field, tool)?;
+        let is_whole = found.is_some();
+        Ok((found.into_iter().collect(), is_whole))
+    })
+}
+
+/// The same for tools that hold several functions. `functions`: those of a tool, and whether that is all of it.
+pub(super) fn tools_of_many(
+    fields: &Fields,
+    overruled: &mut Vec<(String, String)>,
+    known: &Memo<Tools>,
+    functions: impl Fn(&str, &RawValue) -> Result<(Vec<String>, bool), BadRequest>,
+) -> Result<String, BadRequest> {
     let Some(sent) = fields.get("tools") else {
         return Ok(String::new());
     };
-    let tools = known.get(sent.get(), || read_tools(sent.get(), function))?;
+    let tools = known.get(sent.get(), || read_tools(sent.get(), functions))?;
     overruled.extend(tools.overruled);
     Ok(tools.text)
 }
@@ -298,16 +337,20 @@ pub(super) struct Tools {
 
 fn read_tools(
     sent: &str,
-    function: impl Fn(&str, &RawValue) -> Result<Option<String>, BadRequest>,
+    functions: impl Fn(&str, &RawValue) -> Result<(Vec<String>, bool), BadRequest>,
 ) -> Result<Tools, BadRequest> {
     let Many(tools) = read::<Many<&RawValue, MOST_TOOLS>>("tools", sent)?;
     let mut overruled = Vec::new();
     let mut texts = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
         let field = format!("tools[{at}]");
-        match function(&field, tool)? {
-            Some(text) => texts.push(text),
-            None => overruled.push(setting(&field, tool)),
+        let (found, is_whole) = functions(&field, tool)?;
+        texts.extend(found);
+        if !is_whole {
+            overruled.push(setting(&field, tool));
+        }
+        if texts.len() > MOST_TOOLS {
+            return Err(BadRequest::new("tools", format!("more than {MOST_TOOLS} entries")));
         }
     }
     if texts.is_empty() {
@@ -324,6 +367,16 @@ fn read_tools(
 
 /// A flat tool in OpenAI's function form, in the client's order. `parameters`: the API's name for that field.
 pub(super) fn flat_function(field: &str, tool: &Fields, parameters: &str) -> Result<String, BadRequest> {
+    flat_function_with(field, tool, parameters, |schema| Ok(Cow::Borrowed(schema)))
+}
+
+/// The same with another text of its schema.
+pub(super) fn flat_function_with(
+    field: &str,
+    tool: &Fields,
+    parameters: &str,
+    schema: impl Fn(&str) -> Result<Cow<'_, str>, BadRequest>,
+) -> Result<String, BadRequest> {
     tool_name(field, tool.get("name"))?;
     let mut function = String::new();
     for (name, value) in tool.iter() {
@@ -334,7 +387,11 @@ pub(super) fn flat_function(field: &str, tool: &Fields, parameters: &str) -> Res
         };
         if value.get() != "null" {
             let comma = if function.is_empty() { "" } else { "," };
-            function.push_str(&format!("{comma}\"{name}\":{}", value.get()));
+            let text = match name {
+                "parameters" => schema(value.get())?,
+                _ => Cow::Borrowed(value.get()),
+            };
+            function.push_str(&format!("{comma}\"{name}\":{text}"));
         }
     }
     Ok(format!("{{\"type\":\"function\",\"function\":{{{function}}}}}"))

@@ -2,6 +2,7 @@
 //!
 //! There a user message holds tool results and text; each result becomes a separate message, in its place.
 
+use super::encode::Arguments;
 use super::json::{self, Fields, Many, ResultPart, TextOr, TextPart, Tools, joined};
 use super::{BadRequest, Head, MOST_MESSAGES, encode};
 use crate::recording::request::{Answer, ChatMessage, Request, Role, ToolCall, Usage};
@@ -85,6 +86,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
         max_tokens,
         stream: fields.flag("stream")?,
         include_usage: true,
+        array: false,
         model: fields.read("model")?.unwrap_or_default(),
         overruled,
     })
@@ -204,24 +206,8 @@ enum Content<'a> {
     ToolUse {
         id: &'a str,
         name: &'a str,
-        input: Input<'a>,
+        input: Arguments<'a>,
     },
-}
-
-/// An object's text in the sampled order. Text that is not JSON stays text, which a client reports as bad input of its
-/// tool: nothing runs that was not sampled.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Input<'a> {
-    Object(&'a RawValue),
-    Text(&'a str),
-}
-
-fn input(arguments: &str) -> Input<'_> {
-    match serde_json::from_str(arguments) {
-        Ok(object) => Input::Object(object),
-        Err(_) => Input::Text(arguments),
-    }
 }
 
 fn contents(answer: &Answer) -> Vec<Content<'_>> {
@@ -239,7 +225,7 @@ fn contents(answer: &Answer) -> Vec<Content<'_>> {
     contents.extend(answer.calls.iter().map(|call| Content::ToolUse {
         id: &call.id,
         name: &call.name,
-        input: input(&call.arguments),
+        input: Arguments::of(&call.arguments),
     }));
     contents
 }
@@ -328,8 +314,8 @@ pub(super) fn events(head: Head, open: bool, answer: &Answer) -> Vec<Vec<u8>> {
             ),
             Content::ToolUse { id, name, input } => {
                 let text = match input {
-                    Input::Object(object) => object.get(),
-                    Input::Text(text) => text,
+                    Arguments::Object(object) => object.get(),
+                    Arguments::Text(text) => text,
                 };
                 (
                     json!({ "type": "tool_use", "id": id, "name": name, "input": {} }),

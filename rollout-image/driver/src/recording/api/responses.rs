@@ -80,6 +80,7 @@ pub(super) fn decode(fields: &Fields) -> Result<Request, BadRequest> {
         max_tokens: fields.tokens("max_output_tokens")?,
         stream: fields.flag("stream")?,
         include_usage: true,
+        array: false,
         model: fields.read("model")?.unwrap_or_default(),
         overruled,
     })

@@ -7,7 +7,12 @@ pub(super) mod bodies;
 mod clients;
 mod histories;
 
-const ALL: [Api; 3] = [Api::ChatCompletions, Api::Responses, Api::Messages];
+const ALL: [Api; 4] = [
+    Api::ChatCompletions,
+    Api::Responses,
+    Api::Messages,
+    Api::GenerateContent,
+];
 
 /// An answer with every part.
 pub(super) fn full() -> Answer {
@@ -97,6 +102,22 @@ fn an_error_has_each_apis_own_form() {
             "message": "messages[0].role: no",
         }})
     );
+    assert_eq!(
+        json_of(&Api::GenerateContent.bad_request(&bad)),
+        json!({ "error": { "code": 400, "message": "messages[0].role: no", "status": "INVALID_ARGUMENT" } })
+    );
+    for (status, name) in [
+        (404, "NOT_FOUND"),
+        (429, "RESOURCE_EXHAUSTED"),
+        (500, "INTERNAL"),
+        (503, "UNAVAILABLE"),
+    ] {
+        let error = json_of(&Api::GenerateContent.error(status, "gone"));
+        assert_eq!(
+            error["error"],
+            json!({ "code": status, "message": "gone", "status": name })
+        );
+    }
     let kind = |api: Api, status| json_of(&api.error(status, "gone"))["error"]["type"].clone();
     assert_eq!(kind(Api::Responses, 404), "invalid_request_error");
     assert_eq!(kind(Api::Responses, 500), "server_error");
@@ -116,6 +137,7 @@ fn a_body_that_is_no_request_is_refused_in_words() {
     assert_eq!(missing[0], "messages: this field is missing");
     assert_eq!(missing[1], "input: this field is missing");
     assert_eq!(missing[2], "messages: this field is missing");
+    assert_eq!(missing[3], "contents: this field is missing");
 }
 
 #[test]
@@ -166,12 +188,13 @@ fn an_answer_that_the_clients_limit_cut_says_so_in_each_api() {
         ..plain("A tit")
     };
     let request = asked();
-    let [chat, responses, messages] = ALL.map(|api| json_of(&api.answer(&request, &answer)));
+    let [chat, responses, messages, gemini] = ALL.map(|api| json_of(&api.answer(&request, &answer)));
     assert_eq!(chat["choices"][0]["finish_reason"], "length");
     assert_eq!(responses["status"], "incomplete");
     assert_eq!(responses["incomplete_details"]["reason"], "max_output_tokens");
     assert_eq!(responses["output"][0]["status"], "incomplete");
     assert_eq!(messages["stop_reason"], "max_tokens");
+    assert_eq!(gemini["candidates"][0]["finishReason"], "MAX_TOKENS");
     let streamed = |api: Api| {
         let events = api.events(&request, &answer.id, answer.created).finish(&answer);
         events_of(&events.concat())
@@ -183,6 +206,8 @@ fn an_answer_that_the_clients_limit_cut_says_so_in_each_api() {
     assert_eq!(events.last().unwrap().0, "response.incomplete");
     let events = streamed(Api::Messages);
     assert_eq!(events[events.len() - 2].1["delta"]["stop_reason"], "max_tokens");
+    let chunks = streamed(Api::GenerateContent);
+    assert_eq!(chunks.last().unwrap().1["candidates"][0]["finishReason"], "MAX_TOKENS");
 }
 
 #[test]
@@ -193,9 +218,15 @@ fn models_and_token_counts_have_each_apis_form() {
     );
     assert_eq!(json_of(&Api::Messages.models("policy"))["data"][0]["type"], "model");
     for api in ALL {
-        let listed = json_of(&api.models("policy"))["data"][0].clone();
+        let list = if api == Api::GenerateContent { "models" } else { "data" };
+        let listed = json_of(&api.models("policy"))[list][0].clone();
         assert_eq!(json_of(&api.model("policy")), listed);
     }
+    assert_eq!(json_of(&Api::GenerateContent.model("policy"))["name"], "models/policy");
+    assert_eq!(
+        json_of(&Api::GenerateContent.token_count(9)),
+        json!({ "totalTokens": 9 })
+    );
     assert_eq!(json_of(&Api::Messages.token_count(9)), json!({ "input_tokens": 9 }));
     assert_eq!(
         json_of(&Api::Responses.token_count(9))["object"],

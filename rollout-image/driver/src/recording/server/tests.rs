@@ -83,6 +83,37 @@ async fn an_open_stream_breaks_off_with_an_error_if_its_driver_fails() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_open_stream_of_gemini_ends_with_an_error_that_its_clients_repeat() {
+    let sessions = Sessions::default();
+    let mut session = sessions.open(LEASE, "policy");
+    let secret = secret(&session);
+    let episode = async move {
+        let asked = session.next().await;
+        // The stream opens after a pause.
+        tokio::time::sleep(PAUSE * 2).await;
+        drop(asked);
+        drop(session);
+    };
+    let read = async {
+        let mut headers = HeaderMap::new();
+        headers.insert(RELAY_LEASE_HEADER, LEASE.parse().unwrap());
+        let method = ModelMethod::of("policy:streamGenerateContent", Some("alt=sse"));
+        let body = Body::from(r#"{"contents":[{"parts":[{"text":"Hi."}]}]}"#);
+        let response = ask_by(&sessions, &secret, &headers, body, Api::GenerateContent, false, method).await;
+        axum::body::to_bytes(response.into_body(), 1 << 16).await.unwrap()
+    };
+    let (read, ()) = tokio::join!(read, episode);
+    let text = std::str::from_utf8(&read).unwrap();
+    let (waits, last) = text.rsplit_once("\n\n").unwrap();
+    assert!(waits.starts_with("data: {"), "{text}");
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(
+        last["error"],
+        serde_json::json!({ "code": 503, "message": AWAY, "status": "UNAVAILABLE" })
+    );
+}
+
 #[tokio::test]
 async fn a_request_beyond_the_bound_is_told_when_to_ask_again() {
     let sessions = Sessions::default();
@@ -211,4 +242,77 @@ async fn a_request_that_no_gateway_passed_on_does_not_wait() {
     let (sessions, headers) = (Sessions::default(), HeaderMap::new());
     let response = ask(&sessions, "unknown", &headers, Body::empty(), Api::Responses, false).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_client_of_gemini_is_answered_by_the_method_in_its_path() {
+    use crate::recording::request::Usage;
+
+    let sessions = Sessions::default();
+    let mut session = sessions.open(LEASE, "policy");
+    let path = session.path();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = router(sessions.clone());
+    let server = tokio::spawn(async move { axum::serve(listener, app).await });
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (method, kind, begins, says) in [
+        ("generateContent?key=none", JSON, "{", "\"text\":\"Hello.\""),
+        (
+            "streamGenerateContent?alt=sse",
+            "text/event-stream",
+            "data: {",
+            "\"finishReason\":\"STOP\"",
+        ),
+        ("streamGenerateContent", JSON, "[{", "\"finishReason\":\"STOP\""),
+        ("countTokens", JSON, "{", "\"totalTokens\":9"),
+    ] {
+        let asks = client
+            .post(format!("http://{address}{path}/v1beta/models/a/b:{method}"))
+            .header(RELAY_LEASE_HEADER, LEASE)
+            .header("x-goog-api-key", "none")
+            .body(r#"{"contents":[{"parts":[{"text":"Hi."}]}]}"#)
+            .send();
+        let answers = async {
+            let asked = session.next().await;
+            assert_eq!(asked.request.model, "a/b");
+            let answer = Answer {
+                id: "0".into(),
+                created: 0,
+                content: "Hello.".into(),
+                reasoning: None,
+                calls: Vec::new(),
+                cut: false,
+                usage: Usage {
+                    prompt_tokens: 9,
+                    completion_tokens: 1,
+                },
+            };
+            let _ = asked.reply.send(match asked.wanted {
+                Wanted::Count => Reply::Count(9),
+                Wanted::Answer(..) => Reply::Answer(Box::new(answer)),
+            });
+        };
+        let (response, ()) = tokio::join!(asks, answers);
+        let response = response.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{method}");
+        assert_eq!(response.headers()[CONTENT_TYPE], kind, "{method}");
+        let text = response.text().await.unwrap();
+        assert!(text.starts_with(begins) && text.contains(says), "{method}: {text}");
+    }
+    server.abort();
+    let (status, listed) = got(&sessions, &format!("{path}/v1beta/models"), false).await;
+    assert_eq!(
+        (status, &listed["models"][0]["name"]),
+        (StatusCode::OK, &"models/policy".into())
+    );
+    let (status, body) = got(&sessions, &format!("{path}/v1beta/models/a/b"), false).await;
+    assert_eq!((status, &body["name"]), (StatusCode::OK, &"models/a/b".into()));
+    let (status, body) = got(&sessions, &format!("{path}/v1beta/files"), false).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    assert_eq!(
+        body["error"],
+        serde_json::json!({ "code": 404, "message": UNSERVED, "status": "NOT_FOUND" })
+    );
+    session.over();
 }

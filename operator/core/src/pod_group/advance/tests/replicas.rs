@@ -188,6 +188,20 @@ fn the_first_pod_of_a_replica_finishes_its_requests_before_the_others_are_delete
         now() + LOST_AFTER,
     );
     assert_eq!(lost.delete, ["p-engine-0-1-1"]);
+    // Its readiness probe fails while it drains.
+    let unready = PodFacts {
+        has_been_ready: true,
+        state: PodState::Running { ready: false },
+        ..draining.clone()
+    };
+    let drains = planned(&wanted, &replica(unready.clone(), other.clone()));
+    assert_eq!(drains.delete, [""; 0]);
+    let out_of_reach = PodFacts {
+        node_silent: true,
+        ..unready
+    };
+    let frees = planned(&wanted, &replica(out_of_reach, other.clone()));
+    assert_eq!(frees.delete, ["p-engine-0-1-1"]);
     let gone = planned(&wanted, std::slice::from_ref(&other));
     assert_eq!((gone.delete, gone.status), (vec!["p-engine-0-1-1".to_owned()], made()));
 

@@ -12,4 +12,14 @@ pub const CODEX: &[u8] = include_bytes!("bodies/codex.json");
 /// Messages, as Claude Code writes them.
 pub const CLAUDE: &[u8] = include_bytes!("bodies/claude.json");
 
-pub const ALL: [&[u8]; 5] = [QWEN_CODE, MINI_SWE_AGENT, MINI_SWE_AGENT_TEXT, CODEX, CLAUDE];
+/// Gemini's API, as gemini-cli writes it: thoughts are left out, their signature is kept.
+pub const GEMINI_CLI: &[u8] = include_bytes!("bodies/gemini_cli.json");
+
+pub const ALL: [&[u8]; 6] = [
+    QWEN_CODE,
+    MINI_SWE_AGENT,
+    MINI_SWE_AGENT_TEXT,
+    CODEX,
+    CLAUDE,
+    GEMINI_CLI,
+];

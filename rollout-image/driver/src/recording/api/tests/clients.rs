@@ -187,3 +187,52 @@ fn a_body_of_claude_code_is_read() {
     );
     assert_eq!(request.max_tokens, Some(32000));
 }
+
+#[test]
+fn a_body_of_gemini_cli_is_read() {
+    let mut request = Api::GenerateContent.decode(bodies::GEMINI_CLI).unwrap();
+    let method = ModelMethod::of("policy:streamGenerateContent", Some("alt=sse")).unwrap();
+    method.apply(&mut request).unwrap();
+    assert_eq!(
+        request.messages,
+        [
+            system("You are Gemini CLI."),
+            user("<session_context>\nToday's date is Monday.\n</session_context>\nFix the bug."),
+            assistant(
+                "I need the tree.",
+                "I look around.",
+                &[
+                    ("call_0_0", "run_shell_command", r#"{"10":1,"command":"ls"}"#),
+                    ("call_0_1", "read_file", r#"{"file_path":"/testbed/a.png"}"#),
+                ]
+            ),
+            ChatMessage::tool("call_0_0", "Output: lib"),
+            ChatMessage::tool(
+                "call_0_1",
+                "Binary content provided (1 item(s)).\n[inlineData left out: the model reads text only]"
+            ),
+            assistant("", "", &[("call_1_0", "read_file", "{}")]),
+            ChatMessage::tool("call_1_0", "params must have required property 'file_path'"),
+        ]
+    );
+    let tools = concat!(
+        r#"[{"type":"function","function":{"name":"run_shell_command","description":"Runs a command.","parameters":{"type":"object","properties":{"command":{"type":"string"}},"required":["command"]}}},"#,
+        r#"{"type":"function","function":{"name":"read_file","description":"Reads a file.","parameters":{"type":"object","properties":{"type":{"type":"string"},"lines":{"type":"array","items":{"type":"number"}}},"example":{"type":"STRING"}}}}]"#
+    );
+    assert_eq!(request.tools, tools);
+    assert_eq!((request.max_tokens, request.model.as_str()), (Some(32000), "policy"));
+    assert!(request.stream && !request.array);
+    assert_eq!(
+        request.overruled,
+        overruled(&[
+            ("generationConfig.temperature", "1"),
+            ("generationConfig.topP", "0.95"),
+            ("generationConfig.topK", "64"),
+            (
+                "generationConfig.thinkingConfig",
+                r#"{"includeThoughts":true,"thinkingBudget":8192}"#
+            ),
+            ("tools[1]", r#"{"googleSearch":{}}"#),
+        ])
+    );
+}

@@ -9,9 +9,14 @@ fn written(api: Api, request: &Request) -> String {
         Api::ChatCompletions => "max_completion_tokens",
         Api::Responses => "max_output_tokens",
         Api::Messages => "max_tokens",
+        Api::GenerateContent => "maxOutputTokens",
     };
-    fields.extend(request.max_tokens.map(|tokens| format!("\"{limit}\":{tokens}")));
-    if request.stream {
+    let limit = request.max_tokens.map(|tokens| format!("\"{limit}\":{tokens}"));
+    fields.extend(limit.map(|limit| match api {
+        Api::GenerateContent => format!("\"generationConfig\":{{{limit}}}"),
+        _ => limit,
+    }));
+    if request.stream && api != Api::GenerateContent {
         fields.push("\"stream\":true".into());
     }
     if request.include_usage && api == Api::ChatCompletions {
@@ -29,9 +34,18 @@ fn written(api: Api, request: &Request) -> String {
                 fields.push(format!("\"system\":{}", json!(message.content)));
             }
             Api::Messages => messages.push(blocks(message)),
+            Api::GenerateContent if message.role == Role::System => {
+                let parts = json!({ "parts": [{ "text": message.content }] });
+                fields.push(format!("\"systemInstruction\":{parts}"));
+            }
+            Api::GenerateContent => messages.push(parts(message)),
         }
     }
-    let name = if api == Api::Responses { "input" } else { "messages" };
+    let name = match api {
+        Api::Responses => "input",
+        Api::GenerateContent => "contents",
+        Api::ChatCompletions | Api::Messages => "messages",
+    };
     fields.push(format!("\"{name}\":[{}]", messages.join(",")));
     format!("{{{}}}", fields.join(","))
 }
@@ -45,7 +59,23 @@ fn tools(api: Api, tools: &str) -> String {
         Api::ChatCompletions => tools.into(),
         Api::Responses => flat.replace("{\"name\"", "{\"type\":\"function\",\"name\""),
         Api::Messages => flat.replace("\"parameters\"", "\"input_schema\""),
+        Api::GenerateContent => format!("[{{\"functionDeclarations\":{flat}}}]"),
     }
+}
+
+/// What an API reads, with what the request's path says.
+fn read(api: Api, body: &str, request: &Request) -> Result<Request, BadRequest> {
+    let mut read = api.decode(body.as_bytes())?;
+    if api == Api::GenerateContent {
+        let method = if request.stream {
+            "streamGenerateContent"
+        } else {
+            "generateContent"
+        };
+        let method = ModelMethod::of(&format!("{}:{method}", request.model), Some("alt=sse"));
+        method.unwrap().apply(&mut read)?;
+    }
+    Ok(read)
 }
 
 fn chat(message: &ChatMessage) -> String {
@@ -127,6 +157,34 @@ fn blocks(message: &ChatMessage) -> String {
     format!(r#"{{"role":"{role}","content":[{}]}}"#, blocks.join(","))
 }
 
+fn parts(message: &ChatMessage) -> String {
+    let mut parts = Vec::new();
+    if let Some(id) = &message.tool_call_id {
+        let response = json!({ "output": message.content });
+        parts.push(json!({ "functionResponse": { "id": id, "name": "f", "response": response } }).to_string());
+    } else {
+        if let Some(text) = &message.reasoning {
+            parts.push(json!({ "text": text, "thought": true }).to_string());
+        }
+        if !message.content.is_empty() || message.tool_calls.is_empty() {
+            parts.push(json!({ "text": message.content }).to_string());
+        }
+    }
+    for call in &message.tool_calls {
+        let (id, name) = (json!(call.id), json!(call.name));
+        parts.push(format!(
+            r#"{{"functionCall":{{"id":{id},"name":{name},"args":{}}}}}"#,
+            call.arguments
+        ));
+    }
+    let role = if message.role == Role::Assistant {
+        "model"
+    } else {
+        "user"
+    };
+    format!(r#"{{"role":"{role}","parts":[{}]}}"#, parts.join(","))
+}
+
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<String>(),
@@ -206,10 +264,10 @@ proptest! {
         stream in any::<bool>(),
         model in "[a-z]{0,8}",
     ) {
-        let request = Request { tools, messages, max_tokens, stream, include_usage: true, model, overruled: Vec::new() };
+        let request = Request { tools, messages, max_tokens, stream, include_usage: true, array: false, model, overruled: Vec::new() };
         for api in ALL {
             let body = written(api, &request);
-            let read = api.decode(body.as_bytes());
+            let read = read(api, &body, &request);
             prop_assert_eq!(read.as_ref(), Ok(&request), "{:?} {}", api, body);
         }
     }
@@ -244,6 +302,13 @@ fn echoed(api: Api, body: &str, said: &str) -> String {
         output: Option<&'a serde_json::value::RawValue>,
         #[serde(borrow)]
         content: Option<&'a serde_json::value::RawValue>,
+        #[serde(borrow)]
+        candidates: Option<Vec<Candidate<'a>>>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Candidate<'a> {
+        #[serde(borrow)]
+        content: &'a serde_json::value::RawValue,
     }
     #[derive(serde::Deserialize)]
     struct Choice<'a> {
@@ -263,6 +328,13 @@ fn echoed(api: Api, body: &str, said: &str) -> String {
         Api::Messages => {
             let content = body.content.unwrap().get();
             format!(r#"{{"messages":[{{"role":"assistant","content":{content}}},{user}]}}"#)
+        }
+        Api::GenerateContent => {
+            let user = json!({ "role": "user", "parts": [{ "text": said }] });
+            format!(
+                r#"{{"contents":[{},{user}]}}"#,
+                body.candidates.unwrap()[0].content.get()
+            )
         }
     }
 }
