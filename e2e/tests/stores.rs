@@ -1,5 +1,6 @@
 //! Buckets on a real server: the guarantees of every run's store, faults of the server, and a model's files.
 
+use std::path::Path;
 use std::time::Duration;
 
 use grpo_crds::sources::ObjectStoreSource;
@@ -137,6 +138,39 @@ async fn a_thread_without_a_runtime_writes_and_reads() -> Result<()> {
     assert_eq!(read.join().unwrap(), ("one".into(), Some(27_000_000)));
     let reader = read_store(&scene.source, Some(&scene.folder.path().join("secret")), "team/demo").await?;
     assert_eq!(reader.bytes("a").await?, "one");
+    Ok(())
+}
+
+/// The stored parts of unfinished uploads: files of 8 MiB below a folder in which no finished file is as large.
+fn parts_below(folder: &Path) -> usize {
+    // The server removes folders at the same time.
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    let parts = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(of) if of.is_dir() => parts_below(&entry.path()),
+        Ok(of) => usize::from(of.len() >= 8 << 20),
+        Err(_) => 0,
+    });
+    parts.sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a server of S3: make test-api"]
+async fn a_dropped_upload_leaves_no_parts_on_the_server() -> Result<()> {
+    let scene = Scene::new().await;
+    let mut upload = scene.store.upload("big").await?;
+    // Seven parts; four are sent concurrently, so at least three have arrived.
+    upload.write(&vec![7; 56 << 20]).await?;
+    assert_ne!(parts_below(scene.folder.path()), 0);
+    drop(upload);
+    let gone = async {
+        while parts_below(scene.folder.path()) != 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await?;
+    assert_eq!(scene.store.list("").await?, []);
     Ok(())
 }
 

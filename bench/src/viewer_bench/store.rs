@@ -314,6 +314,7 @@ impl Writing<'_> {
             image: "registry.example/project:1".to_owned(),
             end: EpisodeEnd::Submitted,
             aborted: None,
+            patch_too_large: false,
             turns: turns.iter().map(TurnRecord::without_ids).collect(),
             process: None,
             rows: Some(RowsFile {

@@ -54,6 +54,9 @@ pub struct EpisodeRecord {
     /// Why it was aborted; set exactly if `end` is `Aborted`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<AbortCause>,
+    /// The policy's patch was too long to be graded, so none is stored. Not set by drivers from before this field.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub patch_too_large: bool,
     /// In order, without ids.
     pub turns: Vec<TurnRecord>,
     /// The command-line agent, if the episode had one and its process ended.

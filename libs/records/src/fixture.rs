@@ -417,7 +417,6 @@ pub fn ended(meta: &EpisodeMeta, turns: &[TurnRecord]) -> EndedEpisode {
             version: turn.weights.clone(),
         });
     }
-    let file = rows::encode(&rows).unwrap();
     let record = EpisodeRecord {
         schema: SCHEMA,
         writer: Writer::driver(1),
@@ -428,10 +427,11 @@ pub fn ended(meta: &EpisodeMeta, turns: &[TurnRecord]) -> EndedEpisode {
         image: "example.com/task:1".into(),
         end: meta.end,
         aborted: None,
+        patch_too_large: false,
         turns: turns.iter().map(TurnRecord::without_ids).collect(),
         process: None,
         rows: (!rows.is_empty()).then(|| RowsFile {
-            sha256: sha256_hex(&file),
+            sha256: sha256_hex(&rows::encode(&rows).unwrap()),
             rows: rows.len(),
             tokens: rows.iter().map(|row| row.tokens.len()).sum(),
         }),

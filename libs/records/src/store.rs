@@ -12,6 +12,7 @@ mod error;
 mod io;
 mod local;
 mod local_copy;
+mod named_upload;
 mod remote;
 mod run;
 mod staged;
@@ -108,7 +109,8 @@ pub trait Store: Debug + Send + Sync {
         Upload::begin(self.objects(), path).await
     }
 
-    /// Begins a file that gets the name `path` unless it is discarded before. Until then its name is `staged`.
+    /// Begins a file that gets the name `path` unless it is discarded before. Until then its name is `staged`, or a
+    /// file whose name begins with `staged` describes it.
     async fn stage(&self, staged: &str, path: &str) -> Result<Staged, StoreError> {
         Ok(Staged::moving(self.upload(staged).await?, staged, path))
     }

@@ -1,8 +1,10 @@
 //! The settings of a run, made from `run.json`. Most of this crate depends on these types and not on the spec.
 
+mod context;
 mod inputs;
 mod patience;
 
+pub use self::context::longest_context;
 use self::patience::GRADING_PATIENCE;
 pub use self::patience::{Patience, TRAINER_PATIENCE};
 use crate::agent::AgentKind;
@@ -409,7 +411,7 @@ fn agent(config: &RunConfig) -> Result<AgentSettings, TerminalFault> {
             episode_timeout: duration(agent.limits.episode_timeout),
             context_tokens: match agent.limits.context_tokens {
                 Some(tokens) => tokens as usize,
-                None => longest_context(&PathBuf::from(&config.model_path))?,
+                None => context::default_context(config)?,
             },
             prompt_tokens: agent.limits.prompt_tokens.map(|tokens| tokens as usize),
             episode_tokens: agent.limits.episode_tokens.map(|tokens| tokens as usize),
@@ -442,29 +444,6 @@ fn judge(config: &RunConfig) -> Option<JudgeSettings> {
             total: GRADING_PATIENCE,
         },
         spec: spec.clone(),
-    })
-}
-
-/// The longest context that the model's config allows, in tokens.
-pub fn longest_context(model: &std::path::Path) -> Result<usize, TerminalFault> {
-    let file = model.join("config.json");
-    let read = std::fs::read(&file)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
-    // A model that also reads images has the fields of its language model in `text_config`.
-    read.and_then(|config| {
-        let of = |part: &serde_json::Value| part["max_position_embeddings"].as_u64();
-        of(&config).or_else(|| of(&config["text_config"]))
-    })
-    .map(|length| length as usize)
-    .ok_or_else(|| {
-        TerminalFault::new(
-            Reason::ContextLengthUnknown,
-            format!(
-                "{} has no max_position_embeddings, also not in text_config; set agent.limits.contextTokens",
-                file.display()
-            ),
-        )
     })
 }
 

@@ -25,7 +25,8 @@ pub struct Trajectory {
     /// How the process of a command-line agent ended.
     pub process: Option<AgentProcess>,
     pub end: Option<EpisodeEnd>,
-    /// The policy's patch is too long to be graded. A driver that finds the attempt's record does not know it.
+    /// The policy's patch is too long to be graded. Durable with the attempt's record: a driver that finds turns only
+    /// takes the patch again.
     pub patch_too_large: bool,
     pub sample_millis: u64,
     pub exec_millis: u64,

@@ -227,9 +227,7 @@ async fn an_episode_that_changes_nothing_has_an_empty_patch_though_its_image_cha
     assert_eq!(world.gateway.state.lock().unwrap().evaluations, 0);
 }
 
-#[tokio::test]
-async fn a_patch_beyond_the_limit_is_unresolved_and_its_grade_says_so() {
-    let world = World::new(1).await;
+fn write_a_patch_beyond_the_limit(world: &World) {
     *world.engine.policy.lock().unwrap() = Box::new(|prompt, _| {
         let command = match prompt.matches("assistant\n").count() {
             1 => "head -c 9000000 /dev/zero | tr '\\0' x > big.txt",
@@ -237,12 +235,44 @@ async fn a_patch_beyond_the_limit_is_unresolved_and_its_grade_says_so() {
         };
         format!("Go.\n```bash\n{command}\n```")
     });
+}
+
+#[tokio::test]
+async fn a_patch_beyond_the_limit_is_unresolved_and_its_grade_says_so() {
+    let world = World::new(1).await;
+    write_a_patch_beyond_the_limit(&world);
     let meta = attempt(&world, 1, false).await.unwrap().unwrap();
     assert_eq!(
         (meta.outcome, meta.end, meta.patch_bytes),
         (Outcome::Unresolved, EpisodeEnd::Submitted, 0)
     );
     assert_eq!(meta.grade.unwrap().status, "PatchTooLarge");
+}
+
+#[tokio::test]
+async fn a_patch_beyond_the_limit_has_the_same_grade_if_the_driver_died_before_its_verdict() {
+    let world = World::new(1).await;
+    write_a_patch_beyond_the_limit(&world);
+    let first = attempt(&world, 1, false).await.unwrap().unwrap();
+    let (store, folder) = (world.store(), folder());
+    store.delete(&paths::meta(&folder)).await.unwrap();
+
+    let again = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!((&again.outcome, &again.grade), (&first.outcome, &first.grade));
+    assert_eq!(again.grade.unwrap().status, "PatchTooLarge");
+
+    // The record of an older driver, which did not keep the reason.
+    let path = paths::trajectory(&folder);
+    let mut record: serde_json::Value = serde_json::from_slice(&store.bytes(&path).await.unwrap()).unwrap();
+    let removed = record.as_object_mut().unwrap().remove("patchTooLarge");
+    assert_eq!(removed, Some(serde_json::Value::Bool(true)));
+    store.replace(&path, record.to_string().into()).await.unwrap();
+    store.delete(&paths::meta(&folder)).await.unwrap();
+    let older = attempt(&world, 3, true).await.unwrap().unwrap();
+    assert_eq!(
+        (older.outcome, older.grade.unwrap().status.as_str()),
+        (first.outcome, "NoPatch")
+    );
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 use super::error::StoreError;
 use std::sync::OnceLock;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 static IO: OnceLock<Runtime> = OnceLock::new();
 
@@ -34,4 +35,11 @@ pub(super) fn needs_io_threads() -> Result<(), StoreError> {
         }
     }
     Ok(())
+}
+
+/// Starts work on the store's threads, which outlive every caller's runtime; `None` if no bucket was opened.
+pub(super) fn in_background<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Option<JoinHandle<T>> {
+    IO.get().map(|threads| threads.spawn(work))
 }

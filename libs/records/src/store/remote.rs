@@ -6,9 +6,10 @@
 //!
 //! A file under a claim is a multipart upload to its final name, invisible until it is completed. Discarding aborts the
 //! upload: a server completes or aborts one upload, never both. So nothing is copied, and files may be larger than the
-//! 5 GiB that S3 copies. A small file in the claim's folder names the upload. Two server behaviours need care: servers
-//! acknowledge the completion of an unknown upload if the name exists, and they do not abort an upload that they are
-//! just assembling. The token shows what happened.
+//! 5 GiB that S3 copies. A small file in the claim's folder, the note, names the upload. Each try of a file has a note
+//! of its own: if a try fails and its abort does too, a withdrawal of the claim still finds its upload. Two server
+//! behaviours need care: servers acknowledge the completion of an unknown upload if the name exists, and they do not
+//! abort an upload that they are just assembling. The token shows what happened.
 //!
 //! Azure has no uploads that can be aborted: blocks belong to the name of a file, and a process that knows their ids
 //! can commit them at any time. A condition can refuse a late commit only if something exists at that name, where
@@ -16,27 +17,22 @@
 
 use super::error::{StoreError, access, missing_or};
 use super::io::needs_io_threads;
+use super::named_upload::{NamedUpload, ServerUpload, WRITTEN_BY, writer_of};
 use super::{Created, Staged, Store, Upload, at, is_gone, sha256_hex};
 use crate::paths::is_plain_name;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use object_store::multipart::{MultipartStore, PartId};
+use object_store::multipart::MultipartStore;
 use object_store::path::Path as StorePath;
 use object_store::prefix::PrefixStore;
-use object_store::{
-    Attribute, Attributes, GetOptions, MultipartId, MultipartUpload, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, UploadPart,
-};
+use object_store::{Attributes, GetOptions, MultipartId, ObjectStore, PutMode, PutMultipartOptions, PutOptions};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-/// The attribute with the token of the call that wrote a file. Azure accepts only C# identifiers as names, and proxies
-/// drop headers with an underscore.
-pub(super) const WRITTEN_BY: Attribute = Attribute::Metadata(std::borrow::Cow::Borrowed("writtenby"));
 /// Tries of a write whose answer is lost; in addition, the client retries each request for minutes.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -157,17 +153,21 @@ impl RemoteStore {
                 .await;
             match aborted {
                 Ok(()) => {}
-                Err(object_store::Error::NotFound { .. }) => self.settled(&note).await?,
+                Err(object_store::Error::NotFound { .. }) => self.settled(&note, staged).await?,
                 Err(error) => return Err(access("aborting the upload of", &note.path, error)),
             }
         }
         self.delete(staged).await
     }
 
-    /// Waits until an upload that the server no longer knows has its name, or has had time to get it.
-    async fn settled(&self, note: &UploadNote) -> Result<(), StoreError> {
+    /// Waits until an upload that the server no longer knows has its name, or has had time to get it. Its writer may
+    /// have aborted it at the same time, and then removes the note.
+    async fn settled(&self, note: &UploadNote, staged: &str) -> Result<(), StoreError> {
         let since = tokio::time::Instant::now();
-        while self.writer_of(&note.path).await?.as_ref() != Some(&note.token) && since.elapsed() < ASSEMBLY {
+        while since.elapsed() < ASSEMBLY
+            && self.writer_of(&note.path).await?.as_ref() != Some(&note.token)
+            && self.length(staged).await?.is_some()
+        {
             tokio::time::sleep(LOOK).await;
         }
         Ok(())
@@ -217,19 +217,21 @@ impl Store for RemoteStore {
 
     async fn upload(&self, path: &str) -> Result<Upload, StoreError> {
         match &self.parts {
-            Some(_) => Ok(self.begin(path).await?.0),
+            Some(_) => Ok(self.begin(path, token(), None).await?.0),
             None => Upload::begin(&self.objects, path).await,
         }
     }
 
     async fn stage(&self, staged: &str, path: &str) -> Result<Staged, StoreError> {
-        let (upload, note) = self.begin(path).await?;
+        let token = token();
+        let staged = format!("{staged}.{token}");
+        let (upload, note) = self.begin(path, token, Some(&staged)).await?;
         let note = serde_json::to_vec(&note).map_err(|source| StoreError::Unwritable {
-            path: staged.to_owned(),
+            path: staged.clone(),
             source,
         })?;
-        self.replace(staged, note.into()).await?;
-        Ok(Staged::in_place(upload, staged, path))
+        self.replace(&staged, note.into()).await?;
+        Ok(Staged::in_place(upload, &staged, path))
     }
 
     async fn discard_folder(&self, folder: &str) -> Result<(), StoreError> {
@@ -265,9 +267,9 @@ impl Store for RemoteStore {
 }
 
 impl RemoteStore {
-    async fn begin(&self, path: &str) -> Result<(Upload, UploadNote), StoreError> {
+    /// Begins an upload. `staged` is the path of its note, which the caller writes; without a claim there is no note.
+    async fn begin(&self, path: &str, token: String, staged: Option<&str>) -> Result<(Upload, UploadNote), StoreError> {
         let uploads = self.uploads()?.clone();
-        let token = token();
         let options = PutMultipartOptions {
             attributes: written_by(&token),
             ..PutMultipartOptions::default()
@@ -275,16 +277,14 @@ impl RemoteStore {
         let full = self.full(path);
         let begun = uploads.create_multipart_opts(&full, options).await;
         let id = begun.map_err(|e| access("beginning", path, e))?;
-        let parts = NamedUpload {
+        let upload = ServerUpload {
             objects: self.objects.clone(),
             uploads,
-            path: at(path),
             full,
             id: id.clone(),
-            token: token.clone(),
-            parts: Arc::default(),
-            begun: 0,
+            note: staged.map(at),
         };
+        let parts = NamedUpload::new(upload, at(path), token.clone());
         let note = UploadNote {
             path: path.to_owned(),
             upload: id,
@@ -297,90 +297,6 @@ impl RemoteStore {
 impl fmt::Debug for RemoteStore {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.debug_tuple("RemoteStore").field(&self.location).finish()
-    }
-}
-
-/// An upload that other processes can abort by its id.
-struct NamedUpload {
-    objects: PrefixStore<Arc<dyn ObjectStore>>,
-    uploads: Arc<dyn MultipartStore>,
-    path: StorePath,
-    full: StorePath,
-    id: MultipartId,
-    token: String,
-    parts: Arc<Mutex<Vec<Option<PartId>>>>,
-    begun: usize,
-}
-
-impl fmt::Debug for NamedUpload {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.debug_struct("NamedUpload").field("path", &self.path).finish()
-    }
-}
-
-#[async_trait]
-impl MultipartUpload for NamedUpload {
-    fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let (uploads, full, id, parts) = (
-            self.uploads.clone(),
-            self.full.clone(),
-            self.id.clone(),
-            self.parts.clone(),
-        );
-        let index = self.begun;
-        self.begun += 1;
-        Box::pin(async move {
-            let part = uploads.put_part(&full, &id, index, data).await?;
-            let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-            let length = parts.len().max(index + 1);
-            parts.resize(length, None);
-            parts[index] = Some(part);
-            Ok(())
-        })
-    }
-
-    async fn complete(&mut self) -> object_store::Result<PutResult> {
-        let parts = std::mem::take(&mut *self.parts.lock().unwrap_or_else(PoisonError::into_inner));
-        let parts = parts.into_iter().flatten().collect();
-        let completed = self.uploads.complete_multipart(&self.full, &self.id, parts).await;
-        // If the first request succeeded and its answer was lost, the second finds no upload.
-        let writer = writer_of(&self.objects, &self.path).await;
-        match (completed, writer) {
-            (completed, Ok(Some(writer))) if writer == self.token => completed.or_else(|_| {
-                Ok(PutResult {
-                    e_tag: None,
-                    version: None,
-                    extensions: Default::default(),
-                })
-            }),
-            (Ok(_), Ok(_)) => Err(object_store::Error::NotFound {
-                path: self.path.to_string(),
-                source: "the upload was aborted".into(),
-            }),
-            (Ok(_), Err(error)) | (Err(error), _) => Err(error),
-        }
-    }
-
-    async fn abort(&mut self) -> object_store::Result<()> {
-        self.uploads.abort_multipart(&self.full, &self.id).await
-    }
-}
-
-/// The token of a file; empty if the file has no token, `None` if there is no file.
-async fn writer_of(objects: &dyn ObjectStore, path: &StorePath) -> object_store::Result<Option<String>> {
-    let options = GetOptions {
-        head: true,
-        ..GetOptions::default()
-    };
-    match objects.get_opts(path, options).await {
-        Ok(found) => Ok(Some(
-            found
-                .attributes
-                .get(&WRITTEN_BY)
-                .map_or_else(String::new, |token| token.as_ref().to_owned()),
-        )),
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(error),
     }
 }
 

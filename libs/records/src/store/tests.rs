@@ -99,7 +99,7 @@ fn only_an_answer_that_a_file_is_not_there_means_that_it_is_deleted() {
 /// Azure refuses a hyphen, and proxies such as nginx drop an underscore.
 #[test]
 fn the_name_of_a_files_token_is_one_that_every_server_takes() {
-    let object_store::Attribute::Metadata(name) = remote::WRITTEN_BY else {
+    let object_store::Attribute::Metadata(name) = named_upload::WRITTEN_BY else {
         panic!("the token is no metadata");
     };
     assert!(name.chars().all(|letter| letter.is_ascii_lowercase()), "{name}");

@@ -12,12 +12,13 @@ const PART: usize = 8 << 20;
 /// Parts that are sent concurrently.
 const AT_A_TIME: usize = 4;
 
-/// A file in progress. If dropped unfinished, it does not exist; on a volume its bytes are then removed.
+/// A file in progress. If dropped unfinished, it does not exist, and its bytes are removed; on Azure only after a week.
 pub struct Upload {
     path: String,
+    /// Before the upload, so that its requests are dropped before the upload aborts itself.
+    under_way: FuturesUnordered<UploadPart>,
     parts: Box<dyn MultipartUpload>,
     pending: Vec<u8>,
-    under_way: FuturesUnordered<UploadPart>,
     begun: usize,
     digest: Sha256,
     bytes: u64,
@@ -85,8 +86,9 @@ impl Upload {
     }
 
     pub(super) async fn complete(mut self) -> Result<Uploaded, StoreError> {
-        let finished = self.parts.complete().await;
-        finished.map_err(|e| access("finishing", &self.path, e))?;
+        if let Err(error) = self.parts.complete().await {
+            return Err(self.failed("finishing", error).await);
+        }
         Ok(Uploaded {
             bytes: self.bytes,
             sha256: hex::encode(self.digest.finalize()),
@@ -105,11 +107,18 @@ impl Upload {
 
     async fn one_arrives(&mut self) -> Result<(), StoreError> {
         if let Some(Err(error)) = self.under_way.next().await {
-            // Frees space for the next try; report the first error.
-            let _ = self.parts.abort().await;
-            return Err(access("writing", &self.path, error));
+            return Err(self.failed("writing", error).await);
         }
         Ok(())
+    }
+
+    /// The error to report. Frees the space for the next try.
+    async fn failed(&mut self, doing: &'static str, error: object_store::Error) -> StoreError {
+        // A request that arrives after the abort may store its part.
+        self.under_way.clear();
+        // If the abort fails too, the first error is the cause.
+        let _ = self.parts.abort().await;
+        access(doing, &self.path, error)
     }
 }
 

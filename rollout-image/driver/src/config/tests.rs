@@ -23,20 +23,3 @@ fn what_nobody_executes_ends_the_run_with_a_fault_that_names_it() {
         "{fault}"
     );
 }
-
-#[test]
-fn the_longest_context_is_read_from_the_models_config_or_from_its_text_config() {
-    let dir = tempfile::tempdir().unwrap();
-    let text = json!({"max_position_embeddings": 262_144});
-    for (config, length) in [
-        (json!({"max_position_embeddings": 64}), Some(64)),
-        (json!({"text_config": text, "vision_config": {}}), Some(262_144)),
-        (json!({"max_position_embeddings": 64, "text_config": text}), Some(64)),
-        (json!({"text_config": {}}), None),
-    ] {
-        std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-        assert_eq!(longest_context(dir.path()).ok(), length, "{config}");
-    }
-    let fault = longest_context(dir.path()).unwrap_err();
-    assert_eq!(fault.reason, Reason::ContextLengthUnknown);
-}

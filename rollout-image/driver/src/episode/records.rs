@@ -109,6 +109,7 @@ impl Episodes {
             trajectory.push(&turn)?;
         }
         trajectory.end = Some(ended.record.end);
+        trajectory.patch_too_large = ended.record.patch_too_large;
         self.remove_work(dir).await?;
         Ok(Some(ended.record))
     }
@@ -143,6 +144,7 @@ impl Episodes {
             image: plan.task.image.clone(),
             end,
             aborted,
+            patch_too_large: trajectory.patch_too_large,
             turns: turns.into_owned(),
             process: trajectory.process.clone(),
             rows: self.write_rows(dir, trajectory).await?,
