@@ -107,10 +107,10 @@ test-e2e: ## tests on a real cluster
 	$(ENV)
 	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: colocated:: gpus:: isolation:: clients::a_listed examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
 
-test-chaos: ## the same cluster, with parts taken away: each process once, then 20 random kills
+test-chaos: ## the same cluster, with parts taken away: each process once; then 20 random kills, with a judge, rows of turns, dynamic sampling and overlap
 	@demo/prepare.sh
 	$(ENV)
-	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture chaos::
+	GRPO_CHAOS_EVERYTHING=$${GRPO_CHAOS_EVERYTHING:-1} cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture chaos::
 
 test-chaos-long: ## 10 campaigns of 100 random kills, the API server and images away for 10 min each; those that succeeded are in bench/results/campaigns.jsonl and not run again
 	@demo/prepare.sh
@@ -286,6 +286,17 @@ SEED ?= 0,1,2
 
 bench-arms: ## plain runs of the demo, and runs with dynamic sampling (ARM=dynamic), rollouts beside steps (ARM=overlap) or a judge of turns (ARM=judge), seeds SEED=0,1,2: half an hour for each seed; finished runs are not repeated
 	@demo/learning.sh --arm $(ARM) --seeds $(SEED) --iterations 12
+
+# For `make bench-agents`.
+AGENT ?= EditTool Pdb QwenCode
+
+bench-agents: ## GRPO through unmodified qwen-code, the tools with pdb, and bash with the edit tool (AGENT=..., default all), each warmed up by a recorded script; hours; finished runs are not repeated (200 MB to download)
+	@demo/prepare.sh
+	e2e/cluster/images.sh long-model
+	case " $(AGENT) " in *" QwenCode "*) e2e/agents/files.sh; e2e/cluster/images.sh agents ;; esac
+	missed=
+	for agent in $(AGENT); do demo/learning.sh --agent $$agent --iterations 16 || missed="$$missed $$agent"; done
+	[ -z "$$missed" ] || { echo "failed, or a bar is not met:$$missed" >&2; exit 1; }
 
 bench-sync: ## a version of 1.2 GB to four replicas over links of 1 Gb/s, whole, passed on and as a delta; 14 GB of memory, 8 minutes, as root
 	@e2e/setup/setup.sh build

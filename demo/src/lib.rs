@@ -2,8 +2,9 @@
 //!
 //! [`report`], [`learnt`] and [`show`] only read a store that was copied out of a cluster, so they work on any machine;
 //! [`claims`] checks a report against such a store. [`follow`] talks to a Kubernetes cluster; [`judge`] serves
-//! votes on turns to one.
+//! votes on turns to one, and [`teacher`] answers of a script, whose recording warms a policy up ([`agents`]).
 
+pub mod agents;
 pub mod arms;
 pub mod claims;
 pub mod curve;
@@ -16,3 +17,4 @@ pub mod report_text;
 pub mod show;
 pub mod statistics;
 pub mod tasks;
+pub mod teacher;

@@ -1,9 +1,11 @@
 //! `grpo-learning`: runs the demo with several seeds and its two controls on a cluster, and reports whether it learns.
-//! With `--arm` it compares runs of another kind with plain ones; with `--rates` it chooses a learning rate.
+//! With `--arm` it compares runs of another kind with plain ones; with `--rates` it chooses a learning rate; with
+//! `--agent` it measures whether the policy improves through that agent.
 //!
 //! Each run is applied, followed, copied and deleted before the next one, because two runs on one machine would only
 //! slow each other down. A run with a finished store in the output folder is not repeated.
 
+mod agents;
 mod arms;
 mod judge;
 mod rates;
@@ -15,6 +17,7 @@ use grpo_demo::arms::Arm;
 use grpo_demo::follow;
 use grpo_demo::learning::{self, EVALUATION_SEED, Measured};
 use grpo_demo::tasks::Tasks;
+use grpo_demo::teacher::Agent;
 use grpo_records::folder::RunFolder;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
 use grpo_testing::cluster::{self, store};
@@ -60,6 +63,12 @@ struct Options {
     /// Do not measure learning: compare runs of this kind with plain ones.
     #[arg(long, value_enum, conflicts_with = "rates")]
     arm: Option<Arm>,
+    /// Do not measure learning: warm a policy up for this agent by a recorded script, and measure its gain.
+    #[arg(long, value_enum, conflicts_with_all = ["rates", "arm"])]
+    agent: Option<Agent>,
+    /// Recorded samples of every task for the warm-up; default: by the agent's prompts.
+    #[arg(long, requires = "agent")]
+    recorded: Option<u32>,
     /// Leave the two controls out.
     #[arg(long)]
     without_controls: bool,
@@ -88,6 +97,9 @@ async fn measure(options: &Options) -> Result<bool, Box<dyn Error>> {
     }
     if let Some(arm) = options.arm {
         return arms::compare(&client, options, arm, &tasks).await;
+    }
+    if let Some(agent) = options.agent {
+        return agents::measure(&client, options, agent, &tasks).await;
     }
     let Some((first_seed, other_seeds)) = options.seeds.split_first() else {
         return Err("no seeds were given".into());
@@ -187,6 +199,16 @@ fn seeded(base: &RunManifest, seed: u64, at_start: bool) -> RunManifest {
 
 /// Runs the manifest unless its finished store exists, and opens the store.
 async fn run(client: &Client, options: &Options, manifest: RunManifest) -> Result<RunFolder, Box<dyn Error>> {
+    run_within(client, options, manifest, RUN_LIMIT).await
+}
+
+/// The same, for a run that may take so long.
+async fn run_within(
+    client: &Client,
+    options: &Options,
+    manifest: RunManifest,
+    limit: Duration,
+) -> Result<RunFolder, Box<dyn Error>> {
     let to = options.out.join(manifest.name());
     if let Some(folder) = finished(&to) {
         println!("{}: taken from {}", manifest.name(), to.display());
@@ -195,7 +217,7 @@ async fn run(client: &Client, options: &Options, manifest: RunManifest) -> Resul
     println!("{}: applied", manifest.name());
     let run = manifest.apply(client, &options.namespace).await?;
     let runs = Api::namespaced(client.clone(), &options.namespace);
-    let ended = follow::follow(&runs, manifest.name(), RUN_LIMIT).await?;
+    let ended = follow::follow(&runs, manifest.name(), limit).await?;
     copy_whole(client, &ended.run, &to).await?;
     delete_run(client, &run, DELETE_LIMIT).await?;
     println!("{}: {:.0} s, store in {}", manifest.name(), ended.seconds, to.display());

@@ -1,8 +1,10 @@
-//! The connection to a cluster: applying runs, waiting for states, copying a run's store, and tokens for services.
+//! The connection to a cluster: applying runs, waiting for states, copying a run's store, writing files to volumes, and
+//! tokens for services.
 
 pub mod manifest;
 pub mod store;
 pub mod token;
+pub mod volume;
 pub mod wait;
 
 use kube::Client;
@@ -28,6 +30,8 @@ pub enum ClusterError {
     Manifest(#[from] manifest::ManifestError),
     #[error("copying the store of {run} to {to}: {what}")]
     Copy { run: String, to: PathBuf, what: String },
+    #[error("writing to the volume of PersistentVolumeClaim {claim}: {what}")]
+    Volume { claim: String, what: String },
 }
 
 /// Adds the failed request and its object to an error.

@@ -14,8 +14,9 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 /// The image of a run without a driver's pod. Any of our images with `tar` would do.
-const IMAGE: &str = "grpo.dev/driver:dev";
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const IMAGE: &str = "grpo.dev/driver:dev";
+/// For a pod to run, and for an object to be gone.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 const ERROR_LINES: u64 = 4096;
 
 /// Copies the whole store of the run into `to`, which is emptied first.
@@ -88,7 +89,8 @@ fn reader(run: &GrpoRun, name: &str, image: &str) -> Result<Pod, ClusterError> {
     serde_json::from_value(pod).map_err(|e| copy_failed(run, Path::new(""), e.to_string()))
 }
 
-async fn remove(pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
+/// Deletes a pod, and waits until it is gone.
+pub(super) async fn remove(pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
     match pods.delete(name, &DeleteParams::default().grace_period(0)).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
@@ -101,14 +103,19 @@ async fn remove(pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
     .await?)
 }
 
-async fn stream(pods: &Api<Pod>, run: &GrpoRun, name: &str, to: &Path) -> Result<(), ClusterError> {
-    let failed = |what: String| copy_failed(run, to, what);
+/// Waits until a pod runs.
+pub(super) async fn running(pods: &Api<Pod>, name: &str) -> Result<(), ClusterError> {
     let what = format!("Pod {name} to run");
-    wait::until(pods.clone(), wait::named(name), PATIENCE, &what, |there| {
+    let runs = |there: &wait::Objects<Pod>| {
         let pod = there.get(name)?;
         (pod.status.as_ref()?.phase.as_deref() == Some("Running")).then_some(())
-    })
-    .await?;
+    };
+    Ok(wait::until(pods.clone(), wait::named(name), PATIENCE, &what, runs).await?)
+}
+
+async fn stream(pods: &Api<Pod>, run: &GrpoRun, name: &str, to: &Path) -> Result<(), ClusterError> {
+    let failed = |what: String| copy_failed(run, to, what);
+    running(pods, name).await?;
     if to.exists() {
         std::fs::remove_dir_all(to).map_err(|e| failed(format!("emptying the folder: {e}")))?;
     }

@@ -187,17 +187,22 @@ fn set(arguments: &mut serde_json::Map<String, Value>, tool: &Value, part: &str,
     }
 }
 
-/// The absolute path of the bug's file: every agent tells its model the working directory.
+/// The absolute path of the bug's file: every agent tells its model the working directory. gemini-cli first tells it a
+/// folder of its own that has the same name.
 fn path(prompt: &str, bug: &Bug) -> String {
-    let end = prompt.find("/testbed").expect("the prompt names the working directory");
     let is_part = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
-    let before = &prompt[..end];
-    let start = before
-        .char_indices()
-        .rev()
-        .find(|(_, c)| !is_part(*c))
-        .map_or(0, |(at, c)| at + c.len_utf8());
-    format!("{}/testbed/{}", &prompt[start..end], bug.file())
+    let parents = prompt.match_indices("/testbed").map(|(end, _)| {
+        let before = &prompt[..end];
+        let start = before
+            .char_indices()
+            .rev()
+            .find(|(_, c)| !is_part(*c))
+            .map_or(0, |(at, c)| at + c.len_utf8());
+        &before[start..]
+    });
+    let mut parents = parents.filter(|parent| !parent.contains("/.gemini/"));
+    let parent = parents.next().expect("the prompt names the working directory");
+    format!("{parent}/testbed/{}", bug.file())
 }
 
 /// A call in Hermes' format. Every second task escapes non-ASCII characters and writes blanks as Python does.
