@@ -105,7 +105,7 @@ test-e2e: ## tests on a real cluster
 	$(TIMED) "cluster, images, operator" demo/prepare.sh
 	$(TIMED) "the model of two manifests" e2e/cluster/images.sh long-model
 	$(ENV)
-	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: colocated:: gpus:: isolation:: clients::a_listed examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
+	$(TIMED) "end-to-end tests" cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture tools:: cluster:: colocated::a_trainer gpus:: isolation:: clients::a_listed examples:: seeds::tools_of_8b seeds::supervised_training_of_8b
 
 test-chaos: ## the same cluster, with parts taken away: each process once; then 20 random kills, with a judge, rows of turns, dynamic sampling and overlap
 	@demo/prepare.sh
@@ -229,6 +229,20 @@ test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trai
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture agents::
 
+# For `make test-harnesses`: names in e2e/tests/harnesses.rs. Claude Code's prompt may not fit into the model's context.
+GRPO_HARNESSES ?= qwen-code,mini-swe-agent,mini-swe-agent-tools,codex,gemini-cli,opencode,aider,pi,gptme
+
+test-harnesses: ## unmodified agents on twenty tasks each in sandboxes of the real cluster, with a sampled policy, trained on what was sampled for them (GRPO_HARNESSES=a,b; default all but claude-code); hours (1 GB to download)
+	@demo/prepare.sh
+	export GRPO_HARNESSES='$(GRPO_HARNESSES)'
+	# Both classes of mini-swe-agent have one image.
+	agents=$$(tr , '\n' <<< "$$GRPO_HARNESSES" | sed 's/-tools$$//' | sort -u)
+	e2e/agents/files.sh $$agents
+	e2e/cluster/images.sh agents $$agents
+	e2e/cluster/images.sh long-model
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --test-threads=1 --nocapture harnesses::
+
 test-sandboxes: ## 86 attacks, real losses and 50 resets of sandboxes on the real cluster; a fork bomb is among them
 	@demo/prepare.sh
 	$(ENV)
@@ -313,6 +327,12 @@ bench-engines: ## six iterations of the demo on a real vLLM, with adapters and w
 	e2e/cluster/images.sh engines
 	$(ENV)
 	cargo test $(PLAIN) --test e2e -- --ignored --nocapture engines::bench
+
+bench-colocated: ## peak memory of a run whose trainer and engine take turns, beside a run whose do not, on the real cluster; 15 minutes
+	@demo/prepare.sh
+	e2e/cluster/images.sh long-model
+	$(ENV)
+	cargo test $(PLAIN) --test e2e -- --ignored --nocapture colocated::bench
 
 bench-operator: ## 1,000 runs at rest and at work, outages, 1,000 random capacity scenarios; 45 minutes
 	@e2e/setup/setup.sh build

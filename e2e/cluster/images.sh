@@ -6,7 +6,7 @@
 #   images.sh has TAG                whether there are images with this tag
 #   images.sh push REGISTRY TAG [NAME...]   images -> a registry, as REGISTRY/NAME:TAG (GRPO_PLAIN_HTTP=1: one without TLS)
 #   images.sh import-layout DIR [REFERENCE...]   a foreign OCI layout (all its named images, or those named) -> the cluster
-#   images.sh agents                 images of command-line agents, from the files that e2e/agents/files.sh made -> the cluster
+#   images.sh agents [NAME...]       images of command-line agents (default: those with a preset), from the files that e2e/agents/files.sh made -> the cluster
 #   images.sh long-model             the demo's model with 32,768 positions and a chat template that has tools -> the cluster
 #   images.sh engines                vLLM's CPU build and the demo's model, untied, from the files that e2e/engines/files.sh made -> the cluster
 #   images.sh base-tar               prints the path of the base image's root file system (a tar)
@@ -371,11 +371,12 @@ check() {
   fi
 }
 
-# agents: each is one layer, whose files are made outside of the build (docs/images).
+# agents [NAME...]: each is one layer, whose files are made outside of the build (docs/images).
 agents() {
-  local name version references=()
-  for name in qwen-code mini-swe-agent; do
-    version=$(sed -n 's/^LABEL org.opencontainers.image.version=//p' "$REPO/docs/images/$name/Dockerfile")
+  local name version names=("$@") references=()
+  [ "$#" -gt 0 ] || names=(qwen-code mini-swe-agent)
+  for name in "${names[@]}"; do
+    version=$(agent_version "$name")
     references+=("grpo.dev/cli/$name:$version")
     stage "image $name" build_agent "$name" "grpo.dev/cli/$name:$version"
   done
@@ -387,11 +388,24 @@ agents() {
   fi
 }
 
+# agent_version NAME: that of the recipe; agents without a preset have it in their manifest.
+agent_version() {
+  local recipes="$REPO/docs/images" version=
+  if [ -e "$recipes/$1/Dockerfile" ]; then
+    version=$(sed -n 's/^LABEL org.opencontainers.image.version=//p' "$recipes/$1/Dockerfile")
+  elif [ -e "$recipes/others/$1.yaml" ]; then
+    version=$(sed -n 's/^ *image: .*://p' "$recipes/others/$1.yaml")
+  fi
+  [ -n "$version" ] || die "docs/images has no agent $1"
+  printf '%s\n' "$version"
+}
+
 build_agent() {
-  local hash
+  local hash file="$REPO/docs/images/$1/Dockerfile"
+  [ -e "$file" ] || file="$REPO/docs/images/others/Dockerfile"
   hash=$(cat "$CACHE/stamps/agent-$1") || die "the files of $1 are not made (e2e/agents/files.sh)"
   if fresh "$STAMP-agent-$1" "$hash" && in_layout "$2"; then note "as it was"; return; fi
-  bud "$2" "$REPO/docs/images/$1/Dockerfile" "$CACHE/agents/$1"
+  bud "$2" "$file" "$CACHE/agents/$1"
   stamp "$STAMP-agent-$1" "$hash"
 }
 
@@ -481,7 +495,7 @@ case "${1:-}" in
   import-layout) shift; import_foreign "$@" ;;
   base-tar) base_tar ;;
   pause) pause ;;
-  agents) agents ;;
+  agents) shift; agents "$@" ;;
   long-model) long_model ;;
   engines) engines ;;
   check) check ;;

@@ -32,6 +32,8 @@ async fn mini_swe_agent_works_unmodified_and_what_was_sampled_for_it_is_trained_
     let manifest = small_run("mini-swe-agent")?
         .with("/agent", agent)
         .with("/rollout/iterations", json!(1))
+        // If all rewards are equal, no token has a loss, and the trainer would compute no logprob to compare.
+        .with("/algorithm/entropyCoefficient", json!(0.001))
         .with("/sandboxes/pool/resources", sandboxes)
         .for_each_set(|set| set["atStart"] = json!(false));
     scene.apply(&manifest).await?;

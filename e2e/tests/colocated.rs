@@ -1,7 +1,12 @@
 //! A run whose trainer and engines take turns on the same devices, beside a run whose do not, on a real cluster. Both
 //! compute on the CPU: the embedded engine sleeps while the trainer steps, as one on a GPU does.
+//!
+//! While both runs work, the memory of their trainers and engines is measured (`support/memory.rs`). In the small runs
+//! of `make test-e2e` the processes themselves take most of it, so it is only printed. `make bench-colocated` makes
+//! runs whose activations, keys and values take most of it, and writes bench/results/colocated.json.
 
 use crate::support::gateway::{bearer, forwarded};
+use crate::support::memory::Peaks;
 use crate::support::{RUN_LIMIT, Result, SOON, Scene, small_run, verified};
 use grpo_contracts::access::{Service, account};
 use grpo_engine_protocol::{AgentState, AgentStatus};
@@ -117,43 +122,54 @@ async fn look(scene: &Scene, run: &str, slept: &mut Slept) -> Result<Infallible>
     }
 }
 
-/// Follows a run to its end. Returns its steps, and how often its engine fell asleep.
-async fn trained(scene: &Scene, manifest: &RunManifest) -> Result<(Vec<Step>, u32)> {
+/// A run that has ended.
+struct Trained {
+    steps: Vec<Step>,
+    /// How often its engine fell asleep.
+    slept: u32,
+    memory: Peaks,
+}
+
+/// Follows a run to its end.
+async fn trained(scene: &Scene, manifest: &RunManifest) -> Result<Trained> {
     scene.apply(manifest).await?;
-    let mut slept = Slept::default();
+    let (mut slept, mut memory) = (Slept::default(), Peaks::default());
     let ended = tokio::select! {
         ended = scene.follow(manifest.name()) => ended?,
         failed = look(scene, manifest.name(), &mut slept) => match failed? {},
+        failed = scene.watch_memory(manifest.name(), &mut memory) => match failed? {},
     };
     let folder = scene.store_of(&ended.run).await?;
     verified(&folder)?;
     assert_eq!(folder.state.finished_iterations(), ITERATIONS);
     scene.say(&format!(
-        "{}: the engine fell asleep {} times, {:.0} s",
+        "{}: the engine fell asleep {} times, {:.0} s; most memory: {memory}",
         manifest.name(),
         slept.times,
         ended.seconds
     ));
     delete_run(&scene.client, &ended.run, SOON).await?;
-    Ok((steps(&folder)?, slept.times))
+    Ok(Trained {
+        steps: steps(&folder)?,
+        slept: slept.times,
+        memory,
+    })
 }
 
-#[tokio::test]
-#[ignore = "needs a cluster: make test-e2e"]
-async fn a_trainer_and_engines_that_take_turns_learn_the_same_as_those_that_do_not() -> Result<()> {
-    let scene = Scene::new("colocated").await?;
-    let apart = small_run("apart")?.with("/rollout/iterations", json!(ITERATIONS));
-    let colocated = small_run("colocated")?
-        .with("/rollout/iterations", json!(ITERATIONS))
-        .with("/trainer/colocate", json!(true));
-    let (apart, never) = trained(&scene, &apart).await?;
-    let (colocated, slept) = trained(&scene, &colocated).await?;
-    assert_eq!(never, 0, "an engine with devices of its own has slept");
+/// The run with devices of its own for each side, and then the one whose sides take turns. Both must learn the same.
+async fn both(scene: &Scene, sized: impl Fn(RunManifest) -> RunManifest) -> Result<[Trained; 2]> {
+    let run = |name: &str| -> Result<RunManifest> {
+        Ok(sized(small_run(name)?).with("/rollout/iterations", json!(ITERATIONS)))
+    };
+    let apart = trained(scene, &run("apart")?).await?;
+    let colocated = trained(scene, &run("colocated")?.with("/trainer/colocate", json!(true))).await?;
+    assert_eq!(apart.slept, 0, "an engine with devices of its own has slept");
     assert!(
-        slept >= ITERATIONS,
-        "the engine slept {slept} times in {ITERATIONS} steps"
+        colocated.slept >= ITERATIONS,
+        "the engine slept {} times in {ITERATIONS} steps",
+        colocated.slept
     );
-    for (step, (one, other)) in apart.iter().zip(&colocated).enumerate() {
+    for (step, (one, other)) in apart.steps.iter().zip(&colocated.steps).enumerate() {
         let step = step + 1;
         assert!(
             !one.rows.is_empty() && !one.tensors_sha256.is_empty(),
@@ -163,5 +179,81 @@ async fn a_trainer_and_engines_that_take_turns_learn_the_same_as_those_that_do_n
         assert_eq!(one.loss, other.loss, "the loss of step {step}");
         assert_eq!(one.tensors_sha256, other.tensors_sha256, "the weights of step {step}");
     }
+    Ok([apart, colocated])
+}
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-e2e"]
+async fn a_trainer_and_engines_that_take_turns_learn_the_same_as_those_that_do_not() -> Result<()> {
+    let scene = Scene::new("colocated").await?;
+    both(&scene, |run| run).await?;
     scene.clear().await
+}
+
+mod bench {
+    use super::*;
+    use crate::support::memory::mib;
+    use crate::support::repository;
+    use grpo_bench_report::{Bench, Row};
+
+    /// The demo's model with positions for long prompts. It answers nonsense there, which takes as much memory.
+    const MODEL: &str = "grpo.dev/demo/long-model:1";
+    /// About 4,000 tokens, which differ between tasks from the beginning: an engine computes equal ones only once.
+    const PROMPT: &str = "{% for i in range(128) %}{{ task.problem_statement }} {% endfor %}";
+    /// Their prompts have about 100,000 tokens, whose keys and values take 2 KiB each. The engine keeps up to 256 MiB.
+    const TASKS: u32 = 24;
+    /// Tokens of a micro-batch, whose activations take over 28 KiB each.
+    const TOKENS: u32 = 16_384;
+    /// Sides that hold their memory at all times must miss it: otherwise the runs are too small to show anything.
+    const BAR: f64 = 1.15;
+
+    fn large(run: RunManifest) -> RunManifest {
+        run.with("/model/image/reference", json!(MODEL))
+            .with("/tasks/evaluate", json!([]))
+            .with("/agent/bash/task", json!(PROMPT))
+            // What a command prints could differ between the runs.
+            .with("/agent/limits/turns", json!(1))
+            .with("/rollout/prompts", json!(TASKS))
+            .with("/rollout/samples", json!(2))
+            .with("/rollout/sampling/maxTokensPerCall", json!(32))
+            // Rewards are equal, and the trainer leaves out rows that add nothing to the loss.
+            .with("/algorithm/entropyCoefficient", json!(0.001))
+            .with("/trainer", json!({"nodes": 1, "maxTokensPerGpu": TOKENS}))
+    }
+
+    #[tokio::test]
+    #[ignore = "takes a quarter of an hour: make bench-colocated"]
+    async fn sides_that_take_turns_need_hardly_more_memory_than_the_larger_one() -> Result<()> {
+        let scene = Scene::new("bench-colocated").await?;
+        let [apart, colocated] = both(&scene, large).await?.map(|run| run.memory);
+        if !(apart.are_complete() && colocated.are_complete()) {
+            scene.say("NOT MEASURED: the pods are no processes of this machine; GRPO_CLUSTER=local makes them so");
+            return scene.clear().await;
+        }
+        let figure = "24.6: colocated on the CPU";
+        let without = apart.together as f64 / apart.larger();
+        let row = Row::new(
+            format!("{figure}: peak memory / that of the larger side alone"),
+            Some(colocated.together as f64 / apart.larger()),
+            "x",
+            Some(format!("<= {BAR}").as_str()),
+        );
+        let rows = [
+            row.beside("sides that take no turns", without),
+            Row::new(
+                format!("{figure}: trainer alone"),
+                Some(mib(apart.trainer)),
+                "MiB",
+                None,
+            ),
+            Row::new(format!("{figure}: engine alone"), Some(mib(apart.engine)), "MiB", None),
+        ];
+        for row in &rows {
+            scene.say(&serde_json::to_string(row)?);
+        }
+        assert!(without > BAR, "these runs are too small to show anything: {apart}");
+        Bench::of_this_machine(&rows).write(&repository().join("bench/results/colocated.json"))?;
+        assert!(rows.iter().all(Row::meets_its_bar), "{rows:#?}");
+        scene.clear().await
+    }
 }

@@ -1,9 +1,9 @@
 //! Every test that crosses processes, in one binary: linking dominates the build time.
 //!
 //! The tests that need a control plane or a cluster are ignored; `make test-api`, `test-operator`, `test-e2e`,
-//! `test-agents`, `test-clients`, `test-elastic`, `test-engines`, `test-histories`, `test-release`, `test-overlap`,
-//! `test-validate`, `test-kueue`, `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`, `check-stores`
-//! and `check-trackers` name the modules that they run.
+//! `test-agents`, `test-clients`, `test-elastic`, `test-engines`, `test-harnesses`, `test-histories`, `test-release`,
+//! `test-overlap`, `test-validate`, `test-kueue`, `test-seeds`, `test-operations`, `test-tenants`, `check-monitoring`,
+//! `check-stores` and `check-trackers` name the modules that they run.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -22,6 +22,7 @@ mod faults;
 mod finetune;
 mod gateway;
 mod gpus;
+mod harnesses;
 mod histories;
 mod isolation;
 mod judges;

@@ -9,6 +9,7 @@ pub mod gateway;
 pub mod helm;
 pub mod hub;
 pub mod kill;
+pub mod memory;
 pub mod nodes;
 pub mod outage;
 pub mod plugin;
