@@ -23,6 +23,9 @@ const RUN: &str = "chaos";
 const ITERATIONS: u32 = 8;
 const SANDBOXES: u32 = 6;
 const KILLS: u32 = 7;
+/// Until a sandbox with a lease is found, and gone after its kill.
+const MOMENT: Duration = Duration::from_secs(5);
+const TRIES: u32 = 10;
 /// One iteration, including its repeated work, with every process restarting.
 const NEXT_ITERATION: Duration = Duration::from_secs(5 * 60);
 
@@ -53,10 +56,7 @@ async fn a_run_survives_the_death_of_every_process_with_nothing_lost_or_doubled_
     at(&scene, 2, Stage::Rollout).await?;
     scene.kill("gateway", scene.pods(), of("gateway"), None).await?;
     at(&scene, 3, Stage::Rollout).await?;
-    let leased = leased_sandbox(&scene, RUN).await?;
-    scene
-        .kill("leased sandbox", scene.pods(), wait::named(&leased), None)
-        .await?;
+    kill_leased_sandbox(&scene).await?;
     at(&scene, 4, Stage::Rollout).await?;
     scene.kill("driver", scene.pods(), of("driver"), None).await?;
     at(&scene, 5, Stage::Rollout).await?;
@@ -99,6 +99,22 @@ async fn at(scene: &Scene, iteration: u32, stage: Stage) -> Result<()> {
     };
     let what = format!("{stage:?} of iteration {iteration}");
     Ok(scene.until_run(RUN, NEXT_ITERATION, &what, there).await??)
+}
+
+/// Kills a leased sandbox. The first one may be released before its process is found: then another one is killed.
+async fn kill_leased_sandbox(scene: &Scene) -> Result<()> {
+    for _ in 0..TRIES {
+        let leased = leased_sandbox(scene, RUN).await?;
+        let kill = scene.kill("leased sandbox", scene.pods(), wait::named(&leased), None);
+        match tokio::time::timeout(MOMENT, kill).await {
+            Ok(Ok(_)) => return Ok(()),
+            missing => {
+                let why = missing.map_or_else(|_| "it is not there".to_owned(), |ended| format!("{:?}", ended.err()));
+                scene.say(&format!("sandbox {leased} was not killed: {why}"));
+            }
+        }
+    }
+    Err(format!("none of {TRIES} leased sandboxes could be killed").into())
 }
 
 /// The name of a sandbox that is leased according to the ledger.
