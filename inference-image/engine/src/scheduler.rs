@@ -172,7 +172,8 @@ impl Scheduler {
         let _ = install.done.send(());
     }
 
-    /// Drops all that rows need. The allocator returns large blocks, such as those of weights, to the system.
+    /// Drops all that rows need. With the settings of the image, the allocator maps blocks of weights, keys and values
+    /// apart, so dropping them returns them to the system.
     fn fall_asleep(&mut self, done: oneshot::Sender<()>) {
         if let Weights::Loaded { model, .. } = &self.weights {
             self.weights = Weights::Asleep {
