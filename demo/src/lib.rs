@@ -6,6 +6,7 @@
 
 pub mod agents;
 pub mod arms;
+pub mod chat_server;
 pub mod claims;
 pub mod curve;
 pub mod follow;

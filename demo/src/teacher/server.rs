@@ -4,47 +4,24 @@
 
 use super::Teacher;
 use super::conversation::Asked;
+use crate::chat_server::ChatServer;
+use axum::Json;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::routing::post;
-use axum::{Json, Router};
 use serde_json::{Value, json};
 use std::io;
 use std::sync::Arc;
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 /// The name of its model.
 pub const MODEL: &str = "demo-teacher";
 
-/// A server. It ends when this value is dropped.
-#[derive(Debug)]
-pub struct TeacherServer {
-    /// With the `/v1` at the end.
-    pub url: String,
-    serving: JoinHandle<()>,
-}
-
-impl Drop for TeacherServer {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-impl TeacherServer {
-    /// Listens on a port of this address.
-    pub async fn start(address: &str, teacher: Teacher) -> io::Result<Self> {
-        let router = Router::new()
-            .route("/v1/chat/completions", post(answer))
-            // A request has the whole conversation, with the tools' schemas.
-            .layer(DefaultBodyLimit::disable())
-            .with_state(Arc::new(teacher));
-        let listener = TcpListener::bind((address, 0)).await?;
-        let url = format!("http://{}/v1", listener.local_addr()?);
-        let serving = tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await;
-        });
-        Ok(Self { url, serving })
-    }
+/// Serves the script on a port of this address.
+pub async fn start(address: &str, teacher: Teacher) -> io::Result<ChatServer> {
+    // A request has the whole conversation, with the tools' schemas.
+    let answers = post(answer)
+        .layer(DefaultBodyLimit::disable())
+        .with_state(Arc::new(teacher));
+    ChatServer::start(address, answers).await
 }
 
 async fn answer(State(teacher): State<Arc<Teacher>>, Json(asked): Json<Asked>) -> Json<Value> {

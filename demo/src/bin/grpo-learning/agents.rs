@@ -18,7 +18,7 @@ use grpo_demo::arms::SET;
 use grpo_demo::follow::phase_of;
 use grpo_demo::learning;
 use grpo_demo::tasks::Tasks;
-use grpo_demo::teacher::server::{MODEL, TeacherServer};
+use grpo_demo::teacher::server::{self, MODEL};
 use grpo_demo::teacher::{Agent, Teacher};
 use grpo_records::folder::RunFolder;
 use grpo_testing::cluster::manifest::{RunManifest, delete_run};
@@ -177,7 +177,7 @@ impl Measuring<'_> {
         // A run that is still there asks a server that has ended.
         self.delete_if("script", |_| true).await?;
         let address = cluster::host_address();
-        let server = TeacherServer::start(&address, Teacher::of(self.agent, self.tasks)).await;
+        let server = server::start(&address, Teacher::of(self.agent, self.tasks)).await;
         let server = server.map_err(|error| format!("serving the script at {address}: {error}; is the cluster up?"))?;
         let store = run_within(self.client, self.options, self.script(&server.url)?, LIMIT).await?;
         Ok(Recording::of(&store)?)

@@ -6,7 +6,8 @@
 
 use super::{DELETE_LIMIT, Options};
 use grpo_crds::InferencePool;
-use grpo_demo::judge::server::{JudgeServer, MODEL};
+use grpo_demo::chat_server::ChatServer;
+use grpo_demo::judge::server::{self, MODEL};
 use grpo_demo::judge::{Judge, PROMPT};
 use grpo_demo::tasks::Tasks;
 use grpo_testing::cluster::manifest::RunManifest;
@@ -24,7 +25,7 @@ const HISTORY_STEPS: u32 = 8;
 
 /// The judge's server and pool.
 pub struct Judging {
-    _server: JudgeServer,
+    _server: ChatServer,
 }
 
 impl Judging {
@@ -35,7 +36,7 @@ impl Judging {
         tasks: &Tasks,
     ) -> Result<Self, Box<dyn Error>> {
         let address = cluster::host_address();
-        let server = JudgeServer::start(&address, Judge::of(tasks)).await;
+        let server = server::start(&address, Judge::of(tasks)).await;
         let server = server.map_err(|error| format!("serving the judge at {address}: {error}; is the cluster up?"))?;
         let engine = json!({"external": {"url": server.url, "model": MODEL, "api": "Chat", "weights": "Frozen"}});
         let pool = json!({

@@ -15,7 +15,7 @@ async fn the_last_message_of_a_conversation_is_answered_and_a_restarted_server_a
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let mut votes = Vec::new();
     for _ in 0..2 {
-        let server = JudgeServer::start("127.0.0.1", Judge::of(&tasks)).await.unwrap();
+        let server = start("127.0.0.1", Judge::of(&tasks)).await.unwrap();
         let url = format!("{}/chat/completions", server.url);
         let answer = client.post(url).json(&asked).send().await.unwrap();
         let answer: Value = answer.error_for_status().unwrap().json().await.unwrap();

@@ -9,9 +9,7 @@ async fn a_conversation_is_answered_with_a_call_and_a_probe_with_text() {
         r#"{"instance_id":"a","split":"train","problem_statement":"p","file":"a.py","lines":[1,9],"repair":["a","b"]}"#;
     let mut tasks = Tasks::default();
     tasks.rows.take(Path::new("rows.jsonl"), row).unwrap();
-    let server = TeacherServer::start("127.0.0.1", Teacher::of(Agent::QwenCode, &tasks))
-        .await
-        .unwrap();
+    let server = start("127.0.0.1", Teacher::of(Agent::QwenCode, &tasks)).await.unwrap();
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let ask = async |content: &str| -> Value {
         let asked = json!({"model": MODEL, "temperature": 1.0, "seed": 3, "max_tokens": 9,
