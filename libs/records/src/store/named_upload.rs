@@ -2,7 +2,8 @@
 //!
 //! Parts of an unfinished upload cost storage, and no listing of files shows them. So an upload that fails or is
 //! dropped aborts itself. The store's own threads send the abort: the caller's thread may have no runtime, and a retry
-//! must not wait for a server that does not answer. A killed process cannot abort. Then a withdrawal of its claim
+//! must not wait for a server that does not answer. A server may store a part that was on its way when the abort came,
+//! so the abort is repeated while the process runs. A killed process cannot abort. Then a withdrawal of its claim
 //! aborts the uploads under the claim, and a lifecycle rule of the bucket removes the parts of others.
 
 use super::io::in_background;
@@ -27,6 +28,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 const TRYING: Duration = Duration::from_secs(300);
 /// The first pause between tries; each pause is twice as long as the one before.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The pauses before the repeated aborts, for parts that were on their way when the first abort came.
+const LATE: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(16)];
 
 /// An upload in progress.
 pub(super) struct NamedUpload {
@@ -53,8 +56,8 @@ pub(super) struct ServerUpload {
 }
 
 impl ServerUpload {
-    /// Returns when the server has no unfinished upload of this id.
-    async fn abort(self) {
+    /// Returns when the server has confirmed an abort, or knows no upload of this id.
+    async fn abort(&self) {
         let mut pause = PAUSE;
         loop {
             match self.uploads.abort_multipart(&self.full, &self.id).await {
@@ -68,6 +71,16 @@ impl ServerUpload {
         if let Some(note) = &self.note {
             // A note that remains costs the withdrawal of the claim some seconds.
             let _ = self.objects.delete(note).await;
+        }
+    }
+
+    /// Removes the parts that the server stored after the abort. S3 recommends the repetition: its answer does not say
+    /// whether such parts remain.
+    async fn abort_late_parts(&self) {
+        for pause in LATE {
+            tokio::time::sleep(pause).await;
+            // Without late parts the server finds no upload. A lifecycle rule removes what this leaves.
+            let _ = self.uploads.abort_multipart(&self.full, &self.id).await;
         }
     }
 }
@@ -84,13 +97,21 @@ impl NamedUpload {
         }
     }
 
-    /// Aborts in the background; `None` if the upload has ended. The result is whether the upload is gone.
+    /// Aborts in the background; `None` if the upload has ended. The result is whether the server has confirmed it.
     fn begin_abort(&mut self) -> Option<JoinHandle<bool>> {
         if std::mem::replace(&mut self.ended, true) {
             return None;
         }
-        let upload = self.upload.clone();
-        in_background(async move { tokio::time::timeout(TRYING, upload.abort()).await.is_ok() })
+        // Also if all parts were answered: a request that was repeated may still be under way.
+        let (upload, has_parts) = (self.upload.clone(), self.begun > 0);
+        in_background(async move {
+            let is_confirmed = tokio::time::timeout(TRYING, upload.abort()).await.is_ok();
+            if is_confirmed && has_parts {
+                // Separately: the report of a failure waits for the first abort only.
+                in_background(async move { upload.abort_late_parts().await });
+            }
+            is_confirmed
+        })
     }
 
     fn aborted(&self) -> object_store::Error {
