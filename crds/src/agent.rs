@@ -290,7 +290,7 @@ pub struct Limits {
     /// Time of one episode, without grading.
     #[serde(default = "default_episode_timeout")]
     pub episode_timeout: Period,
-    /// Tokens of prompt and answer together. Default: what the model's `config.json` allows.
+    /// Tokens of prompt and answer together. Default: what the model's `config.json` allows and the engine takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub context_tokens: Option<u32>,

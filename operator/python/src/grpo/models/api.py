@@ -184,7 +184,7 @@ class AgentLimits(Spec):
     Default: `"2m"`.
     """
     context_tokens: Annotated[int | None, Field(ge=64, le=10000000)] = None
-    """Tokens of prompt and answer together. Default: what the model's `config.json` allows."""
+    """Tokens of prompt and answer together. Default: what the model's `config.json` allows and the engine takes."""
     episode_timeout: Annotated[
         str | None, Field(max_length=32, pattern='^([0-9]{1,8}(ms|s|m|h))+$')
     ] = None
