@@ -16,7 +16,7 @@
 pub mod effect;
 pub mod server;
 
-use crate::tasks::Tasks;
+use crate::tasks::{Repair, Tasks};
 use grpo_records::store::sha256_hex;
 use serde::Deserialize;
 use serde_json::Value;
@@ -35,33 +35,7 @@ const UNDO: &str = "git checkout";
 const FENCE: &str = "```";
 const UNKNOWN: &str = "This is no turn of a training task.";
 
-/// The one edit that repairs a task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Repair {
-    /// First and last line of the function.
-    first: u64,
-    last: u64,
-    old: String,
-    new: String,
-}
-
 impl Repair {
-    /// `None` if the row is not one of the demo's.
-    pub fn of(row: &Value) -> Option<Self> {
-        let [first, last] = row["lines"].as_array()?.as_slice() else {
-            return None;
-        };
-        let [old, new] = row["repair"].as_array()?.as_slice() else {
-            return None;
-        };
-        Some(Self {
-            first: first.as_u64()?,
-            last: last.as_u64()?,
-            old: old.as_str()?.to_owned(),
-            new: new.as_str()?.to_owned(),
-        })
-    }
-
     /// Whether the turn with this command is a good one. `earlier`: a text with the commands before it.
     pub fn is_good(&self, earlier: &str, command: &str) -> bool {
         let Some((before, edit)) = command.find(EDIT).map(|at| command.split_at(at)) else {

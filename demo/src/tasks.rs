@@ -1,10 +1,39 @@
-//! The parts of the demo's task rows that a report needs: the function that a task is about, its kind of bug and the
-//! edit that repairs it. Rows are JSON lines in SWE-bench's shape; the demo's rows have these three fields in addition.
+//! The parts of the demo's task rows that reports and simulated servers need: the function that a task is about, its
+//! kind of bug and the edit that repairs it. Rows are JSON lines in SWE-bench's shape; the demo's rows have these three
+//! fields in addition.
 
 use std::{collections::BTreeMap, path::Path};
 
 use grpo_verify::rows::{RowsError, TaskRows};
 use serde_json::Value;
+
+/// The one edit that repairs a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// First and last line of the function.
+    pub first: u64,
+    pub last: u64,
+    pub old: String,
+    pub new: String,
+}
+
+impl Repair {
+    /// `None` if the row is not one of the demo's.
+    pub fn of(row: &Value) -> Option<Self> {
+        let [first, last] = row["lines"].as_array()?.as_slice() else {
+            return None;
+        };
+        let [old, new] = row["repair"].as_array()?.as_slice() else {
+            return None;
+        };
+        Some(Self {
+            first: first.as_u64()?,
+            last: last.as_u64()?,
+            old: old.as_str()?.to_owned(),
+            new: new.as_str()?.to_owned(),
+        })
+    }
+}
 
 /// Rows by instance id.
 #[derive(Clone, Debug, Default)]

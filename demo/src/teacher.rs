@@ -20,7 +20,7 @@ pub mod shell;
 
 use self::conversation::{Answer, Asked, Excerpt, Function, turns};
 use self::flips::Flip;
-use crate::tasks::Tasks;
+use crate::tasks::{Repair, Tasks};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
@@ -177,7 +177,7 @@ impl Teacher {
         if passed || is_tired || left.is_empty() {
             return agent.give_up();
         }
-        let (old, new) = &function.repair;
+        let Repair { old, new, .. } = &function.repair;
         let repair = left.iter().copied().find(|flip| flip.old == old && flip.new == new);
         let flip = match repair.filter(|_| draws.random_bool(BEYOND_CHANCE)) {
             Some(repair) => repair,

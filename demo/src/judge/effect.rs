@@ -4,12 +4,11 @@
 //! The differences of a task are averaged over seeds. The interval is over tasks, clustered by function; it says
 //! nothing about other seeds, so each seed's difference is a row too.
 
-use super::Repair;
 use crate::arms::{Arm, SET};
 use crate::learning::{LearningError, last_evaluation};
 use crate::learnt::Evaluation;
 use crate::statistics::{Clustered, Estimate, Tally, estimate};
-use crate::tasks::Tasks;
+use crate::tasks::{Repair, Tasks};
 use grpo_bench_report::Row;
 use grpo_records::folder::{FolderError, RunFolder};
 use grpo_records::{EpisodeScope, JudgedTurn, TurnRecord};

@@ -1,6 +1,7 @@
 //! A conversation between an agent and the recorded script: the messages that a request has, the task that they are
 //! about, the shown function, and the script's next answer.
 
+use crate::tasks::Repair;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -82,27 +83,15 @@ pub fn turns(messages: &[Message]) -> Vec<Turn<'_>> {
 pub struct Function {
     /// From the repository's folder.
     pub file: String,
-    /// First and last line of the function.
-    pub first: u64,
-    pub last: u64,
-    /// The repairing flip: old text and new text.
-    pub repair: (String, String),
+    pub repair: Repair,
 }
 
 impl Function {
     /// `None` if the row is not one of the demo's.
     pub fn of(row: &Value) -> Option<Self> {
-        let [first, last] = row["lines"].as_array()?.as_slice() else {
-            return None;
-        };
-        let [old, new] = row["repair"].as_array()?.as_slice() else {
-            return None;
-        };
         Some(Self {
             file: row["file"].as_str()?.to_owned(),
-            first: first.as_u64()?,
-            last: last.as_u64()?,
-            repair: (old.as_str()?.to_owned(), new.as_str()?.to_owned()),
+            repair: Repair::of(row)?,
         })
     }
 }
@@ -123,7 +112,7 @@ impl<'a> Excerpt<'a> {
         code_of: impl Fn(&'a str, u64) -> Option<&'a str>,
     ) -> Option<Self> {
         let numbered = |number: u64| shown.lines().find_map(|line| code_of(line, number));
-        let lines: Option<Vec<&str>> = (function.first..=function.last).map(numbered).collect();
+        let lines: Option<Vec<&str>> = (function.repair.first..=function.repair.last).map(numbered).collect();
         lines.map(|lines| Self { function, lines })
     }
 }

@@ -7,6 +7,7 @@
 
 use super::conversation::{Answer, Excerpt, Function};
 use super::flips::Flip;
+use crate::tasks::Repair;
 use serde_json::{Value, json};
 
 /// What `eval` runs: the column `test_command` of a task's row.
@@ -33,7 +34,8 @@ pub fn problem(statement: &str, function: &Function) -> String {
 }
 
 pub fn look(function: &Function) -> Answer {
-    let arguments = json!({"path": function.file, "start": function.first, "end": function.last});
+    let Repair { first, last, .. } = function.repair;
+    let arguments = json!({"path": function.file, "start": first, "end": last});
     Answer::calls("Look.", vec![(VIEW, arguments)])
 }
 
@@ -46,7 +48,7 @@ pub fn code_of(line: &str, number: u64) -> Option<&str> {
 /// Rewrites the line of the earlier edit as it was, unless this edit rewrites it anyway.
 pub fn attempt(excerpt: &Excerpt<'_>, flip: &Flip, undo: Option<&Flip>) -> Answer {
     let rewrite = |line: usize, code: String| {
-        let number = excerpt.function.first + line as u64;
+        let number = excerpt.function.repair.first + line as u64;
         let arguments = json!({"path": excerpt.function.file, "start": number, "new_code": code});
         (REWRITE, arguments)
     };

@@ -6,6 +6,7 @@
 use super::conversation::{Answer, Excerpt, Function};
 use super::flips::Flip;
 use super::shell;
+use crate::tasks::Repair;
 use serde_json::{Value, json};
 
 /// As `e2e/cluster/images.sh agents` names it.
@@ -38,7 +39,7 @@ pub fn code_of(line: &str, number: u64) -> Option<&str> {
 }
 
 pub fn attempt(excerpt: &Excerpt<'_>, flip: &Flip, undo: Option<&Flip>) -> Answer {
-    let Function { first, last, .. } = excerpt.function;
+    let Repair { first, last, .. } = excerpt.function.repair;
     let (word, before) = match undo {
         Some(_) => ("Retry.", shell::UNDO),
         None => ("Edit.", ""),

@@ -2,6 +2,7 @@
 //! output.
 
 use super::conversation::Function;
+use crate::tasks::Repair;
 
 /// Undoes all edits before the next one.
 pub const UNDO: &str = "git checkout -q .; ";
@@ -12,7 +13,8 @@ pub const PASSED: &str = "1 passed";
 
 /// Prints the function with the numbers of its lines.
 pub fn look(function: &Function) -> String {
-    format!("grep -n '' $F | sed -n '{},{}p'", function.first, function.last)
+    let Repair { first, last, .. } = function.repair;
+    format!("grep -n '' $F | sed -n '{first},{last}p'")
 }
 
 /// The code of a line that [`look`] printed.

@@ -1,12 +1,16 @@
 use super::*;
+use crate::tasks::Repair;
 use crate::teacher::flips::possible;
 
 fn function() -> Function {
     Function {
         file: "a.py".into(),
-        first: 11,
-        last: 13,
-        repair: (" == ".into(), " != ".into()),
+        repair: Repair {
+            first: 11,
+            last: 13,
+            old: " == ".into(),
+            new: " != ".into(),
+        },
     }
 }
 

@@ -8,9 +8,12 @@ const SHOWN: &str = "Viewing `a/b.py`, lines 99-101 of 240 total lines. B indica
 fn function() -> Function {
     Function {
         file: "a/b.py".into(),
-        first: 99,
-        last: 101,
-        repair: (" == ".into(), " != ".into()),
+        repair: Repair {
+            first: 99,
+            last: 101,
+            old: " == ".into(),
+            new: " != ".into(),
+        },
     }
 }
 
@@ -22,7 +25,8 @@ fn lines_of_view_are_read_without_numbers_and_marks() {
         excerpt.lines,
         ["def f(a, b):", "    if a == b:", "        return a + b"]
     );
-    let longer = Function { last: 102, ..function };
+    let mut longer = function.clone();
+    longer.repair.last = 102;
     assert!(Excerpt::of(&longer, SHOWN, code_of).is_none());
     // Eight digits, and a line without code.
     assert_eq!(code_of("     10203 ", 10203), Some(""));

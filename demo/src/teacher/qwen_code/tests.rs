@@ -9,9 +9,12 @@ const SHOWN: &str = "Command: grep -n '' $F | sed -n '9,10p'\nDirectory: (root)\
 fn the_first_line_of_an_output_stands_behind_its_name() {
     let function = Function {
         file: "a.py".into(),
-        first: 9,
-        last: 10,
-        repair: (" < ".into(), " <= ".into()),
+        repair: Repair {
+            first: 9,
+            last: 10,
+            old: " < ".into(),
+            new: " <= ".into(),
+        },
     };
     let excerpt = Excerpt::of(&function, SHOWN, code_of).unwrap();
     assert_eq!(excerpt.lines, ["def f(a, b):", "    return a < b"]);
