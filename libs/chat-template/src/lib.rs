@@ -4,15 +4,17 @@
 //! sampled ids are appended unchanged, then the ids of the template's glue with the next messages. Sampled ids are
 //! never decoded and encoded again.
 //!
-//! [`turnover`] has the ids for rebuilding a history with turns left out. [`message`] has the parts of a prompt;
-//! [`python`] renders it as the transformers library does; [`literal`] keeps text that spells special tokens from
-//! becoming such tokens; [`files`] reads the model's files; a [`Memo`] caches results by text.
+//! [`turnover`] has the ids for rebuilding a history with turns left out. [`message`] has the parts of a prompt.
+//! [`python`] renders it as the transformers library does. [`literal`] keeps text that spells special tokens from
+//! becoming such tokens. [`pieces`] keeps ids of prompts in parts. [`files`] reads the model's files. A [`Memo`] caches
+//! results by text.
 
 mod error;
 mod files;
 mod literal;
 mod memo;
 mod message;
+mod pieces;
 mod python;
 mod turnover;
 
@@ -22,7 +24,7 @@ pub use self::message::{ChatMessage, PromptShape, Role, ToolCall};
 pub use self::turnover::Turnover;
 
 use self::literal::{ANSWER, Literals};
-use self::memo::PromptIds;
+use self::pieces::Pieces;
 use self::python::{DEFAULT, TOOL_USE};
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, context};
@@ -34,9 +36,8 @@ use tokenizers::Tokenizer;
 pub struct ChatTemplate {
     environment: Environment<'static>,
     literals: Literals,
+    pieces: Pieces,
     stops: Vec<(u32, String)>,
-    /// Ids of whole prompts.
-    prompts: PromptIds,
     /// Tools as the template sees them, by their text.
     tools: Memo<Value>,
     /// Tools that the template was checked to show, with thinking and without.
@@ -58,6 +59,7 @@ impl ChatTemplate {
         };
         let tokenizer = Tokenizer::from_file(&tokenizer_file).map_err(|error| unusable(&error))?;
         let stops = files::stop_tokens(model, &config, &tokenizer)?;
+        let pieces = Pieces::of(&tokenizer).map_err(|error| unusable(&error))?;
         let tokens = ["bos_token", "eos_token", "pad_token"];
         let globals = tokens.map(|name| (name, files::token_text(&config[name]).unwrap_or_default()));
         let mut environment = python::environment(templates.default, globals.into())?;
@@ -67,8 +69,8 @@ impl ChatTemplate {
         let this = Self {
             environment,
             literals: Literals::new(tokenizer).map_err(|error| unusable(&error))?,
+            pieces,
             stops,
-            prompts: PromptIds::default(),
             tools: Memo::new(),
             shown: Default::default(),
             turnovers: Default::default(),
@@ -88,7 +90,7 @@ impl ChatTemplate {
         self.shown[usize::from(shape.thinking)].get(&shape.tools, || self.check_tools(&tools, shape.thinking))?;
         let shown = self.shown(messages)?;
         let rendered = self.render(&tools, shape.thinking, shown)?;
-        self.prompts.get(&rendered, || self.literals.encode(&rendered))
+        self.pieces.encode(&rendered, |piece| self.literals.encode(piece))
     }
 
     /// The ids between an answer and the next one: the rest of the answer's turn, the `new` messages, the opening of

@@ -167,13 +167,13 @@ fn is_control(content: &str) -> bool {
         .any(|(open, close)| content.starts_with(open) && content.ends_with(close))
 }
 
-fn finder(patterns: &[String]) -> Result<AhoCorasick, aho_corasick::BuildError> {
+pub fn finder(patterns: &[String]) -> Result<AhoCorasick, aho_corasick::BuildError> {
     AhoCorasick::builder()
         .match_kind(MatchKind::LeftmostLongest)
         .build(patterns)
 }
 
-fn ids_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, TemplateError> {
+pub fn ids_of(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, TemplateError> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
