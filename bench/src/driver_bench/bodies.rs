@@ -1,5 +1,7 @@
 //! A conversation's requests, as qwen-code sends them: a system prompt, ten tools, and in each body one more call with
-//! its result. All conversations are the same, so each body is made only once.
+//! its result. Conversations differ by a number in the problem and in each result, as those of different tasks do. So
+//! an endpoint that keeps texts finds the system prompt, the tools and the answers again, but no problem and no result.
+//! Each body is made once, and the numbers are written into a copy.
 //!
 //! The tools have qwen-code's names; passages of the book and of a program's source replace descriptions and results.
 
@@ -13,6 +15,35 @@ const LAST_BYTES: usize = 64_000;
 const DESCRIPTION_BYTES: usize = 600;
 const BOOK: &str = include_str!("../../../docs/src/proven.md");
 const SOURCE: &str = include_str!("../../../rollout-image/grader/rows.py");
+
+/// The place of a conversation's number.
+const NUMBER: &str = "0123456789";
+
+/// A request of any conversation.
+pub struct Body {
+    bytes: Vec<u8>,
+    /// Where the numbers begin.
+    numbers: Vec<usize>,
+}
+
+impl Body {
+    fn of(body: &Value) -> Self {
+        let text = body.to_string();
+        Self {
+            numbers: text.match_indices(NUMBER).map(|(at, _)| at).collect(),
+            bytes: text.into_bytes(),
+        }
+    }
+
+    pub fn of_conversation(&self, number: u32) -> Bytes {
+        let written = format!("{number:0width$}", width = NUMBER.len());
+        let mut bytes = self.bytes.clone();
+        for at in &self.numbers {
+            bytes[*at..at + NUMBER.len()].copy_from_slice(written.as_bytes());
+        }
+        bytes.into()
+    }
+}
 
 /// The content of the policy's answer, the same in every turn.
 pub const CONTENT: &str = "I look at the next part of the file, because the error has to be in one of its functions.";
@@ -38,15 +69,16 @@ pub fn answer() -> String {
     format!("{CONTENT}\n<tool_call>\n{{\"name\": \"{TOOL}\", \"arguments\": {ARGUMENTS}}}\n</tool_call>")
 }
 
-/// The bodies of a conversation, in order. The endpoint names the call of turn n `call_n_0`; the other endpoints always
+/// The bodies of conversations, in order. The endpoint names the call of turn n `call_n_0`; the other endpoints always
 /// name it `call_0_0`, and ignore the difference.
-pub fn conversation() -> Vec<Bytes> {
+pub fn conversation() -> Vec<Body> {
     let tools: Vec<Value> = TOOLS.iter().enumerate().map(tool).collect();
+    let task = format!("Task {NUMBER}: fix parse() in lib/read.py.");
     let mut body = json!({
         "model": "policy",
         "messages": [
             {"role": "system", "content": ""},
-            {"role": "user", "content": [{"type": "text", "text": "Fix parse() in lib/read.py."}]},
+            {"role": "user", "content": [{"type": "text", "text": task}]},
         ],
         "max_tokens": 4096,
         "stream": true,
@@ -58,7 +90,7 @@ pub fn conversation() -> Vec<Bytes> {
     let each = (LAST_BYTES - FIRST_BYTES) / (TURNS - 1);
     let mut bodies = Vec::with_capacity(TURNS);
     for turn in 0..TURNS {
-        bodies.push(Bytes::from(body.to_string()));
+        bodies.push(Body::of(&body));
         let id = format!("call_{turn}_0");
         let function = json!({"name": TOOL, "arguments": ARGUMENTS});
         let call = json!({
@@ -69,7 +101,8 @@ pub fn conversation() -> Vec<Bytes> {
             "role": "tool", "tool_call_id": id, "content": [{"type": "text", "text": ""}],
         });
         let room = each.saturating_sub(call.to_string().len() + result.to_string().len() + 2);
-        result["content"][0]["text"] = passage(SOURCE, turn * room, room).into();
+        let text = passage(SOURCE, turn * room, room.saturating_sub(NUMBER.len() + 1));
+        result["content"][0]["text"] = format!("{NUMBER} {text}").into();
         if let Some(messages) = body["messages"].as_array_mut() {
             messages.extend([call, result]);
         }

@@ -5,7 +5,7 @@
 //! of a conversation ends its episode and writes its records, and the client continues in the next episode. The figure
 //! includes those costs.
 
-use super::bodies::{self, TURNS};
+use super::bodies::{self, Body, TURNS};
 use super::driver::{DriverProcess, RunShape, SAMPLES};
 use super::engine::{Answers, PlayedEngine};
 use super::gateway::{PlayedGateway, Session};
@@ -14,11 +14,11 @@ use super::peers::Proxy;
 use super::{DriverBenchError, LITELLM, Place, Scale};
 use crate::sandbox_bench::caller::Caller;
 use crate::sandbox_bench::{median, percentile};
-use bytes::Bytes;
 use grpo_bench_report::Row;
 use grpo_sandbox_protocol::RELAY_LEASE_HEADER;
 use hyper::{Method, StatusCode};
 use serde_json::json;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
@@ -60,7 +60,7 @@ pub async fn measure(place: &Place, scale: Scale) -> Result<Vec<Row>, DriverBenc
     let mut passthrough = Proxy::passthrough(&engine, folder.path()).await?;
     let mut litellm = Proxy::litellm(place, &engine, folder.path()).await?;
 
-    let bodies: Arc<[Bytes]> = bodies::conversation().into();
+    let bodies: Arc<[Body]> = bodies::conversation().into();
     let sessions = Arc::new(tokio::sync::Mutex::new(sessions));
     let ours = Clients::start(&driver.url, Entry::Session(sessions), &bodies);
     let through = Clients::start(&passthrough.url, Entry::Fixed, &bodies);
@@ -164,8 +164,9 @@ struct Clients {
 }
 
 impl Clients {
-    fn start(url: &str, entry: Entry, bodies: &Arc<[Bytes]>) -> Self {
+    fn start(url: &str, entry: Entry, bodies: &Arc<[Body]>) -> Self {
         let active = watch::channel(0).0;
+        let conversations = Arc::default();
         let (waits, fault) = (Arc::default(), Arc::default());
         let tasks = (0..CLIENTS).map(|number| {
             let client = Client {
@@ -174,6 +175,7 @@ impl Clients {
                 active: active.subscribe(),
                 waits: Arc::clone(&waits),
                 bodies: bodies.clone(),
+                conversations: Arc::clone(&conversations),
             };
             let (entry, fault) = (entry.clone(), Arc::clone(&fault));
             tokio::spawn(async move {
@@ -241,7 +243,9 @@ struct Client {
     caller: Caller,
     active: watch::Receiver<usize>,
     waits: Arc<Mutex<Vec<Duration>>>,
-    bodies: Arc<[Bytes]>,
+    bodies: Arc<[Body]>,
+    /// How many conversations have begun, of all clients of an endpoint.
+    conversations: Arc<AtomicU32>,
 }
 
 impl Client {
@@ -271,10 +275,13 @@ impl Client {
             path = format!("{}{path}", &session.url[at..]);
             headers.push((RELAY_LEASE_HEADER, session.lease.clone()));
         }
+        let number = self.conversations.fetch_add(1, Ordering::Relaxed);
         for (turn, body) in bodies.iter().enumerate() {
             self.turn_comes().await;
+            let body = body.of_conversation(number);
+            let bytes = body.len();
             let began = Instant::now();
-            let sent = self.caller.send_with(Method::POST, &path, &headers, body.clone()).await;
+            let sent = self.caller.send_with(Method::POST, &path, &headers, body).await;
             let (status, answer) = sent.map_err(|error| error.to_string())?;
             let took = began.elapsed();
             // The measured endpoint streams to the end and names the call so; anything else is an error.
@@ -284,9 +291,8 @@ impl Client {
             };
             let text = std::str::from_utf8(&answer).unwrap_or_default();
             if status != StatusCode::OK || !text.contains(&call) || !text.contains("[DONE]") {
-                let body = body.len();
                 return Err(format!(
-                    "turn {turn} ({body} bytes) was answered {status} without {call}: {text}"
+                    "turn {turn} ({bytes} bytes) was answered {status} without {call}: {text}"
                 ));
             }
             lock(&self.waits).push(took);
