@@ -232,7 +232,7 @@ test-agents: ## unmodified mini-swe-agent in sandboxes of the real cluster, trai
 # For `make test-harnesses`: names in e2e/tests/harnesses.rs. Claude Code's prompt may not fit into the model's context.
 GRPO_HARNESSES ?= qwen-code,mini-swe-agent,mini-swe-agent-tools,codex,gemini-cli,opencode,aider,pi,gptme
 
-test-harnesses: ## unmodified agents on twenty tasks each in sandboxes of the real cluster, with a sampled policy, trained on what was sampled for them (GRPO_HARNESSES=a,b; default all but claude-code); hours (1 GB to download)
+test-harnesses: ## unmodified agents on twenty tasks each in sandboxes of the real cluster, with a sampled policy, trained on what was sampled for them (GRPO_HARNESSES=a,b; default all but claude-code); 17 minutes (1 GB to download)
 	@demo/prepare.sh
 	export GRPO_HARNESSES='$(GRPO_HARNESSES)'
 	# Both classes of mini-swe-agent have one image.
