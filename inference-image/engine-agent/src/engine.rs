@@ -8,8 +8,8 @@
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
 //! | [`embedded`] | folders | the checksum of the tensors in its memory |
-//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; the label, and changed checksums |
-//! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with |
+//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; the label, and changed checksums; the canary |
+//! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with; the canary |
 //! | [`openai`] | none: frozen | a probe |
 //! | [`remote`] | orders, passed on | the other agent's status |
 //!
@@ -70,14 +70,14 @@ pub struct Weights<'a> {
     pub sha256: &'a str,
     /// Whether the files are an adapter to the model with which the engine booted.
     pub adapter: bool,
-    /// The trainer's logprobs under these weights. Adapters have none.
+    /// The trainer's logprobs under these weights, if their manifest has them.
     pub canary: Option<&'a Canary>,
 }
 
 impl Weights<'_> {
-    /// Compares the logprobs of the version's canary that the engine at `url` gave with the trainer's. Without them
-    /// nothing is proved, and the version serves.
-    fn check(&self, canary: &Canary, url: &str, logprobs: Result<Vec<f32>, EngineFault>) -> Result<(), EngineFault> {
+    /// Compares the logprobs of the version's canary that the engine at `url` gave with the trainer's (`expected`).
+    /// Without them nothing is proved, and the version serves.
+    fn check(&self, expected: &[f32], url: &str, logprobs: Result<Vec<f32>, EngineFault>) -> Result<(), EngineFault> {
         let version = &self.order.version;
         let found = match logprobs {
             Ok(found) => found,
@@ -86,7 +86,7 @@ impl Weights<'_> {
                 return Ok(());
             }
         };
-        match canary::compare(canary, &found) {
+        match canary::compare(expected, &found) {
             Ok(distance) => {
                 tracing::info!(version, distance, "the engine's logprobs are near the trainer's");
                 Ok(())

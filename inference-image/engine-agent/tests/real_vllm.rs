@@ -52,14 +52,20 @@ impl RealVllm {
     }
 
     /// Publishes the files of a folder of the tiny model as `version`, with its logprobs by transformers as canary.
-    fn publish(&self, folder: &str, names: &[&str], version: &str, change: impl FnOnce(&mut Canary)) -> WeightsOrder {
+    fn publish(
+        &self,
+        folder: &str,
+        names: &[&str],
+        version: &str,
+        change: impl FnOnce(&mut Option<Canary>),
+    ) -> WeightsOrder {
         let read = |name: &str| std::fs::read(self.tiny.join(folder).join(name)).unwrap();
         let files = names.iter().map(|name| (*name, read(name))).collect();
-        let mut canary: Canary = serde_json::from_slice(&read("canary.json")).unwrap();
+        let mut canary = Some(serde_json::from_slice(&read("canary.json")).unwrap());
         change(&mut canary);
         self.source
             .publish_files(version, files, &sha256(folder.as_bytes()), |manifest| {
-                manifest.canary = Some(canary)
+                manifest.canary = canary
             })
     }
 
@@ -187,7 +193,9 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         // On a CPU, rows of the base model must end before the first adapter is loaded.
         let asked = if now.0 == "base" { &brief } else { &asked };
         running.push((real.begin(asked, now.0).await, now.0, now.1));
-        real.bring(files, &ADAPTER, version).await;
+        // Rows of two adapters are running when the third is loaded: the rows of its canary would wait for them.
+        let compared = |canary: &mut Option<Canary>| *canary = canary.take().filter(|_| version != "a-v3");
+        real.order(&real.publish(files, &ADAPTER, version, compared)).await;
         // Rows of the previous version and, if loading is quick, of the one before it, which is unloaded.
         for (age, (row, old, _)) in (1..)
             .zip(running.iter().rev().take(2))
@@ -224,6 +232,17 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         real.keep(asked, &answer, version, files);
     }
     real.sample("a-v3", "adapters/a-v3").await;
+    let shift = |canary: &mut Option<Canary>| {
+        let logprobs = &mut canary.as_mut().unwrap().logprobs;
+        logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
+    };
+    real.agent
+        .order(&real.publish("adapters/a-v2", &ADAPTER, "a-v4", shift))
+        .await;
+    let status = real.agent.wait_for(|status| status.state == AgentState::Failed).await;
+    assert_eq!(status.serving.as_deref(), Some("a-v3"));
+    let message = status.message.unwrap();
+    assert!(message.contains("differ from the trainer's by 3.0"), "{message}");
     // A trainer's published version of such a model, as in the run's store.
     let (version, files) = ("l1-v3", "adapters/l1-v3");
     real.order(&real.source.serve_version(&real.tiny.join(files))).await;
@@ -256,7 +275,10 @@ async fn a_real_vllm_ends_its_rows_before_it_takes_full_weights() {
         now = (version, files);
     }
     real.sample(now.0, now.1).await;
-    let shift = |canary: &mut Canary| canary.logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
+    let shift = |canary: &mut Option<Canary>| {
+        let logprobs = &mut canary.as_mut().unwrap().logprobs;
+        logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
+    };
     real.agent
         .order(&real.publish("weights/w-v1", &FULL, "w-v4", shift))
         .await;

@@ -1,17 +1,19 @@
 //! LoRA adapters of vLLM and SGLang, which load and unload them in the same way.
 //!
-//! An adapter's name and its folder are both its version, so neither is ever reused: an engine that gets other files
-//! under a known name continues with its cache of the old ones. The previous adapter stays loaded, because running
+//! An adapter's name and its folder are both its version, so neither is used for other files: an engine that gets other
+//! files under a known name continues with its cache of the old ones. The previous adapter stays loaded, because running
 //! requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room for few.
 //! Unloading removes only the name: running rows of that adapter continue, and because the adapter has no room any
 //! more, the engine reads its files again and again. vLLM crashes if the files are gone, so they stay on disk until the
 //! last of these requests has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use grpo_engine_protocol::BASE_VERSION;
+use grpo_engine_protocol::{BASE_VERSION, WeightsOrder};
+use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -29,6 +31,36 @@ pub struct Adapters {
     current: Arc<Mutex<Option<Serving>>>,
     /// Requests in flight, by adapter.
     running: Arc<Mutex<BTreeMap<String, u32>>>,
+}
+
+/// An adapter to load, for a task that runs to its end.
+#[derive(Debug)]
+pub struct NewAdapter {
+    order: WeightsOrder,
+    dir: PathBuf,
+    sha256: String,
+    canary: Option<Canary>,
+}
+
+impl NewAdapter {
+    pub fn of(weights: &Weights<'_>) -> Self {
+        Self {
+            order: weights.order.clone(),
+            dir: weights.dir.to_owned(),
+            sha256: weights.sha256.to_owned(),
+            canary: weights.canary.cloned(),
+        }
+    }
+
+    pub fn weights(&self) -> Weights<'_> {
+        Weights {
+            order: &self.order,
+            dir: &self.dir,
+            sha256: &self.sha256,
+            adapter: true,
+            canary: self.canary.as_ref(),
+        }
+    }
 }
 
 /// A running request to an adapter; ends when dropped.
@@ -104,7 +136,8 @@ impl Adapters {
         self.current().map(|serving| self.counted(&serving.version))
     }
 
-    fn counted(&self, version: &str) -> Sampling {
+    /// Marks an adapter as in use.
+    pub fn counted(&self, version: &str) -> Sampling {
         *self.running().entry(version.to_owned()).or_default() += 1;
         Sampling {
             adapters: self.clone(),
@@ -124,7 +157,8 @@ impl Adapters {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = serving;
     }
 
-    pub async fn load(&self, weights: Weights<'_>, deadline: Duration) -> Result<Serving, EngineFault> {
+    /// Loads the adapter beside the one that serves.
+    pub async fn bring(&self, weights: &Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
         let version = weights.order.version.as_str();
         let serving = self.current().map(|serving| serving.version);
         let loaded = self.loaded().await?;
@@ -132,11 +166,7 @@ impl Adapters {
             .iter()
             .filter(|old| *old != version && Some(*old) != serving.as_ref())
         {
-            let forget = json!({"lora_name": old});
-            let path = format!("{}/unload_lora_adapter", self.prefix);
-            if let Err(fault) = self.server.tell(&path, &forget, UNLOAD_DEADLINE).await {
-                tracing::warn!("cannot unload the adapter {old}: {fault}");
-            }
+            self.unload(old).await;
         }
         // Loaded before this agent began: name and folder are the version, so it is the same adapter.
         if !loaded.iter().any(|known| known == version) {
@@ -150,12 +180,33 @@ impl Adapters {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// From now on requests name this adapter, which [`Self::bring`] has loaded.
+    pub fn serve(&self, weights: &Weights<'_>) -> Serving {
         let serving = Serving {
-            version: version.to_owned(),
+            version: weights.order.version.clone(),
             sha256: Some(weights.sha256.to_owned()),
         };
         self.set(Some(serving.clone()));
-        Ok(serving)
+        serving
+    }
+
+    /// Unloads an adapter that failed its check, so that the next try loads it again and does not find its name.
+    pub async fn give_up(&self, version: &str) {
+        if self.current().is_some_and(|serving| serving.version == version) {
+            self.set(None);
+        }
+        self.unload(version).await;
+    }
+
+    async fn unload(&self, version: &str) {
+        let forget = json!({"lora_name": version});
+        let path = format!("{}/unload_lora_adapter", self.prefix);
+        if let Err(fault) = self.server.tell(&path, &forget, UNLOAD_DEADLINE).await {
+            tracing::warn!("cannot unload the adapter {version}: {fault}");
+        }
     }
 
     /// Names of the engine's adapters.

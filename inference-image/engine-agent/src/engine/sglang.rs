@@ -27,7 +27,8 @@ use grpo_records::weights::Canary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::adapters::{Adapters, Sampling, UNVERIFIED, version_of_label};
+use super::adapters::{Adapters, NewAdapter, Sampling, UNVERIFIED, version_of_label};
+use super::canary::ADAPTER_DEADLINE;
 use super::completion::{Span, finish_reason, sampled_from};
 use super::experts::Asked;
 use super::wire::{Answered, CHECK_DEADLINE, Server, ask, engine_seed, misbehaved, read_request};
@@ -47,7 +48,7 @@ pub struct Sglang {
     pub no_folders: Option<String>,
     /// How far it has been woken up. Locked during a change.
     waking: Arc<tokio::sync::Mutex<sleep::Waking>>,
-    /// Allows one replacement at a time. It ends before the engine falls asleep or takes up its cache: both change its
+    /// Allows one load at a time. It ends before the engine falls asleep or takes up its cache: both change its
     /// label.
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// Whether weights with the mark [`REPLACING`] are of the version after it: this agent set the mark, and the update
@@ -146,16 +147,44 @@ impl Sglang {
         Err(fault)
     }
 
-    /// Logprobs of the canary's tokens from the second one on.
-    async fn logprobs(&self, canary: &Canary) -> Result<Vec<f32>, EngineFault> {
+    /// Loads an adapter, compares its canary, and lets it serve. Must run to its end: SGLang reads the adapter's files
+    /// for the canary, also after a newer order, and they stay on disk for that long.
+    async fn take(self, adapter: NewAdapter, deadline: Duration) -> Result<Serving, EngineFault> {
+        let _alone = self.replacing.lock().await;
+        let weights = adapter.weights();
+        let version = weights.order.version.as_str();
+        let _files = self.adapters.counted(version);
+        self.adapters.bring(&weights, deadline).await?;
+        // The check below samples.
+        self.resume_cache(&mut *self.waking.lock().await, deadline).await?;
+        if let Some(canary) = weights.canary {
+            let generate = self.server.at("/generate").to_string();
+            let found = self.logprobs(canary, Some(version)).await;
+            if let Err(fault) = weights.check(&canary.logprobs, &generate, found) {
+                self.adapters.give_up(version).await;
+                return Err(fault);
+            }
+        }
+        Ok(self.adapters.serve(&weights))
+    }
+
+    /// Logprobs of the canary's tokens from the second one on, under an adapter if one is named.
+    async fn logprobs(&self, canary: &Canary, adapter: Option<&str>) -> Result<Vec<f32>, EngineFault> {
         let url = self.server.at("/generate");
-        let asked = json!({
+        let deadline = match adapter {
+            Some(_) => ADAPTER_DEADLINE,
+            None => CHECK_DEADLINE,
+        };
+        let mut asked = json!({
             "input_ids": [canary.tokens],
             "sampling_params": [{"max_new_tokens": 1, "temperature": 0.0}],
             "return_logprob": true,
             "logprob_start_len": 0,
         });
-        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
+        if let Some(adapter) = adapter {
+            asked["lora_path"] = json!([adapter]);
+        }
+        let call = self.server.client.post(url.clone()).timeout(deadline);
         let answer: Vec<Scored> = ask(call.json(&asked), &url).await?;
         let said = answer.into_iter().next().map(|row| row.meta_info.input_token_logprobs);
         // Nothing predicts the first token.
@@ -200,17 +229,16 @@ impl Engine for Sglang {
         }
         self.wake_weights(deadline).await?;
         if weights.adapter {
-            let loaded = self.adapters.load(weights, deadline).await?;
-            self.wake_cache(deadline).await?;
-            return Ok(loaded);
+            let taken = self.clone().take(NewAdapter::of(&weights), deadline);
+            return self.to_the_end(taken).await;
         }
         self.to_the_end(self.clone().replace(weights.dir.to_owned(), deadline))
             .await?;
         // The check below samples.
         self.wake_cache(deadline).await?;
-        let generate = self.server.at("/generate").to_string();
         if let Some(canary) = weights.canary {
-            weights.check(canary, &generate, self.logprobs(canary).await)?;
+            let generate = self.server.at("/generate").to_string();
+            weights.check(&canary.logprobs, &generate, self.logprobs(canary, None).await)?;
         }
         // A row that was sampled meanwhile has the label `unverified`, and is refused by it.
         self.name(version).await?;

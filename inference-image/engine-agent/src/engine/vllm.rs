@@ -1,17 +1,18 @@
 //! vLLM 0.33, over its OpenAI-compatible server and the routes of its dev mode.
 //!
-//! Adapters need no pause, except the first one on a CPU (see [`Vllm::first_adapter`]). Full weights from a folder do:
+//! Adapters need no pause, except the first one on a CPU (see [`Vllm::bring_first`]). Full weights from a folder do:
 //! `pause` (running requests end first, new ones are refused), a label that is no version, `reload_weights` on every
 //! worker, a reset of the prefix cache, `resume`, and the version as label once the load is verified. So a load that
 //! fails in the middle leaves weights that no version names. The workers' report of success proves
 //! nothing (see [`ties_layers`]). So the agent compares the weights' checksums, and the tokens sampled from a fixed
 //! prompt, with those from before: from the second version on, both must differ where the tensors differ. Before a
-//! version serves, its logprobs of the version's canary are compared with the trainer's.
+//! version serves, its logprobs of the version's canary are compared with the trainer's (see [`canary`]).
 //!
 //! Asleep it keeps its weights in the memory of the host (`--enable-sleep-mode`, level 1). See [`sleep`].
 //!
 //! `make check-vllm` tests vLLM 0.32 on a CPU; there is no test with a GPU yet.
 
+mod canary;
 mod sleep;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Bytes;
-use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBody, WeightsOrder};
-use grpo_records::weights::Canary;
+use grpo_engine_protocol::{BASE_VERSION, ChatRequest, CompletionRequest, ErrorBody};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::adapters::{Adapters, UNVERIFIED, version_of_label};
+use super::adapters::{Adapters, NewAdapter, UNVERIFIED, version_of_label};
 use super::completion::{Completion, Proof, answered, completion};
 use super::wire::{Answered, CHECK_DEADLINE, STATE_DEADLINE, Server, ask, misbehaved, read_request};
 use super::{Engine, EngineFault, Page, SERVED_NAME, Serving, SleepState, Weights, chat};
@@ -41,7 +41,7 @@ pub struct Vllm {
     pub cpu: bool,
     /// The full weights of the last load.
     loaded: Arc<Mutex<Option<Loaded>>>,
-    /// Allows one replacement at a time.
+    /// Allows one load at a time.
     replacing: Arc<tokio::sync::Mutex<()>>,
     /// Number of pauses in which full weights were replaced. Only this agent replaces them.
     replacements: Arc<AtomicU64>,
@@ -87,24 +87,6 @@ impl Loaded {
         }
         (self.samples == before.samples).then_some("samples from the weights from before")
     }
-}
-
-/// A completion with the logprobs of its prompt.
-#[derive(Deserialize)]
-struct Scored {
-    choices: Vec<ScoredRow>,
-}
-
-/// For each token of the prompt, some ids with their logprobs: the token's own and the likeliest.
-#[derive(Deserialize)]
-struct ScoredRow {
-    #[serde(default)]
-    prompt_logprobs: Option<Vec<Option<BTreeMap<String, Logprob>>>>,
-}
-
-#[derive(Deserialize)]
-struct Logprob {
-    logprob: f32,
 }
 
 #[derive(Deserialize)]
@@ -160,30 +142,43 @@ impl Vllm {
         replaced.and(resumed)
     }
 
-    /// Loads the first adapter when no row of the base model is in flight. vLLM 0.32's CPU build computes rows without
-    /// an adapter wrongly when they share a batch with rows of an adapter: such rows would belong to no version. Must
-    /// run to its end, like [`Vllm::replace`].
-    async fn first_adapter(
-        self,
-        order: WeightsOrder,
-        dir: PathBuf,
-        sha256: String,
-        deadline: Duration,
-    ) -> Result<Serving, EngineFault> {
+    /// Loads an adapter, compares its canary, and lets it serve. Must run to its end, like [`Vllm::replace`]: vLLM reads
+    /// the adapter's files for the canary, also after a newer order, and they stay on disk for that long.
+    async fn take(self, adapter: NewAdapter, deadline: Duration) -> Result<Serving, EngineFault> {
         let _alone = self.replacing.lock().await;
-        let weights = Weights {
-            order: &order,
-            dir: &dir,
-            sha256: &sha256,
-            adapter: true,
-            canary: None,
-        };
+        let weights = adapter.weights();
+        let version = &weights.order.version;
+        let _files = self.adapters.counted(version);
+        match self.waits_to_load(&weights) {
+            true => self.bring_first(&weights, deadline).await?,
+            false => self.adapters.bring(&weights, deadline).await?,
+        }
+        // The check below samples.
+        self.wake_cache(deadline).await?;
+        if let Some(canary) = weights.canary {
+            let url = self.server.at("/v1/completions").to_string();
+            let (expected, found) = self.logprobs_of_adapter(version, canary).await;
+            if let Err(fault) = weights.check(&expected, &url, found) {
+                self.adapters.give_up(version).await;
+                return Err(fault);
+            }
+        }
+        Ok(self.adapters.serve(&weights))
+    }
+
+    /// Loads the first adapter when no row of the base model is in flight. vLLM 0.32's CPU build computes rows without
+    /// an adapter wrongly when they share a batch with rows of an adapter, such as the canary's: they would belong to no
+    /// version. So from the end of the pause on, rows of the base model are refused.
+    async fn bring_first(&self, weights: &Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
         let loaded = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
-            Ok(()) => self.adapters.load(weights, deadline).await,
+            Ok(()) => self.adapters.bring(weights, deadline).await,
             Err(fault) => Err(fault),
         };
-        self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await?;
-        loaded
+        if loaded.is_ok() {
+            self.adapters.serve(weights);
+        }
+        let resumed = self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await;
+        loaded.and(resumed)
     }
 
     async fn replace_paused(&self, dir: &Path, deadline: Duration) -> Result<(), EngineFault> {
@@ -231,29 +226,6 @@ impl Vllm {
         })
     }
 
-    /// Logprobs of the canary's tokens from the second one on. Not for adapters: open reports on vLLM (#16668, #53842)
-    /// say that `prompt_logprobs` beside `--enable-lora` may be wrong or end the engine.
-    async fn logprobs(&self, canary: &Canary) -> Result<Vec<f32>, EngineFault> {
-        let tokens = canary.tokens.as_slice();
-        let url = self.server.at("/v1/completions");
-        let asked = json!({"model": SERVED_NAME, "prompt": tokens, "n": 1, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1});
-        let call = self.server.client.post(url.clone()).timeout(CHECK_DEADLINE);
-        let answer: Scored = ask(call.json(&asked), &url).await?;
-        let said = answer.choices.into_iter().next().and_then(|row| row.prompt_logprobs);
-        let of_token = |(said, token): (Option<BTreeMap<String, Logprob>>, &u32)| {
-            said.and_then(|of_ids| of_ids.get(&token.to_string()).map(|found| found.logprob))
-        };
-        // Nothing predicts the first token.
-        let found = said.unwrap_or_default().into_iter().zip(tokens).skip(1).map(of_token);
-        found
-            .collect::<Option<Vec<f32>>>()
-            .filter(|found| found.len() + 1 >= tokens.len())
-            .ok_or_else(|| EngineFault::Misunderstood {
-                url: url.to_string(),
-                cause: "a token of a prompt has no logprob, although prompt_logprobs was asked for".to_owned(),
-            })
-    }
-
     async fn name(&self, label: &str) -> Result<(), EngineFault> {
         let label = json!({"new_version": label});
         self.server.tell("/update_weight_version", &label, STATE_DEADLINE).await
@@ -293,16 +265,10 @@ impl Engine for Vllm {
         self.wake_weights(deadline).await?;
         let failed =
             |error: tokio::task::JoinError| unable(&format!("this agent failed while it was about it: {error}"));
-        if weights.adapter && self.waits_to_load(&weights) {
-            let (order, dir, sha256) = (weights.order.clone(), weights.dir.to_owned(), weights.sha256.to_owned());
-            return tokio::spawn(self.clone().first_adapter(order, dir, sha256, deadline))
+        if weights.adapter {
+            return tokio::spawn(self.clone().take(NewAdapter::of(&weights), deadline))
                 .await
                 .unwrap_or_else(|error| Err(failed(error)));
-        }
-        if weights.adapter {
-            let loaded = self.adapters.load(weights, deadline).await?;
-            self.wake_cache(deadline).await?;
-            return Ok(loaded);
         }
         tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
             .await
@@ -323,7 +289,7 @@ impl Engine for Vllm {
         }
         let url = self.server.at("/v1/completions").to_string();
         if let Some(canary) = weights.canary {
-            weights.check(canary, &url, self.logprobs(canary).await)?;
+            weights.check(&canary.logprobs, &url, self.logprobs(canary).await)?;
         }
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         self.name(version).await?;
@@ -359,6 +325,9 @@ impl Engine for Vllm {
         let (request, prompts) = read_request(&body)?;
         let version = version.unwrap_or(BASE_VERSION);
         let adapter = self.adapters.sampling(version);
+        if adapter.is_none() && self.adapters.current().is_some() {
+            return Err(ErrorBody::wrong_weights(None, version));
+        }
         let model = adapter.as_ref().map_or(SERVED_NAME, |adapter| adapter.version.as_str());
         let mut asked = completion(&request, &prompts, model);
         // A vLLM that reports experts does so in every completion, by default from the first token. If the request

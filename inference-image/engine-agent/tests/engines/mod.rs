@@ -118,6 +118,32 @@ async fn full_weights_serve_once_the_engines_logprobs_are_those_of_the_trainer()
 }
 
 #[tokio::test]
+async fn an_adapter_serves_once_the_engines_logprobs_are_those_of_the_trainer() {
+    for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {
+        let source = Source::start().await;
+        let agent = before(kind, &fake).await;
+        agent.order(&source.publish_adapter("a-v1")).await;
+        agent.wait_until_serving("a-v1").await;
+        fake.compute_with_other_weights(true);
+        agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
+        let status = agent.wait_for(|status| status.state == AgentState::Failed).await;
+        let message = status.message.unwrap();
+        assert!(message.contains("differ from the trainer's by 7.00"), "{message}");
+        // The one before has not been touched.
+        assert_eq!(status.serving.as_deref(), Some("a-v1"));
+        let answer = agent.complete(&request(), Some("a-v1")).await.unwrap();
+        assert_eq!(answer.weights_version, "a-v1");
+        fake.compute_with_other_weights(false);
+        agent.wait_until_serving("a-v2").await;
+        let calls = fake.calls();
+        let loads = calls
+            .iter()
+            .filter(|(path, body)| path.ends_with("/load_lora_adapter") && body["lora_name"] == "a-v2");
+        assert!(loads.count() > 1, "it was not loaded again: {calls:?}");
+    }
+}
+
+#[tokio::test]
 async fn experts_are_of_every_computed_token_from_where_they_are_asked_for_whoever_reports_them() {
     let two = CompletionRequest {
         prompt: Prompt::Batch(vec![vec![1, 2], vec![3, 4, 5]]),

@@ -138,7 +138,7 @@ async fn an_adapter_is_loaded_when_the_weights_have_their_memory() {
         agent.wait_until_serving("a-v1").await;
         agent.sleep(true).await;
         agent.wait_until_asleep().await;
-        agent.order(&source.publish_adapter("a-v2")).await;
+        agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
         agent.sleep(false).await;
         agent.wait_until_serving("a-v2").await;
         assert!(agent.complete(&request(), Some("a-v2")).await.is_ok());

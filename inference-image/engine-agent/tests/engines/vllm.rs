@@ -71,12 +71,13 @@ async fn on_a_cpu_rows_of_the_base_model_end_before_the_first_adapter_and_those_
     let agent = before(on_a_cpu, &fake).await;
     agent.wait_until_serving("base").await;
     fake.calls();
-    agent.order(&source.publish_adapter("a-v1")).await;
+    agent.order(&source.publish_adapter_with("a-v1", with_canary)).await;
     agent.wait_until_serving("a-v1").await;
-    assert_eq!(fake.paths(), ["/pause?mode=wait", "/load_lora_adapter", "/resume"]);
-    agent.order(&source.publish_adapter("a-v2")).await;
+    let paths = ["/pause?mode=wait", "/load_lora_adapter", "/resume", "/v1/completions"];
+    assert_eq!(fake.paths(), paths);
+    agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
     agent.wait_until_serving("a-v2").await;
-    assert_eq!(fake.paths(), ["/load_lora_adapter"]);
+    assert_eq!(fake.paths(), ["/load_lora_adapter", "/v1/completions"]);
 }
 
 #[tokio::test]
@@ -223,7 +224,7 @@ async fn an_engine_that_holds_new_weights_and_samples_from_the_old_is_noticed() 
 }
 
 #[tokio::test]
-async fn a_version_serves_without_a_comparison_if_the_engine_gives_no_logprobs_of_prompts_or_it_is_an_adapter() {
+async fn a_version_serves_without_a_comparison_if_the_engine_gives_no_logprobs() {
     let fake = Fake::vllm().await;
     let source = Source::start().await;
     let agent = before(vllm(), &fake).await;
@@ -235,9 +236,17 @@ async fn a_version_serves_without_a_comparison_if_the_engine_gives_no_logprobs_o
             .iter()
             .any(|(_, asked)| asked["prompt_logprobs"].is_number())
     );
-    agent.order(&source.publish_adapter("a-v2")).await;
+    fake.give_up_rows();
+    agent.order(&source.publish_adapter_with("a-v2", with_canary)).await;
     agent.wait_until_serving("a-v2").await;
-    assert!(!fake.paths().contains(&"/v1/completions".to_owned()));
+    let calls = fake.calls();
+    let asked = body_of(&calls, "/v1/completions");
+    assert_eq!((&asked["model"], &asked["prompt"]), (&json!("a-v2"), &json!([5, 70])));
+    assert!(
+        asked["logit_bias"]["900"].is_number() && asked["cache_salt"].is_string(),
+        "{asked}"
+    );
+    assert!(asked["prompt_logprobs"].is_null(), "{asked}");
 }
 
 #[tokio::test]

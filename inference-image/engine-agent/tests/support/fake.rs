@@ -81,6 +81,16 @@ impl Told {
             PROMPT_LOGPROB
         }
     }
+
+    /// The choice between a token with this bias and one other token, and its logprob.
+    fn greedy(&self, token: u32, bias: f64) -> (u32, f64) {
+        let logprob = f64::from(self.of_prompts());
+        let odds = (logprob + bias).exp() / (1.0 - logprob.exp());
+        match odds > 1.0 {
+            true => (token, (odds / (1.0 + odds)).ln()),
+            false => (token + 1, (1.0 / (1.0 + odds)).ln()),
+        }
+    }
 }
 
 impl Fake {
@@ -393,6 +403,11 @@ async fn completions(State(fake): State<Fake>, Json(body): Json<Value>) -> Respo
                 let computed = prompts[(index / samples) as usize] + tokens as usize - 1;
                 let start = body["routed_experts_prompt_start"].as_u64().unwrap_or(0) as usize;
                 choice["routed_experts"] = json!(STANDARD.encode(by_numpy(&experts(start..computed))));
+            }
+            if let Some((id, bias)) = body["logit_bias"].as_object().and_then(|biases| biases.iter().next()) {
+                let (id, logprob) = told.greedy(id.parse().unwrap(), bias.as_f64().unwrap());
+                choice["token_ids"] = json!([id]);
+                choice["logprobs"]["token_logprobs"] = json!([logprob]);
             }
             if body["return_weight_versions"] == true && !told.no_spans {
                 let whole = json!([{"version": told.label, "start": 0, "end": tokens}]);

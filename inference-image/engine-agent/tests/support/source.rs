@@ -63,11 +63,15 @@ impl Source {
 
     /// Publishes an adapter with dummy content: the tests only need to see that it is an adapter.
     pub fn publish_adapter(&self, version: &str) -> WeightsOrder {
+        self.publish_adapter_with(version, |_| {})
+    }
+
+    pub fn publish_adapter_with(&self, version: &str, change: impl FnOnce(&mut WeightsManifest)) -> WeightsOrder {
         let files = vec![
             ("adapter_config.json", b"{}".to_vec()),
             ("adapter_model.safetensors", version.as_bytes().to_vec()),
         ];
-        self.publish_files(version, files, &sha256(version.as_bytes()), |_| {})
+        self.publish_files(version, files, &sha256(version.as_bytes()), change)
     }
 
     /// Publishes these files as a version with the tensors' checksum `tensors` in its manifest.

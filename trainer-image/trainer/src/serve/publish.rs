@@ -33,8 +33,8 @@ impl Rank {
     pub(super) fn publish(&mut self, parent: Option<String>) -> Result<(), TrainError> {
         self.version = paths::weights_version(&self.lineage, self.step);
         let adapter = publishes_adapters(&self.config.spec);
-        // It gathers the whole model, of which an adapter publishes nothing. Nothing samples in mode Finetune.
-        let canary = match adapter || self.config.spec.mode == Mode::Finetune {
+        // Nothing samples in mode Finetune.
+        let canary = match self.config.spec.mode == Mode::Finetune {
             true => None,
             false => canary(&self.model)?,
         };

@@ -156,6 +156,13 @@ fn a_run_that_trains_an_adapter_publishes_it_comes_back_and_is_exported() {
     let manifest = run.manifest("l1-v3");
     let names: Vec<&str> = manifest.files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["adapter_model.safetensors", "adapter_config.json"]);
+    let canary = manifest.canary.unwrap();
+    assert_eq!(canary.logprobs.len() + 1, canary.tokens.len());
+    let first_adapter = run.manifest("l1-v0").canary.unwrap();
+    assert_ne!(
+        canary.logprobs, first_adapter.logprobs,
+        "the base model's, without the adapter"
+    );
     assert_ne!(manifest.tensors_sha256, run.manifest("l1-v0").tensors_sha256);
     until(|| first.state().checkpoint_step == 2);
     first.kill(1);

@@ -131,7 +131,7 @@ impl Sglang {
         Ok(())
     }
 
-    async fn resume_cache(&self, waking: &mut Waking, deadline: Duration) -> Result<(), EngineFault> {
+    pub(super) async fn resume_cache(&self, waking: &mut Waking, deadline: Duration) -> Result<(), EngineFault> {
         if *waking == Waking::Weights {
             self.resume("kv_cache", deadline).await?;
             *waking = Waking::All;
@@ -151,10 +151,10 @@ impl Sglang {
         self.server.tell("/resume_memory_occupation", &tags, deadline).await
     }
 
-    pub(super) async fn to_the_end(
+    pub(super) async fn to_the_end<T: Send + 'static>(
         &self,
-        change: impl Future<Output = Result<(), EngineFault>> + Send + 'static,
-    ) -> Result<(), EngineFault> {
+        change: impl Future<Output = Result<T, EngineFault>> + Send + 'static,
+    ) -> Result<T, EngineFault> {
         tokio::spawn(change).await.unwrap_or_else(|error| {
             Err(EngineFault::Refused {
                 url: self.server.url.to_string(),
