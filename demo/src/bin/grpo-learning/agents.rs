@@ -37,8 +37,6 @@ const LONG_MODEL: &str = "grpo.dev/demo/long-model:1";
 const LIMIT: Duration = Duration::from_secs(6 * 60 * 60);
 const SEED: u64 = 0;
 const ITERATIONS: u32 = 16;
-/// Passes of the warm-up over the recording.
-const EPOCHS: u32 = 4;
 /// Sampling seed of the recorded set.
 const RECORDED_SEED: u64 = 19;
 const RECORDED_SET: &str = "recorded";
@@ -51,6 +49,8 @@ const TASKS: &str = "tasks.jsonl";
 struct Scale {
     /// Recorded samples of each task.
     recorded: u32,
+    /// Passes of the warm-up over the recording.
+    epochs: u32,
     /// Conversations in a step of the warm-up.
     batch: u32,
     turns: u32,
@@ -62,7 +62,9 @@ impl Scale {
     fn of(agent: Agent) -> Self {
         let long = Self {
             recorded: 24,
-            batch: 8,
+            // A conversation has thousands of tokens, and a step takes seconds: many steps matter more than large ones.
+            epochs: 2,
+            batch: 4,
             turns: 8,
             sandboxes: 16,
             sandbox_memory: "128Mi",
@@ -70,6 +72,7 @@ impl Scale {
         match agent {
             Agent::EditTool => Self {
                 recorded: 48,
+                epochs: 4,
                 batch: 16,
                 ..long
             },
@@ -289,7 +292,7 @@ impl Measuring<'_> {
                 "finetune": {
                     "dataset": {"persistentVolumeClaim": files},
                     "resolvedOnly": false,
-                    "epochs": EPOCHS,
+                    "epochs": self.scale.epochs,
                     "batch": self.scale.batch,
                     "overlong": "LeaveOut",
                 },
