@@ -1,8 +1,9 @@
 //! LoRA adapters of vLLM and SGLang, which load and unload them in the same way.
 //!
-//! An adapter's name and its folder are both its version, so neither is used for other files: an engine that gets other
-//! files under a known name continues with its cache of the old ones. The previous adapter stays loaded, because running
-//! requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room for few.
+//! An adapter's name and its folder are both its version, so neither is used for other files: an engine that gets
+//! other files under a known name continues with its cache of the old ones. The previous adapter stays loaded, because
+//! running requests are sampled from it. Older ones are unloaded before the next is loaded, since an engine has room
+//! for few.
 //! Unloading removes only the name: running rows of that adapter continue, and because the adapter has no room any
 //! more, the engine reads its files again and again. vLLM crashes if the files are gone, so they stay on disk until the
 //! last of these requests has ended.

@@ -142,8 +142,8 @@ impl Vllm {
         replaced.and(resumed)
     }
 
-    /// Loads an adapter, compares its canary, and lets it serve. Must run to its end, like [`Vllm::replace`]: vLLM reads
-    /// the adapter's files for the canary, also after a newer order, and they stay on disk for that long.
+    /// Loads an adapter, compares its canary, and lets it serve. Must run to its end, like [`Vllm::replace`]: vLLM
+    /// reads the adapter's files for the canary, also after a newer order, and they stay on disk for that long.
     async fn take(self, adapter: NewAdapter, deadline: Duration) -> Result<Serving, EngineFault> {
         let _alone = self.replacing.lock().await;
         let weights = adapter.weights();
@@ -167,8 +167,8 @@ impl Vllm {
     }
 
     /// Loads the first adapter when no row of the base model is in flight. vLLM 0.32's CPU build computes rows without
-    /// an adapter wrongly when they share a batch with rows of an adapter, such as the canary's: they would belong to no
-    /// version. So from the end of the pause on, rows of the base model are refused.
+    /// an adapter wrongly when they share a batch with rows of an adapter, such as the canary's: they would belong to
+    /// no version. So from the end of the pause on, rows of the base model are refused.
     async fn bring_first(&self, weights: &Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
         let loaded = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
             Ok(()) => self.adapters.bring(weights, deadline).await,

@@ -131,8 +131,8 @@ impl Vllm {
     }
 }
 
-/// A name of one comparison. vLLM's prefix cache knows an adapter by its name and folder, so after a load that failed it
-/// has prefixes of the same prompt which were computed with other weights.
+/// A name of one comparison. vLLM's prefix cache knows an adapter by its name and folder, so after a load that failed
+/// it has prefixes of the same prompt which were computed with other weights.
 fn salt() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     format!("canary-{}", now.as_nanos())
