@@ -62,9 +62,9 @@ impl Scale {
     fn of(agent: Agent) -> Self {
         let long = Self {
             recorded: 24,
-            // A conversation has thousands of tokens, and a step takes seconds: many steps matter more than large ones.
-            epochs: 2,
-            batch: 4,
+            // After two passes over the tools with pdb a policy wrote valid calls, with paths of other tasks.
+            epochs: 8,
+            batch: 8,
             turns: 8,
             sandboxes: 16,
             sandbox_memory: "128Mi",
