@@ -31,6 +31,12 @@ struct RealVllm {
     rows: Mutex<File>,
 }
 
+/// A canary of other weights than the engine gets.
+fn lowered(canary: &mut Option<Canary>) {
+    let logprobs = &mut canary.as_mut().unwrap().logprobs;
+    logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
+}
+
 type Running = JoinHandle<Result<CompletionResponse, ErrorBody>>;
 
 impl RealVllm {
@@ -232,12 +238,8 @@ async fn a_real_vllm_swaps_adapters_under_rows_that_go_on_as_they_began() {
         real.keep(asked, &answer, version, files);
     }
     real.sample("a-v3", "adapters/a-v3").await;
-    let shift = |canary: &mut Option<Canary>| {
-        let logprobs = &mut canary.as_mut().unwrap().logprobs;
-        logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
-    };
     real.agent
-        .order(&real.publish("adapters/a-v2", &ADAPTER, "a-v4", shift))
+        .order(&real.publish("adapters/a-v2", &ADAPTER, "a-v4", lowered))
         .await;
     let status = real.agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert_eq!(status.serving.as_deref(), Some("a-v3"));
@@ -275,12 +277,8 @@ async fn a_real_vllm_ends_its_rows_before_it_takes_full_weights() {
         now = (version, files);
     }
     real.sample(now.0, now.1).await;
-    let shift = |canary: &mut Option<Canary>| {
-        let logprobs = &mut canary.as_mut().unwrap().logprobs;
-        logprobs.iter_mut().for_each(|logprob| *logprob -= 3.0);
-    };
     real.agent
-        .order(&real.publish("weights/w-v1", &FULL, "w-v4", shift))
+        .order(&real.publish("weights/w-v1", &FULL, "w-v4", lowered))
         .await;
     let status = real.agent.wait_for(|status| status.state == AgentState::Failed).await;
     assert_eq!(status.serving.as_deref(), Some("unverified"));

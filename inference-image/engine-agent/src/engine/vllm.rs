@@ -178,6 +178,10 @@ impl Vllm {
             self.adapters.serve(weights);
         }
         let resumed = self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await;
+        // An error ends the load before its canary is compared.
+        if resumed.is_err() {
+            self.adapters.set(None);
+        }
         loaded.and(resumed)
     }
 

@@ -6,6 +6,7 @@
 //! 4p and 4p + 1 of the first layer, 4p + 2 and 4p + 3 of the second.
 
 mod adapters;
+mod logprobs;
 mod memory;
 
 use axum::extract::{Request, State};
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
+pub use logprobs::PROMPT_LOGPROB;
 use memory::Memory;
 
 /// An engine that can be told to misbehave.
@@ -67,29 +69,6 @@ struct Running<'a>(&'a Fake);
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.0.told().running -= 1;
-    }
-}
-
-/// The logprob of every token of a prompt but the first.
-pub const PROMPT_LOGPROB: f32 = -2.0;
-
-impl Told {
-    fn of_prompts(&self) -> f32 {
-        if self.computes_with_others {
-            -9.0
-        } else {
-            PROMPT_LOGPROB
-        }
-    }
-
-    /// The choice between a token with this bias and one other token, and its logprob.
-    fn greedy(&self, token: u32, bias: f64) -> (u32, f64) {
-        let logprob = f64::from(self.of_prompts());
-        let odds = (logprob + bias).exp() / (1.0 - logprob.exp());
-        match odds > 1.0 {
-            true => (token, (odds / (1.0 + odds)).ln()),
-            false => (token + 1, (1.0 / (1.0 + odds)).ln()),
-        }
     }
 }
 

@@ -153,7 +153,7 @@ fn bias_for(logprob: f64) -> f64 {
 fn without_bias(said: f64, chosen: bool, bias: f64) -> f64 {
     let lifted = match chosen {
         true => log_odds(said),
-        false => log_odds(said).min(-log_odds(said)),
+        false => -log_odds(said).abs(),
     };
     let odds = lifted - bias;
     // ln(1 / (1 + e^-odds)), which does not overflow.
