@@ -76,7 +76,7 @@ impl Pieces {
     /// The ids of a text: those that `encode` gives to the whole of it. `encode` is called for new pieces.
     pub fn encode<E>(&self, text: &str, encode: impl Fn(&str) -> Result<Vec<u32>, E>) -> Result<Vec<u32>, E> {
         let pieces = self.cut(text);
-        let known = self.lock().of(&pieces);
+        let known = self.lock().find(&pieces);
         let mut ids = Vec::with_capacity(text.len() / 3);
         let mut new = Vec::new();
         for (piece, known) in pieces.into_iter().zip(known) {
@@ -146,7 +146,7 @@ struct Kept {
 
 impl Kept {
     /// The kept ids of each piece, which is used with this.
-    fn of(&mut self, pieces: &[Piece]) -> Vec<Option<Arc<[u32]>>> {
+    fn find(&mut self, pieces: &[Piece]) -> Vec<Option<Arc<[u32]>>> {
         pieces.iter().map(|piece| self.ids_of(piece)).collect()
     }
 

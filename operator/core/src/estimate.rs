@@ -66,15 +66,17 @@ fn estimate(spec: &GrpoRunSpec, trainer: &Trainer, size: Size) -> Estimate {
     facts(spec, trainer, size).estimate(&load, Schedule::Streamed)
 }
 
-/// Tokens that a rank computes at a time: the limit in the spec, otherwise the trainer's own or the longest possible
-/// row.
+/// Tokens that a rank computes at a time: its share of a full pack, or of the longest possible row, which is computed
+/// alone if no pack holds it.
 fn tokens(spec: &GrpoRunSpec, trainer: &Trainer) -> u64 {
+    let longest = spec.longest_row().unwrap_or(1);
+    u64::from(pack_share(trainer).max(longest.div_ceil(trainer.sequence_parallel.max(1))))
+}
+
+/// Tokens of a rank in a full pack: the limit in the spec, otherwise the trainer's own.
+fn pack_share(trainer: &Trainer) -> u32 {
     let own = if trainer.gpus_per_node > 0 { GPU_TOKENS } else { TOKENS };
-    let longest = || {
-        let together = spec.longest_row().unwrap_or(1).max(own);
-        together.div_ceil(trainer.sequence_parallel.max(1))
-    };
-    u64::from(trainer.max_tokens_per_gpu.unwrap_or_else(longest))
+    trainer.max_tokens_per_gpu.unwrap_or(own)
 }
 
 /// Changes that would each make it fit.
@@ -113,8 +115,7 @@ fn remedies(spec: &GrpoRunSpec, trainer: &Trainer, size: Size, capacity: u64) ->
     ];
     let offload = offloads.into_iter().find(|(_, change)| fits(&with(*change)));
     found.extend(offload.map(|(what, _)| format!("trainer.offload of {what}")));
-    let packed = trainer.max_tokens_per_gpu.is_some() || spec.longest_row().unwrap_or(1) < GPU_TOKENS;
-    if packed && fits(&with(|trainer| trainer.max_tokens_per_gpu = Some(1024))) {
+    if fits(&with(|trainer| trainer.max_tokens_per_gpu = Some(1024))) {
         found.push("a lower trainer.maxTokensPerGpu".to_owned());
     }
     let adapter = |spec: &mut GrpoRunSpec| {

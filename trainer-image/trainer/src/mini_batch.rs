@@ -115,7 +115,7 @@ impl MiniBatch {
     /// Packs rows for the model's ranks.
     pub fn new(rows: Vec<TrainRow>, model: &Sharded) -> Result<Self, TrainError> {
         let (groups, own) = model.data_parallel();
-        let packing = pack(&rows, model.micro_batch_tokens, groups, &Cost::of(&model.config));
+        let packing = pack(&rows, model.pack_tokens(), groups, &Cost::of(&model.config));
         let made = || -> Result<Vec<MicroBatch>, TrainError> {
             let mine = packing.ranks[own].iter();
             mine.map(|pack| model.micro_batch(pack, &rows)).collect()

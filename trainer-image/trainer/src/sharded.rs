@@ -67,7 +67,7 @@ pub struct Sharded {
     /// Most bytes of block inputs to keep at once if blocks are computed again: micro-batches with more in total pass
     /// in waves. On a GPU, half of a step's memory is a second bound.
     pub input_bytes: usize,
-    /// Most unique tokens of one micro-batch, unless a single row is longer.
+    /// Most unique tokens that a rank computes at a time, unless its part of a single row is longer.
     pub micro_batch_tokens: usize,
     /// The tokens that one call of the loss function gets.
     pub loss_over: LossOver,
@@ -320,6 +320,12 @@ impl Sharded {
             self.group.world() as usize / sequence,
             self.group.rank() as usize / sequence,
         )
+    }
+
+    /// Most unique tokens of one pack. Ranks that share sequences divide it, so it has `micro_batch_tokens` for each of
+    /// them, as `max_tokens_per_gpu` in slime and `ppo_max_token_len_per_gpu` in verl.
+    pub fn pack_tokens(&self) -> usize {
+        self.micro_batch_tokens.max(1) * self.groups.sequence.world() as usize
     }
 
     /// Whether a packed tree's tokens are divided over ranks.

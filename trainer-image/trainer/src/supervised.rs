@@ -120,7 +120,7 @@ fn measured(model: &mut Sharded, rows: Vec<TrainRow>, algorithm: &Algorithm) -> 
 fn without_dropout(model: &Sharded, mut rows: Vec<TrainRow>, algorithm: &Algorithm) -> Result<(f64, f64), TrainError> {
     weigh(&mut rows, algorithm);
     // In parts: all rows at once would put the hidden states of a whole dataset on the devices.
-    let most = model.micro_batch_tokens.max(1) * model.data_parallel().0 * AT_ONCE;
+    let most = model.pack_tokens() * model.data_parallel().0 * AT_ONCE;
     let (mut sum, mut flops, mut rest) = (0.0, 0.0, rows.into_iter().peekable());
     while rest.peek().is_some() {
         let (mut part, mut tokens) = (Vec::new(), 0);

@@ -13,6 +13,7 @@ use grpo_memory::{EngineShare, Estimate, GPU_TOKENS, Geometry, Gpu, HostEstimate
 use super::{
     CUDA_AND_NCCL,
     geometry::guess,
+    pack_share,
     size::{Size, model_name, size, source_name},
     tokens,
 };
@@ -55,6 +56,10 @@ pub struct TrainerMemory {
     pub shards: u64,
     /// Tokens that a rank computes at a time.
     pub tokens: u64,
+    /// Tokens of a full pack. Rows in one pack share their common prefixes.
+    pub pack: u64,
+    /// Tokens of the longest possible row, if it fits into no pack.
+    pub longer: Option<u64>,
     pub on_gpus: bool,
     pub estimate: Estimate,
     /// Memory outside the tensors: CUDA's context and NCCL's buffers.
@@ -80,7 +85,10 @@ pub fn trainer(spec: &GrpoRunSpec) -> Option<TrainerMemory> {
     counted.gpus_per_node = per_pod;
     let load = Load::one(tokens(spec, trainer));
     let facts = super::facts(spec, &counted, size);
+    let pack = u64::from(pack_share(trainer)) * u64::from(trainer.sequence_parallel.max(1));
     Some(TrainerMemory {
+        pack,
+        longer: spec.longest_row().map(u64::from).filter(|longest| *longest > pack),
         ranks: trainer.nodes * per_pod,
         shards: facts.shards,
         tokens: tokens(spec, trainer),

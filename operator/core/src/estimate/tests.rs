@@ -133,15 +133,22 @@ fn what_is_known_to_fit_is_not_refused() {
 }
 
 #[test]
-fn the_longest_row_counts_where_no_tokens_are_given_and_ranks_share_it() {
-    let of = |sp: u32, context: u32| {
-        let mut spec = spec(hub("Qwen/Qwen3-32B"), json!({"gpusPerNode": 8, "sequenceParallel": sp}));
+fn a_rank_computes_a_full_pack_or_its_share_of_a_row_that_no_pack_holds() {
+    let of = |sp: u32, context: u32, most: Option<u32>| {
+        let trainer = json!({"gpusPerNode": 8, "sequenceParallel": sp, "maxTokensPerGpu": most});
+        let mut spec = spec(hub("Qwen/Qwen3-32B"), trainer);
         spec.agent.limits.context_tokens = Some(context);
-        tokens(&spec, spec.trainer.as_ref().unwrap())
+        let memory = forecast::trainer(&spec).unwrap();
+        (memory.tokens, memory.pack, memory.longer)
     };
-    assert_eq!((of(1, 65_536), of(8, 65_536)), (65_536, 8192));
-    // Shorter rows are packed up to the trainer's own bound.
-    assert_eq!((of(1, 8192), of(8, 8192)), (u64::from(GPU_TOKENS), 2048));
+    let own = u64::from(GPU_TOKENS);
+    assert_eq!(of(1, 65_536, None), (65_536, own, Some(65_536)));
+    assert_eq!(of(8, 65_536, None), (own, 8 * own, None));
+    assert_eq!(of(1, 8192, None), (own, own, None));
+    // A limit does not make a row shorter.
+    assert_eq!(of(1, 65_536, Some(8192)), (65_536, 8192, Some(65_536)));
+    assert_eq!(of(4, 65_536, Some(8192)), (16_384, 32_768, Some(65_536)));
+    assert_eq!(of(4, 65_536, Some(20_000)), (20_000, 80_000, None));
 }
 
 #[test]

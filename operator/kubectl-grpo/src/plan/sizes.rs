@@ -104,7 +104,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     }
     parts.retain(|(_, bytes)| *bytes > 0);
     let place = if memory.on_gpus { "GPUs" } else { "pods without GPUs" };
-    let notes = vec![format!(
+    let mut notes = vec![format!(
         "{} (the name {}), state divided by {}, {} tokens at a time; fullest: {}",
         billions(model.parameters),
         model.name,
@@ -112,6 +112,12 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
         memory.tokens,
         memory.estimate.moment
     )];
+    notes.extend(memory.longer.map(|longest| {
+        format!(
+            "a row may have {longest} tokens, a pack has {} (trainer.maxTokensPerGpu): a longer row is computed alone and shares no prefix",
+            memory.pack
+        )
+    }));
     Some(MemoryRow {
         of: name(run),
         each: format!("each of {} trainer ranks, on {place}", memory.ranks),

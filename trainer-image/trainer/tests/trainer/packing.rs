@@ -2,8 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::common::{alone, config, ranks};
+use grpo_memory::ParallelDims;
 use grpo_native::attention;
+use grpo_trainer::mesh::Mesh;
+use grpo_trainer::mini_batch::MiniBatch;
 use grpo_trainer::packing::{Cost, Pack, Packing, pack, unshared};
+use grpo_trainer::sharded::Sharded;
 use grpo_trainer::train_row::TrainRow;
 use proptest::prelude::*;
 
@@ -202,4 +207,29 @@ fn rows_that_train_on_nothing_are_not_computed() {
         (packing.unique_tokens, packing.row_tokens, packing.ranks.concat().len()),
         (0, 0, 0)
     );
+}
+
+#[test]
+fn a_pack_has_the_tokens_of_all_ranks_that_share_its_sequences() {
+    let prompt: Vec<u32> = (1..8).collect();
+    let rows = || -> Vec<TrainRow> { (0..4).flat_map(|episode| turns(&prompt, 10 + episode, 1, 4)).collect() };
+    let packed = |model: &Sharded| MiniBatch::new(rows(), model).unwrap().packing;
+    let mut model = alone();
+    let mut with = |tokens: usize| {
+        model.micro_batch_tokens = tokens;
+        packed(&model)
+    };
+    let (half, whole) = (with(10), with(20));
+    assert!(half.unique_tokens > whole.unique_tokens, "{half:?} {whole:?}");
+    let dims = ParallelDims {
+        sequence: 2,
+        shard: None,
+    };
+    let shared = ranks(2, |group| {
+        let weights = alone().weights().unwrap();
+        let mut model = Sharded::new(config(), Mesh::new(group, dims).unwrap(), &weights).unwrap();
+        model.micro_batch_tokens = 10;
+        packed(&model)
+    });
+    assert_eq!(shared, [whole.clone(), whole]);
 }
