@@ -49,7 +49,8 @@ pub fn documents() -> Result<Vec<(String, String)>, CrdError> {
             let file = format!("{}.yaml", name.split('.').next().unwrap_or(&name));
             Ok((
                 file,
-                format!("# Written by grpo-crdgen from the types in crds/; do not edit.\n{yaml}"),
+                // `helm show crds` of Helm 3 prints the files without a separator, and kubectl would read only one.
+                format!("---\n# Written by grpo-crdgen from the types in crds/; do not edit.\n{yaml}"),
             ))
         })
         .collect()
