@@ -37,8 +37,8 @@ pub struct Trainer {
     #[schemars(range(min = 1, max = 16))]
     pub sequence_parallel: u32,
     /// Tokens that a rank computes at a time; rows are packed up to it, times `sequenceParallel`. A prefix of several
-    /// rows is computed once in each pack. A longer row is computed alone and shares nothing. Default: 4,096 on CPUs,
-    /// 16,384 on GPUs.
+    /// rows is computed once in each pack. A longer row is computed alone, or with rows that are its beginning.
+    /// Default: 4,096 on CPUs, 16,384 on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 64, max = 10000000))]
     pub max_tokens_per_gpu: Option<u32>,

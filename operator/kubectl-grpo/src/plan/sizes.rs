@@ -114,7 +114,7 @@ fn trainer(run: &GrpoRun, gpu: Option<u64>) -> Option<MemoryRow> {
     )];
     notes.extend(memory.longer.map(|longest| {
         format!(
-            "a row may have {longest} tokens, a pack has {} (trainer.maxTokensPerGpu): a longer row is computed alone and shares no prefix",
+            "a row may have {longest} tokens, a pack has {} (trainer.maxTokensPerGpu): a longer row is computed alone, or with rows that are its beginning",
             memory.pack
         )
     }));
