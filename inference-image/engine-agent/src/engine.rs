@@ -8,7 +8,7 @@
 //! | kind | versions | proof that a version serves |
 //! |---|---|---|
 //! | [`embedded`] | folders | the checksum of the tensors in its memory |
-//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; label, changed checksums; the canary |
+//! | [`vllm`] | adapters by name and path; folders, on GPUs | the name is listed; label, changed checksums; canary |
 //! | [`sglang`] | adapters by name and path; folders | the name is listed; the label it was loaded with; the canary |
 //! | [`openai`] | none: frozen | a probe |
 //! | [`remote`] | orders, passed on | the other agent's status |
