@@ -13,7 +13,8 @@ use crate::downloads::Downloads;
 use crate::fault::{DriverError, TerminalFault};
 use crate::progress::{Board, Topic};
 use crate::shared_journal::SharedJournal;
-use crate::start::{self, Owner, Process};
+use crate::start::Process;
+use crate::take_over::{Owner, take_over};
 use crate::tasks::selection::Sequence;
 use crate::tasks::source::Source;
 use crate::trainer::{TrainerClient, shown_waiting};
@@ -153,9 +154,7 @@ impl Finetune {
         board.say(Topic::Tasks, (!said.is_empty()).then_some(said));
 
         let writer = Writer::driver(process.attempt);
-        let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
-        own(&settings, &journal, &read, held_out.as_ref()).await?;
-        start::fence_earlier_drivers(&journal, process.attempt).await?;
+        let journal = own(&settings, &store, &writer, &read, held_out.as_ref()).await?;
         let trainer = TrainerClient::new(&settings.trainer, settings.patience)
             .map_err(|error| DriverError::Other(format!("setting up HTTP: {error}")))?;
         let places = read.rows.len() as u64 * u64::from(settings.epochs);
@@ -357,10 +356,11 @@ async fn read(
 /// Takes over the store; refuses other rows or settings than it began with.
 async fn own(
     settings: &FinetuneSettings,
-    journal: &SharedJournal,
+    store: &RunStore,
+    writer: &Writer,
     read: &Conversations,
     held_out: Option<&Conversations>,
-) -> Result<(), DriverError> {
+) -> Result<Arc<SharedJournal>, DriverError> {
     let all = read
         .checksums
         .iter()
@@ -404,5 +404,5 @@ async fn own(
         sets_sha256: Some(of_held_out.clone()),
         inputs_sha256: None,
     };
-    start::take_up_store(owner, journal, started).await
+    take_over(store, writer, owner, started).await
 }

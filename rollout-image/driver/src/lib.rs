@@ -49,6 +49,7 @@ pub mod serve;
 pub mod setup;
 pub mod shared_journal;
 pub mod start;
+pub mod take_over;
 pub mod tasks;
 pub mod traces;
 pub mod trackers;

@@ -24,6 +24,7 @@ use crate::reward::service::RewardService;
 use crate::rollout::Rollouts;
 use crate::sandbox::Gateway;
 use crate::shared_journal::SharedJournal;
+use crate::take_over::{Measured, Owner, take_over};
 use crate::tasks::{self, Task, TaskSet, overlong, report};
 use crate::trainer::TrainerClient;
 use futures::StreamExt;
@@ -33,10 +34,9 @@ use grpo_contracts::access::Service;
 use grpo_contracts::driver_epoch::DriverEpoch;
 use grpo_contracts::reason::Reason;
 use grpo_contracts::task_sets;
-use grpo_crds::grpo_run::{Mode, Resume};
+use grpo_crds::grpo_run::Mode;
 use grpo_engine_protocol::BASE_VERSION;
 use grpo_hub::HubSettings;
-use grpo_records::settings::Sampling;
 use grpo_records::{EpisodeMeta, Event, RunState, RunStore, StoreError, Writer, paths};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -135,7 +135,6 @@ pub async fn run(
         }
     }
     say_rows(&board, &sets, &gateway).await;
-    let journal = Arc::new(SharedJournal::open(store.clone(), writer.clone()).await?);
     let all: Vec<Task> = sets.iter().flat_map(|set| &set.tasks).cloned().collect();
     let (of_rows, of_sets) = (tasks::checksum(&sets), tasks::checksum_of_sets(&sets));
     // An evaluation that has begun nothing yet may be corrected.
@@ -160,11 +159,11 @@ pub async fn run(
         .as_ref()
         .map(|judge| Judge::new(judge, token(), metrics.clone()).map(Arc::new));
     let rewards = settings.reward.service.as_ref().map(RewardService::new);
-    take_up_store(owner, &journal, started(&settings, &of_rows, &of_sets, all.len())).await?;
+    let started = started(&settings, &of_rows, &of_sets, all.len());
+    let journal = take_over(&store, &writer, owner, started).await?;
     for set in &sets {
         report::keep(&store, set).await?;
     }
-    fence_earlier_drivers(&journal, process.attempt).await?;
     let live = take_up_settings(&settings, process, &journal).await?;
 
     let engines = Engines::new(settings.engines.clone(), &settings.name, patience.engines).map_err(http)?;
@@ -262,85 +261,6 @@ async fn say_rows(board: &Board, sets: &[TaskSet], gateway: &Gateway) {
     board.say(Topic::Tasks, (!said.is_empty()).then(|| said.join("; ")));
 }
 
-/// The run that takes over a store, and its rows.
-pub struct Owner<'a> {
-    pub uid: &'a str,
-    pub resume: Resume,
-    pub store_path: &'a str,
-    /// Of all rows in order.
-    pub tasks_sha256: &'a str,
-    /// Of the rows and their sets, if the run has sets.
-    pub sets_sha256: Option<&'a str>,
-    /// In mode Evaluate.
-    pub measured: Option<Measured<'a>>,
-    /// Words for the message if the store began with other rows.
-    pub selected: &'a str,
-}
-
-/// What an evaluation measures, apart from its tasks: it takes over results of the same only.
-#[derive(Clone, Copy)]
-pub struct Measured<'a> {
-    /// As in [`Event::RunStarted`].
-    pub inputs_sha256: &'a str,
-    pub sampling: Sampling,
-}
-
-impl Measured<'_> {
-    /// What an earlier run in the store measured differently. Nothing is known of a store without the checksum.
-    fn differs(&self, earlier: &RunState) -> Option<&'static str> {
-        let inputs = earlier.inputs_sha256.as_deref()?;
-        if inputs != self.inputs_sha256 {
-            return Some("another model, another agent, other samples or another reward.gradeTimeout");
-        }
-        let sampling = earlier.settings.as_ref().map(|settings| settings.sampling);
-        sampling
-            .is_some_and(|sampling| sampling != self.sampling)
-            .then_some("another rollout.sampling")
-    }
-}
-
-/// Continues in a store that this run began, or a run of the same name and tasks; refuses any other store.
-pub async fn take_up_store(owner: Owner<'_>, journal: &SharedJournal, started: Event) -> Result<(), DriverError> {
-    let of = |state: &RunState| {
-        let differs = owner.measured.and_then(|measured| measured.differs(state));
-        let is_same = |known: &Option<String>, now: Option<&str>| match (known.as_deref(), now) {
-            (Some(known), Some(now)) => known == now,
-            _ => true,
-        };
-        let same_tasks =
-            is_same(&state.tasks_sha256, Some(owner.tasks_sha256)) && is_same(&state.sets_sha256, owner.sets_sha256);
-        (state.run.clone(), same_tasks, differs)
-    };
-    let (known, same_tasks, differs) = journal.read(of).await;
-    let ours = known.as_deref() == Some(owner.uid);
-    let path = owner.store_path;
-    if known.is_some() && !ours && owner.resume == Resume::Never {
-        let message = format!(
-            "the store at {path} holds the run {}; with resume: Never this run needs another store.path or an empty volume",
-            known.unwrap_or_default()
-        );
-        return Err(TerminalFault::new(Reason::StoreNotEmpty, message).into());
-    }
-    if !same_tasks {
-        let message = format!(
-            "the store at {path} was begun with {} now; give this run another store.path",
-            owner.selected
-        );
-        return Err(TerminalFault::new(Reason::TasksChanged, message).into());
-    }
-    // A run of its own may change its sampling, and nothing else of this.
-    if let Some(what) = differs.filter(|_| !ours) {
-        let message = format!(
-            "the store at {path} holds the results of an evaluation with {what}; give this run another name or store.path"
-        );
-        return Err(TerminalFault::new(Reason::TasksChanged, message).into());
-    }
-    match ours {
-        true => Ok(()),
-        false => journal.record(started).await,
-    }
-}
-
 fn started(settings: &Settings, of_rows: &str, of_sets: &str, tasks: usize) -> Event {
     Event::RunStarted {
         run: settings.uid.clone(),
@@ -355,20 +275,6 @@ fn started(settings: &Settings, of_rows: &str, of_sets: &str, tasks: usize) -> E
         process: settings.judge.as_ref().map(|judge| judge.rule),
         reward: Some(settings.reward.rule.clone()),
         inputs_sha256: (settings.mode == Mode::Evaluate).then(|| settings.inputs_sha256.clone()),
-    }
-}
-
-/// Fences drivers of earlier epochs: they record no more decisions, and one that starts late does not begin.
-pub async fn fence_earlier_drivers(journal: &SharedJournal, epoch: u32) -> Result<(), DriverError> {
-    let started = journal
-        .record_if(|state| (state.driver <= epoch).then_some(Event::DriverStarted { epoch }))
-        .await?;
-    match started {
-        true => Ok(()),
-        false => {
-            let newer = journal.read(|state| state.driver).await;
-            Err(DriverError::Superseded { epoch, newer })
-        }
     }
 }
 
