@@ -12,14 +12,16 @@ mod graded;
 mod known;
 mod packages;
 mod trial;
+mod tried;
 
 pub use self::graded::Graded;
 pub use self::trial::Tested;
 
 use self::control::NoControl;
 use self::known::{Known, Shared, entry};
+use self::tried::{Evaluated, Stage, Tried, lost, record_of, without_log};
 use crate::fault::{DriverError, TerminalFault};
-use crate::grader_worker::{GraderWorker, Report, WorkerError};
+use crate::grader_worker::{GraderWorker, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
 use crate::patch::hidden::Hidden;
 use crate::patch::{self, test_setup};
@@ -31,7 +33,7 @@ use bytes::Bytes;
 use grpo_contracts::reason::Reason;
 use grpo_records::store::sha256_hex;
 use grpo_records::{EpisodeEnd, EpisodeMeta, GradeRecord, GradedTask, Outcome, VoidReason};
-use grpo_sandbox_protocol::{ExecRequest, ExecResult, Priority};
+use grpo_sandbox_protocol::{ExecRequest, Priority};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -60,14 +62,6 @@ pub struct Grader {
     /// Key: the graded task.
     controls: Shared<OnceCell<Control>>,
     controls_asked: AtomicU64,
-}
-
-/// The facts of one attempt.
-struct Tried {
-    attempt: Attempt,
-    report: Option<Report>,
-    log: Option<String>,
-    note: Option<String>,
 }
 
 impl Grader {
@@ -279,8 +273,10 @@ impl Grader {
         let facts = self.evaluate(&sandbox, task, patch, script, &mut stage).await;
         sandbox.release().await;
         match facts {
-            Ok(Evaluated::Log(log)) => {
+            Ok(Evaluated::Log { log, limit }) => {
                 let tried = self.judge(task, patch, log).await?;
+                // The empty patch only has to be judged.
+                let tried = tried.under(limit.filter(|_| patch.is_some()));
                 Ok(self.unless_packages_were_missing(task, tried).await)
             }
             Ok(Evaluated::Not(tried)) => Ok(self.unless_packages_were_missing(task, tried).await),
@@ -313,7 +309,6 @@ impl Grader {
             }));
         }
         sandbox.put_file(patch::EVAL_FILE, Bytes::from(script)).await?;
-        *stage = Stage::Unpatched;
         if let Some(patch) = patch {
             sandbox.put_file(patch::PATCH_FILE, patch.clone()).await?;
             let base = task.base_commit.as_deref().unwrap_or("HEAD");
@@ -321,31 +316,15 @@ impl Grader {
             *stage = Stage::Patched;
             let applied = sandbox.exec(&command("apply", argv, APPLY_TIMEOUT, 64 << 10)).await?;
             if applied.exit_code != Some(0) {
-                return Ok(Evaluated::Not(not_applied(applied)));
+                return Ok(Evaluated::Not(Tried::not_applied(applied)));
             }
+        } else {
+            *stage = Stage::Unpatched;
         }
-        let argv = vec!["/bin/bash".to_owned(), patch::EVAL_FILE.to_owned()];
-        let mut eval = command("eval", argv, self.timeout.as_secs(), MAX_LOG);
+        let mut eval = command("eval", evaluation(), self.timeout.as_secs(), MAX_LOG);
         eval.cwd = Some(task.environment.directory.clone());
         let result = sandbox.exec(&eval).await?;
-        let doubtful = if result.timed_out {
-            Some((
-                Attempt::TimedOut,
-                format!("the evaluation took longer than {:?}", self.timeout),
-            ))
-        } else {
-            let killed = result.killed.as_ref();
-            killed.map(|killed| (Attempt::Exhausted, format!("the evaluation was killed: {killed:?}")))
-        };
-        Ok(match doubtful {
-            None => Evaluated::Log(result.output),
-            Some((attempt, note)) => Evaluated::Not(Tried {
-                attempt,
-                report: None,
-                log: Some(result.output),
-                note: Some(note),
-            }),
-        })
+        Ok(Evaluated::of(result, self.timeout))
     }
 
     async fn judge(&self, task: &Task, patch: Option<&Bytes>, log: String) -> Result<Tried, DriverError> {
@@ -400,20 +379,11 @@ impl Grader {
     }
 }
 
-/// Progress of a grader's sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Neither patch nor evaluation has begun.
-    SettingUp,
-    /// The evaluation may run, without a patch.
-    Unpatched,
-    /// The patch may have an effect.
-    Patched,
-}
-
-enum Evaluated {
-    Log(String),
-    Not(Tried),
+/// Runs the evaluation script and ends with 1. The results are in the script's log; its exit status is 0 in any case.
+/// sandboxd looks for a limit that was met, such as a full disk, only after a command that fails.
+fn evaluation() -> Vec<String> {
+    let script = format!("/bin/bash {}; exit 1", patch::EVAL_FILE);
+    ["/bin/bash", "-c", &script].map(str::to_owned).to_vec()
 }
 
 fn command(id: &str, argv: Vec<String>, timeout_seconds: u64, max_output: u64) -> ExecRequest {
@@ -430,64 +400,11 @@ fn command(id: &str, argv: Vec<String>, timeout_seconds: u64, max_output: u64) -
     }
 }
 
-fn not_applied(result: ExecResult) -> Tried {
-    let (attempt, note) = match result.exit_code {
-        Some(patch::DOES_NOT_APPLY) => (
-            Attempt::PatchRefused,
-            "the patch does not apply to a fresh tree".to_owned(),
-        ),
-        code => {
-            let attempt = if result.timed_out {
-                Attempt::TimedOut
-            } else {
-                Attempt::Exhausted
-            };
-            (attempt, format!("applying the patch ended with exit status {code:?}"))
-        }
-    };
-    Tried {
-        attempt,
-        report: None,
-        log: Some(result.output),
-        note: Some(note),
-    }
-}
-
-fn lost(error: &SandboxError) -> Tried {
-    let reason = error.void_reason();
-    without_log(Attempt::Lost { reason }, error)
-}
-
-fn without_log(attempt: Attempt, error: &SandboxError) -> Tried {
-    Tried {
-        attempt,
-        report: None,
-        log: None,
-        note: Some(error.to_string()),
-    }
-}
-
 fn verdict_of(resolved: bool) -> Outcome {
     if resolved {
         Outcome::Resolved
     } else {
         Outcome::Unresolved
-    }
-}
-
-fn record_of(tried: &Tried, tries: u32, notes: Vec<String>) -> GradeRecord {
-    let report = tried.report.as_ref();
-    GradeRecord {
-        reused_from: None,
-        status: match &tried.attempt {
-            Attempt::Judged { .. } => "Judged".to_owned(),
-            Attempt::Lost { .. } => "Lost".to_owned(),
-            other => format!("{other:?}"),
-        },
-        fail_to_pass: report.map(|r| r.fail_to_pass).unwrap_or_default(),
-        pass_to_pass: report.map(|r| r.pass_to_pass).unwrap_or_default(),
-        tries,
-        notes,
     }
 }
 

@@ -4,13 +4,14 @@ use crate::world::{self, World};
 use grpo_driver::fault::DriverError;
 use grpo_driver::grade::{Graded, Grader};
 use grpo_driver::grader_worker::{GraderWorker, WorkerError};
+use grpo_driver::patch;
 use grpo_driver::retry::Budget;
 use grpo_driver::sandbox::Gateway;
 use grpo_driver::tasks::imports::NoImages;
 use grpo_driver::tasks::selection::Selection;
 use grpo_driver::tasks::{self, Task};
 use grpo_records::{EpisodeEnd, Outcome, VoidReason};
-use grpo_sandbox_protocol::SandboxCause;
+use grpo_sandbox_protocol::{ExecResult, Killed, SandboxCause};
 use serde_json::json;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -249,11 +250,74 @@ async fn a_patch_that_does_not_apply_is_unresolved() {
     );
 }
 
+/// What sandboxd reports of a command that failed while the sandbox met a limit.
+fn at_a_limit(id: &str, exit_code: i32, output: &str) -> ExecResult {
+    ExecResult {
+        id: id.to_owned(),
+        exit_code: Some(exit_code),
+        signal: None,
+        timed_out: false,
+        output: output.to_owned(),
+        omitted_bytes: 0,
+        duration_millis: 1,
+        killed: Some(Killed::DiskFull),
+    }
+}
+
+/// A full disk of a node may be a neighbour's work.
+#[tokio::test]
+async fn a_patch_that_failed_at_a_limit_of_its_graders_is_graded_again() {
+    let failed = ">>>>> Start Test Output\nFAILED t.py::add\nPASSED t.py::other\n>>>>> End Test Output\n>>>>> Test Exit Code: 1\n";
+    let passed = failed.replace("FAILED", "PASSED").replace("Code: 1", "Code: 0");
+    for (failure, tries) in [
+        (at_a_limit("apply", patch::DOES_NOT_APPLY, "No space left on device"), 2),
+        (at_a_limit("eval", 1, failed), 2),
+        (at_a_limit("eval", 1, &passed), 1),
+    ] {
+        let world = World::new(1).await;
+        let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+        world.gateway.state.lock().unwrap().failures.push(failure);
+        let graded = grader
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FIX.into()), kept)
+            .await
+            .unwrap();
+        let record = graded.record.unwrap();
+        assert_eq!(
+            (graded.outcome, record.tries),
+            (Outcome::Resolved, tries),
+            "{:?}",
+            record.notes
+        );
+    }
+}
+
+/// Such as one whose tests always meet a limit: the empty patch shows that the task can be judged.
+#[tokio::test]
+async fn a_patch_that_always_fails_at_a_limit_is_unresolved() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    let failure = at_a_limit("apply", patch::DOES_NOT_APPLY, "No space left on device");
+    world.gateway.state.lock().unwrap().failures = vec![failure.clone(), failure];
+    let graded = grader
+        .grade(&task, "dir", EpisodeEnd::Submitted, Some(&FIX.into()), kept)
+        .await
+        .unwrap();
+    assert_eq!(graded.outcome, Outcome::Unresolved);
+    let record = graded.record.unwrap();
+    assert_eq!((record.tries, record.status.as_str()), (2, "Exhausted"));
+    assert!(
+        record.notes.iter().any(|note| note.contains("Sound")),
+        "{:?}",
+        record.notes
+    );
+}
+
 /// In place of a store.
 async fn kept(graded: Graded) -> Result<Graded, DriverError> {
     Ok(graded)
 }
 
+const FIX: &str = "diff --git a/a.py b/a.py\nindex 7898192..6178079 100644\n--- a/a.py\n+++ b/a.py\n@@ -1,2 +1,2 @@\n def add(a, b):\n-    return a - b\n+    return a + b\n";
 const HANG: &str = "diff --git a/hang b/hang\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/hang\n@@ -0,0 +1 @@\n+a\n";
 
 /// While `lost` is set, loses the evaluations with a patch, or those without one.

@@ -31,6 +31,10 @@ const NAMELESS: [&str; 9] = [
 /// Beginnings of lines by which a test patch has a new file.
 const ADDS: [&str; 4] = ["new file mode ", "--- /dev/null", "rename to ", "copy to "];
 
+/// Paths that a note names, and characters of each.
+const LISTED: usize = 20;
+const LONGEST_PATH: usize = 200;
+
 /// The applied part of a patch, and the paths left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
@@ -68,10 +72,23 @@ impl Applied {
             let of_cause = self.left_out.iter().filter(|(_, of)| *of == cause);
             let paths: Vec<&str> = of_cause.map(|(path, _)| path.as_str()).collect();
             let words = cause.words();
-            (!paths.is_empty()).then(|| format!("{words}, so the task's own are used: {}", paths.join(", ")))
+            (!paths.is_empty()).then(|| format!("{words}, so the task's own are used: {}", listed(&paths)))
         };
         Cause::ALL.into_iter().filter_map(note).collect()
     }
+}
+
+/// Paths for a note. The policy chooses them, and notes are kept in memory for each verdict of a run.
+fn listed(paths: &[&str]) -> String {
+    let shown = |path: &&str| match path.char_indices().nth(LONGEST_PATH) {
+        Some((end, _)) => format!("{}…", &path[..end]),
+        None => (*path).to_owned(),
+    };
+    let mut words: Vec<String> = paths.iter().take(LISTED).map(shown).collect();
+    if let more @ 1.. = paths.len().saturating_sub(LISTED) {
+        words.push(format!("and {more} more"));
+    }
+    words.join(", ")
 }
 
 /// `patch`: from [`super::take`]; text before its first section is not git's, and is dropped. `row`: the task's, with

@@ -54,6 +54,13 @@ impl Gateway {
         away
     }
 
+    /// The next failure of this command, if one is due.
+    fn fails(&self, id: &str) -> Option<sandbox::ExecResult> {
+        let mut state = self.state.lock().unwrap();
+        let due = state.failures.iter().position(|failure| failure.id == id)?;
+        Some(state.failures.remove(due))
+    }
+
     pub(super) fn translate(&self, lease: &str, text: &str) -> String {
         let state = self.state.lock().unwrap();
         let dir = state.leases[lease].2.display().to_string();
@@ -165,6 +172,9 @@ async fn exec(
 }
 
 async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {
+    if let Some(failure) = gateway.fails(&request.id) {
+        return failure;
+    }
     let seen = |text: &str| gateway.translate(lease, &gateway.relays.port_of(lease, text));
     let argv: Vec<String> = request.argv.iter().map(|part| seen(part)).collect();
     let cwd = gateway.translate(lease, request.cwd.as_deref().unwrap_or("/testbed"));

@@ -90,6 +90,8 @@ pub struct GatewayState {
     pub no_image_for: u32,
     /// Requests left to answer that the package index is unavailable.
     pub no_packages_for: u32,
+    /// Results of commands that are not run, each once.
+    pub failures: Vec<sandbox::ExecResult>,
     /// Requests for the state of the package index.
     pub packages_asked: u32,
     pub sessions: fake_sessions::Sessions,

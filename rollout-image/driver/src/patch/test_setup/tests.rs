@@ -289,3 +289,16 @@ fn a_patch_of_nothing_else_is_empty() {
     assert_eq!(left_out(&section("conftest.py", "x"), None).0, "");
     assert_eq!(left_out("", None), (String::new(), Vec::new()));
 }
+
+#[test]
+fn a_note_names_few_of_many_paths_and_little_of_a_long_one() {
+    let long = format!("{}/conftest.py", "\u{e4}".repeat(5000));
+    let many: Vec<String> = (0..50).map(|at| section(&format!("{at}/conftest.py"), "x")).collect();
+    let patch = section(&long, "x") + &many.concat();
+    let applied = without(&Bytes::from(patch), &json!({}), &Hidden::default());
+    let [note] = &applied.notes()[..] else {
+        panic!("one cause")
+    };
+    assert!(note.ends_with("18/conftest.py, and 31 more"), "{note}");
+    assert!(note.len() < 1500, "{}", note.len());
+}
