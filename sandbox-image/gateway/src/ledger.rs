@@ -300,7 +300,9 @@ impl Ledger {
             if !is_worth_it || writing.len() >= WRITERS {
                 break;
             }
-            let Some(number) = self.shard_with_room() else { break };
+            let Some(number) = self.shard_with_room().or_else(|| self.shard_of_the_first()) else {
+                break;
+            };
             writing.extend(self.update(number));
         }
         let due = |removals: &Removals| removals.since + REMOVED_WITHIN <= Instant::now();
@@ -334,6 +336,13 @@ impl Ledger {
             .max_by_key(|number| (going(number), std::cmp::Reverse(*number)))
     }
 
+    /// The shard of the lease whose longer time is the first to be written: it takes no room.
+    fn shard_of_the_first(&self) -> Option<usize> {
+        let (entry, _) = self.backlog.front()?;
+        let (number, _) = self.at.get(&entry.lease)?;
+        self.idle.contains_key(number).then_some(*number)
+    }
+
     /// One update of a shard that is not being written: its pending removals, and as many waiting leases as fit.
     fn update(&mut self, number: usize) -> Option<BoxFuture<'static, Written>> {
         let mut shard = self.idle.remove(&number)?;
@@ -348,8 +357,14 @@ impl Ledger {
             wanted.remove(&key);
         }
         let is_told = number == 0 && self.report.take().is_some_and(|(report, _)| shard.tell(report));
-        let mut waiting = Vec::new();
-        while waiting.len() < room {
+        let (mut waiting, mut added) = (Vec::new(), 0);
+        while let Some((entry, _)) = self.backlog.front() {
+            // A longer time replaces its own entry.
+            let replaces = wanted.contains_key(&key(&entry.lease));
+            if !replaces && added >= room {
+                break;
+            }
+            added += usize::from(!replaces);
             let Some((entry, done)) = self.backlog.pop_front() else {
                 break;
             };

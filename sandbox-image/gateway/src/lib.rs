@@ -8,8 +8,8 @@
 //! takes over leases and pods. [`sandbox`] talks to sandboxd, signed; [`egress`] knows whether sandboxes reach nothing,
 //! [`package_index`] what graders reach. [`http`] is the API for drivers, [`body`] reads request bodies, [`waiters`]
 //! are the callers that wait for a lease, [`relay`] is the relay from a sandbox. [`compat`] serves clients of other
-//! systems. [`openapi`] describes the gateway's own API. [`metrics`] counts; [`clock`] tells the time, [`progress`]
-//! whether the scheduler works.
+//! systems. [`openapi`] describes the gateway's own API. [`api_client`] asks the API server. [`metrics`] counts;
+//! [`clock`] tells the time, [`progress`] whether the scheduler works.
 //!
 //! # Restarts
 //!
@@ -23,6 +23,7 @@
 //! Each gateway that begins holds the ledger for a term and marks its pods with it. A gateway that finds a later term,
 //! in the ledger or on a pod, ends. A lease that it has not written by then is not granted.
 
+pub mod api_client;
 pub mod begin;
 pub mod body;
 pub mod cause;

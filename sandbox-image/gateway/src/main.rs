@@ -10,6 +10,7 @@ use grpo_contracts::RunConfig;
 use grpo_contracts::access::{Service, gateway_audience};
 use grpo_contracts::listen::{everywhere, listen};
 use grpo_crds::SandboxPoolSpec;
+use grpo_gateway::api_client;
 use grpo_gateway::begin::{Beginning, Begun};
 use grpo_gateway::core::prefetch::keep_prefetching;
 use grpo_gateway::core::probe::keep_probing;
@@ -27,6 +28,9 @@ const ORDERS: usize = 32;
 const MAX_WAITING: usize = 10_000;
 /// Deadline of the ledger's last writes at the end.
 const SETTLE: Duration = Duration::from_secs(3);
+
+/// Deadline of the API server's answer to a request.
+const ANSWER: Duration = Duration::from_secs(30);
 
 #[derive(Parser)]
 #[command(version, about)]
@@ -89,7 +93,7 @@ async fn api_client(kubeconfig: Option<&Path>) -> Result<kube::Client, String> {
                 .map_err(unread)?
         }
     };
-    kube::Client::try_from(config).map_err(|error| format!("making a client of the API server: {error}"))
+    api_client::of(config, ANSWER).map_err(|error| format!("making a client of the API server: {error}"))
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {

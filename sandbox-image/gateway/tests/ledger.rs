@@ -284,6 +284,18 @@ async fn a_shard_holds_no_more_than_it_should_and_several_are_filled() {
 }
 
 #[tokio::test]
+async fn a_longer_time_needs_no_room_in_a_full_ledger() {
+    let (server, api, names) = Server::start(1).await;
+    let office = Office::open(&api, &names, "a").await;
+    for nth in 0..grpo_contracts::names::LEASES_PER_SHARD as u64 {
+        office.put(&format!("l{nth}"), nth).await.await.unwrap();
+    }
+    office.extend("l7", 7).await.await.unwrap();
+    let extended = server.leases().concat();
+    assert_eq!(extended.len(), grpo_contracts::names::LEASES_PER_SHARD);
+}
+
+#[tokio::test]
 async fn what_is_removed_late_does_not_take_a_later_lease_of_the_same_id_along() {
     let (server, api, names) = Server::start(2).await;
     let office = Office::open(&api, &names, "a").await;
