@@ -30,6 +30,8 @@ pub struct Adapters {
     /// Prefix of the engine's routes for adapters.
     prefix: &'static str,
     current: Arc<Mutex<Option<Serving>>>,
+    /// Names that this agent has loaded.
+    own: Arc<Mutex<BTreeSet<String>>>,
     /// Requests in flight, by adapter.
     running: Arc<Mutex<BTreeMap<String, u32>>>,
 }
@@ -101,6 +103,7 @@ impl Adapters {
             server,
             prefix,
             current: Arc::default(),
+            own: Arc::default(),
             running: Arc::default(),
         }
     }
@@ -158,6 +161,29 @@ impl Adapters {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = serving;
     }
 
+    /// Unloads adapters that an earlier agent has loaded. They may be another run's, whose versions have the same
+    /// names, so neither they nor their prefixes in the engine's cache are this run's. The cache is dropped first: if
+    /// that fails, a later attempt finds them again.
+    pub async fn unload_those_of_others(
+        &self,
+        drop_cache: impl Future<Output = Result<(), EngineFault>>,
+    ) -> Result<(), EngineFault> {
+        let mut others = self.loaded().await?;
+        others.retain(|name| !self.own().contains(name));
+        if others.is_empty() {
+            return Ok(());
+        }
+        drop_cache.await?;
+        for name in others {
+            self.unload(&name).await;
+        }
+        Ok(())
+    }
+
+    fn own(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Loads the adapter beside the one that serves.
     pub async fn bring(&self, weights: &Weights<'_>, deadline: Duration) -> Result<(), EngineFault> {
         let version = weights.order.version.as_str();
@@ -169,11 +195,11 @@ impl Adapters {
         {
             self.unload(old).await;
         }
-        // Loaded before this agent began: name and folder are the version, so it is the same adapter.
         if !loaded.iter().any(|known| known == version) {
             let adapter = json!({"lora_name": version, "lora_path": weights.dir});
             let path = format!("{}/load_lora_adapter", self.prefix);
             self.server.tell(&path, &adapter, deadline).await?;
+            self.own().insert(version.to_owned());
             if !self.loaded().await?.iter().any(|known| known == version) {
                 return Err(EngineFault::Misunderstood {
                     url: self.server.at(&path).to_string(),

@@ -154,6 +154,9 @@ impl Sglang {
         let weights = adapter.weights();
         let version = weights.order.version.as_str();
         let _files = self.adapters.counted(version);
+        let (idle, nothing) = (sleep::IDLE, json!({}));
+        let dropped = self.server.tell(idle, &nothing, CHECK_DEADLINE);
+        self.adapters.unload_those_of_others(dropped).await?;
         self.adapters.bring(&weights, deadline).await?;
         // The check below samples.
         self.resume_cache(&mut *self.waking.lock().await, deadline).await?;

@@ -127,7 +127,9 @@ impl Vllm {
 
     /// Pauses the engine, replaces its weights and resumes it. Must run to its end even if a newer order interrupts the
     /// current one: an engine must not stay paused.
-    async fn replace(self, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
+    async fn replace(self, version: String, dir: PathBuf, deadline: Duration) -> Result<(), EngineFault> {
+        // A newer order makes room on the disk.
+        let _files = self.adapters.counted(&version);
         let _alone = self.replacing.lock().await;
         let replaced = match self.server.tell("/pause?mode=wait", &json!({}), deadline).await {
             Ok(()) => {
@@ -138,8 +140,11 @@ impl Vllm {
             // The engine may have paused in spite of the error, so it is resumed below.
             Err(fault) => Err(fault),
         };
-        let resumed = self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await;
-        replaced.and(resumed)
+        replaced.and(self.resume().await)
+    }
+
+    async fn resume(&self) -> Result<(), EngineFault> {
+        self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await
     }
 
     /// Loads an adapter, compares its canary, and lets it serve. Must run to its end, like [`Vllm::replace`]: vLLM
@@ -149,6 +154,7 @@ impl Vllm {
         let weights = adapter.weights();
         let version = &weights.order.version;
         let _files = self.adapters.counted(version);
+        self.adapters.unload_those_of_others(self.forget_prefixes()).await?;
         match self.waits_to_load(&weights) {
             true => self.bring_first(&weights, deadline).await?,
             false => self.adapters.bring(&weights, deadline).await?,
@@ -177,7 +183,7 @@ impl Vllm {
         if loaded.is_ok() {
             self.adapters.serve(weights);
         }
-        let resumed = self.server.tell("/resume", &json!({}), CHECK_DEADLINE).await;
+        let resumed = self.resume().await;
         // An error ends the load before its canary is compared.
         if resumed.is_err() {
             self.adapters.set(None);
@@ -208,7 +214,7 @@ impl Vllm {
             Reset { success: true } => Ok(()),
             Reset { success: false } => Err(EngineFault::Refused {
                 url: url.to_string(),
-                message: "requests hold blocks of the prefix cache although the engine is paused".to_owned(),
+                message: "requests hold blocks of the prefix cache, so it was not dropped".to_owned(),
             }),
         }
     }
@@ -274,7 +280,7 @@ impl Engine for Vllm {
                 .await
                 .unwrap_or_else(|error| Err(failed(error)));
         }
-        tokio::spawn(self.clone().replace(weights.dir.to_owned(), deadline))
+        tokio::spawn(self.clone().replace(version.clone(), weights.dir.to_owned(), deadline))
             .await
             .unwrap_or_else(|error| Err(failed(error)))?;
         // The checks below sample.

@@ -79,6 +79,30 @@ fn body_of<'a>(calls: &'a [(String, Value)], path: &str) -> &'a Value {
 }
 
 #[tokio::test]
+async fn an_adapter_that_an_earlier_agent_loaded_may_be_another_runs_and_is_loaded_again() {
+    let engines = [
+        (vllm(), Fake::vllm().await, "/reset_prefix_cache"),
+        (sglang(), Fake::sglang().await, "/flush_cache"),
+    ];
+    for (kind, fake, drop_cache) in engines {
+        let source = Source::start().await;
+        let order = source.publish_adapter("a-v1");
+        let first = before(kind.clone(), &fake).await;
+        first.order(&order).await;
+        first.wait_until_serving("a-v1").await;
+        first.stop().await;
+        fake.calls();
+        let agent = before(kind, &fake).await;
+        agent.order(&order).await;
+        agent.wait_until_serving("a-v1").await;
+        let paths = fake.paths();
+        assert!(paths[0].starts_with(drop_cache), "{paths:?}");
+        assert_eq!(paths[1..], ["/unload_lora_adapter", "/load_lora_adapter"]);
+        assert!(agent.complete(&request(), Some("a-v1")).await.is_ok());
+    }
+}
+
+#[tokio::test]
 async fn a_row_sampled_from_two_versions_is_of_none() {
     let spans = json!([{"version": "a-v1", "start": 0, "end": 1}, {"version": "a-v2", "start": 1, "end": 3}]);
     for (kind, fake) in [(vllm(), Fake::vllm().await), (sglang(), Fake::sglang().await)] {

@@ -34,7 +34,9 @@ async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_ca
     fake.calls();
     agent.sleep(true).await;
     agent.wait_until_asleep().await;
-    assert_eq!(fake.paths(), ["/sleep?level=1"]);
+    let calls = fake.calls();
+    assert_eq!(calls[0].1["new_version"], "asleep:default");
+    assert_eq!((calls[1].0.as_str(), calls.len()), ("/sleep?level=1", 2));
     agent.order(&source.publish_with("a-v1", 2, with_canary)).await;
     agent.sleep(false).await;
     agent.wait_until_serving("a-v1").await;
@@ -68,6 +70,7 @@ async fn vllm_takes_up_its_weights_then_loads_a_version_and_then_takes_up_its_ca
     assert_eq!(
         fake.paths(),
         [
+            "/update_weight_version",
             "/sleep?level=1",
             "/update_weight_version",
             "/wake_up?tags=weights",
@@ -356,6 +359,55 @@ async fn rows_of_a_vllm_whose_agent_ended_after_the_last_step_name_their_version
     agent.wait_until_serving("a-v1").await;
     let answer = agent.complete(&request(), Some("a-v1")).await.unwrap();
     assert_eq!(answer.weights_version, "a-v1");
+}
+
+#[tokio::test]
+async fn a_vllm_that_an_agent_left_paused_is_resumed_by_the_next_one() {
+    let fake = Fake::vllm().await;
+    let pause = reqwest::Client::new().post(format!("{}/pause?mode=wait", fake.url));
+    pause.send().await.unwrap();
+    fake.calls();
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    assert_eq!(fake.paths(), ["/resume"]);
+    assert!(agent.complete(&request(), Some("base")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_newer_order_ends_no_pause_of_a_load() {
+    let fake = Fake::vllm().await;
+    fake.end_rows_before_a_pause();
+    let source = Source::start().await;
+    let agent = before(vllm(), &fake).await;
+    agent.wait_until_serving("base").await;
+    let running = held_row(&fake, &agent).await;
+    fake.calls();
+    agent.order(&source.publish("a-v1", 2).0).await;
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        seen.extend(fake.paths());
+        tokio::task::yield_now().await;
+    }
+    agent.order(&source.publish("a-v2", 3).0).await;
+    while !agent.file("a-v2", "model.safetensors").exists() {
+        tokio::task::yield_now().await;
+    }
+    assert!(
+        agent.file("a-v1", "model.safetensors").exists(),
+        "the load still reads it"
+    );
+    fake.let_go();
+    running.await.unwrap().unwrap();
+    agent.wait_until_serving("a-v2").await;
+    seen.extend(fake.paths());
+    let load = [
+        "/pause?mode=wait",
+        "/update_weight_version",
+        "/collective_rpc",
+        "/reset_prefix_cache",
+        "/resume",
+    ];
+    assert_eq!(seen[..5], load, "{seen:?}");
 }
 
 #[tokio::test]

@@ -82,8 +82,6 @@ impl Fake {
                 .route("/weight_info", get(weight_info))
                 .route("/weight_checker", post(weight_checker))
                 .route("/collective_rpc", post(reload))
-                .route("/pause", post(pause))
-                .route("/resume", post(fine))
                 .route("/reset_prefix_cache", post(reset_prefix_cache))
                 .route("/update_weight_version", post(set_label))
                 .merge(adapters::below("/v1"))
@@ -151,7 +149,7 @@ impl Fake {
         told.adapters.clear();
         told.label = label.to_owned();
         told.weights = 0;
-        told.memory.released.clear();
+        told.memory.restart();
     }
 
     /// Reports success of a reload and keeps its weights.
@@ -267,12 +265,6 @@ async fn remember_key(State(fake): State<Fake>, request: Request, next: Next) ->
     next.run(request).await
 }
 
-async fn fine(State(fake): State<Fake>, request: Request) -> Response {
-    let uri = request.uri().to_string();
-    fake.note(&uri, &Value::Null);
-    Json(json!({"status": "ok"})).into_response()
-}
-
 async fn models(State(fake): State<Fake>) -> Json<Value> {
     let told = fake.told();
     let card = |name: &str, parent: Option<&str>| json!({"id": name, "object": "model", "parent": parent});
@@ -300,12 +292,6 @@ async fn reload(State(fake): State<Fake>, Json(body): Json<Value>) -> Response {
         told.weights += 1;
     }
     Json(json!({"results": [null]})).into_response()
-}
-
-async fn pause(State(fake): State<Fake>, request: Request) -> Response {
-    let answer = fine(State(fake.clone()), request).await;
-    fake.rows_ended().await;
-    answer
 }
 
 async fn reset_prefix_cache(State(fake): State<Fake>) -> Json<Value> {

@@ -23,7 +23,7 @@ const ASLEEP: &str = "asleep:";
 
 /// Succeeds when no request runs; SGLang waits for that for this number of seconds. It looks every four seconds for
 /// callers that have hung up.
-const IDLE: &str = "/flush_cache?timeout=10";
+pub(super) const IDLE: &str = "/flush_cache?timeout=10";
 
 /// Before the label of weights while the engine wakes up.
 const WAKING: &str = "waking:";

@@ -2,9 +2,11 @@
 //!
 //! It wakes up in two steps, so that new weights are loaded while the cache does not need its memory yet. Between them
 //! vLLM says that it sleeps, and ignores an order to sleep, so its weights would stay where the trainer needs the
-//! memory. So the label of its weights is marked before the first step and until the second one is done: an agent that
-//! restarts between them reads there that the engine is not asleep. It orders both steps again; vLLM ignores the one
-//! that is done already. A vLLM that restarts is awake and has its first label.
+//! memory. It also says that it sleeps while it is only paused. So the label of its weights is marked: `asleep:` from
+//! before an order to sleep, `waking:` from before the first step until the second one is done. An agent that restarts
+//! reads there what the engine does. Between the two steps it orders both again; vLLM ignores the one that is done
+//! already. A vLLM that is paused without a mark was left so by an agent that ended in a load, and is resumed. A vLLM
+//! that restarts is awake and has its first label.
 
 use std::time::Duration;
 
@@ -17,6 +19,9 @@ use crate::engine::adapters::UNVERIFIED;
 use crate::engine::wire::{STATE_DEADLINE, successful};
 use crate::engine::{EngineFault, SleepState};
 
+/// Before the label of weights of an engine that was told to sleep.
+const ASLEEP: &str = "asleep:";
+
 /// Before the label of weights while the engine wakes up.
 const WAKING: &str = "waking:";
 
@@ -27,7 +32,8 @@ struct Sleeping {
 
 /// The label that the weights have when the engine is awake.
 pub(super) fn unmarked(label: &str) -> &str {
-    label.strip_prefix(WAKING).unwrap_or(label)
+    let mark = [ASLEEP, WAKING].into_iter().find_map(|mark| label.strip_prefix(mark));
+    mark.unwrap_or(label)
 }
 
 impl Vllm {
@@ -45,14 +51,22 @@ impl Vllm {
             cause: error.to_string(),
         })?;
         let label = self.label().await?;
-        let mark = label.strip_prefix(WAKING);
-        match (said.is_sleeping, mark) {
-            (true, None) => Ok(SleepState::Asleep),
-            (true, Some(_)) => Ok(SleepState::Waking),
-            (false, None) => Ok(SleepState::Awake),
-            // An agent ended after the second step. Rows sampled from now on name the label.
-            (false, Some(label)) => {
-                self.name(label).await?;
+        match said.is_sleeping {
+            true if label.starts_with(WAKING) => Ok(SleepState::Waking),
+            true if label.starts_with(ASLEEP) => Ok(SleepState::Asleep),
+            true => {
+                // The lock is held during a load of this agent, which ends its pause itself.
+                if let Ok(_no_load) = self.replacing.try_lock() {
+                    self.resume().await?;
+                }
+                Ok(SleepState::Awake)
+            }
+            false => {
+                // An order to sleep failed, or an agent ended after the second step. Rows sampled from now on name the
+                // label.
+                if unmarked(&label) != label {
+                    self.name(unmarked(&label)).await?;
+                }
                 Ok(SleepState::Awake)
             }
         }
@@ -65,6 +79,10 @@ impl Vllm {
             self.wake_weights(deadline).await?;
             self.wake_cache(deadline).await?;
         }
+        let label = self.label().await?;
+        if !label.starts_with(ASLEEP) {
+            self.name(&format!("{ASLEEP}{label}")).await?;
+        }
         self.server.tell("/sleep?level=1", &json!({}), deadline).await
     }
 
@@ -74,7 +92,7 @@ impl Vllm {
             SleepState::Awake => return Ok(()),
             SleepState::Asleep => {
                 let label = self.label().await?;
-                self.name(&format!("{WAKING}{label}")).await?;
+                self.name(&format!("{WAKING}{}", unmarked(&label))).await?;
             }
             SleepState::Waking => {}
         }

@@ -17,6 +17,15 @@ pub(super) struct Memory {
     crashes: Vec<String>,
     refused: Option<String>,
     stays_awake: bool,
+    /// A paused vLLM says that it sleeps.
+    paused: bool,
+}
+
+impl Memory {
+    pub(super) fn restart(&mut self) {
+        self.released.clear();
+        self.paused = false;
+    }
 }
 
 pub(super) fn of_vllm() -> Router<Fake> {
@@ -24,6 +33,8 @@ pub(super) fn of_vllm() -> Router<Fake> {
         .route("/sleep", post(sleep))
         .route("/wake_up", post(wake_up))
         .route("/is_sleeping", get(is_sleeping))
+        .route("/pause", post(pause))
+        .route("/resume", post(go_on))
 }
 
 pub(super) fn of_sglang() -> Router<Fake> {
@@ -106,7 +117,21 @@ async fn wake_up(State(fake): State<Fake>, request: Request) -> Response {
 }
 
 async fn is_sleeping(State(fake): State<Fake>) -> Json<Value> {
-    Json(json!({"is_sleeping": !fake.told().memory.released.is_empty()}))
+    let told = fake.told();
+    Json(json!({"is_sleeping": told.memory.paused || !told.memory.released.is_empty()}))
+}
+
+async fn pause(State(fake): State<Fake>, request: Request) -> Json<Value> {
+    fake.note(&request.uri().to_string(), &Value::Null);
+    fake.told().memory.paused = true;
+    fake.rows_ended().await;
+    Json(json!({"status": "paused"}))
+}
+
+async fn go_on(State(fake): State<Fake>) -> Json<Value> {
+    fake.note("/resume", &Value::Null);
+    fake.told().memory.paused = false;
+    Json(json!({"status": "resumed"}))
 }
 
 fn tags(body: &Value) -> Vec<String> {
