@@ -94,7 +94,7 @@ pub fn bench(flags: &Flags) -> Result<bool, Failure> {
 /// The tensors' bytes as they are published by a trainer that computes in bf16.
 fn published(model: &Sharded) -> Result<Vec<u8>, TrainError> {
     let mut bytes = Vec::new();
-    model.each_published(false, |_, _, values| {
+    model.each_published(false, "comparing weights", |_, _, values| {
         bytes.extend(Precision::Bf16.encoded(values));
         Ok(())
     })?;

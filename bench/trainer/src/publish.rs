@@ -116,7 +116,9 @@ fn publish(store: &TrainerStore, model: &Sharded, folder: &Path, step: u32) -> R
     let parent = step.checked_sub(1).map(|parent| paths::weights_version("l1", parent));
     let mut publication = store.begin_version(Form::Model(folder), &tensors, precision, "l1", step, parent)?;
     publication.canary(canary(model)?);
-    model.each_published(false, |name, shape, values| publication.tensor(name, shape, values))?;
+    model.each_published(false, "publishing weights", |name, shape, values| {
+        publication.tensor(name, shape, values)
+    })?;
     let (manifest, _) = publication.finish()?;
     if manifest.deltas.len() != step.min(1) as usize {
         return Err(format!("{} has these deltas: {:?}", manifest.version, manifest.deltas).into());

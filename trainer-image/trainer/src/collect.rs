@@ -5,6 +5,7 @@ use grpo_model::weights::{Array, Precision, TensorsDigest, Unit, Weights};
 use tch::Tensor;
 
 use crate::error::TrainError;
+use crate::gathering::Parts;
 use crate::sharded::Sharded;
 
 /// Values that are given at a time: copies of them, rounded and encoded, stand beside the unit that they are of.
@@ -14,7 +15,7 @@ impl Sharded {
     /// A whole unit of the model, with names and shapes; an adapter is merged into its weights. Every rank must call
     /// it.
     pub fn unit(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let mut tensors = self.gather_masters(index)?;
+        let mut tensors = self.gather_masters(index, Parts::All)?;
         let Some(lora) = &self.config.lora else {
             return Ok((self.shards[index].unit.clone(), tensors));
         };
@@ -32,7 +33,7 @@ impl Sharded {
 
     /// The adapter's whole tensors of a unit. Every rank must call it.
     pub fn adapter(&self, index: usize) -> Result<(Unit, Vec<Tensor>), TrainError> {
-        let tensors = self.gather_masters(index)?.split_off(self.frozen_tensors(index));
+        let tensors = self.gather_masters(index, Parts::Trained)?;
         Ok((self.shards[index].unit.clone(), tensors))
     }
 
@@ -73,16 +74,19 @@ impl Sharded {
         match (self.group.rank(), adapter) {
             (0, true) => self.adapter(index).map(Some),
             (0, false) => self.unit(index).map(Some),
-            _ => self.send_masters(index).map(|()| None),
+            (_, true) => self.send_masters(index, Parts::Trained).map(|()| None),
+            (_, false) => self.send_masters(index, Parts::All).map(|()| None),
         }
     }
 
     /// Gives the values of the published tensors to `take` on rank 0: name and shape of a tensor, and its next values,
     /// at most [`PIECE`]. Tensors come in the order of [`Sharded::published_tensors`]. All ranks hold one unit at a
-    /// time. Every rank must call it.
+    /// time. Rank 0 reports itself busy with `doing` from one collective to the next: between two pieces a store that
+    /// stood still would look like a hang to ranks that wait for the next unit. Every rank must call it.
     pub fn each_published(
         &self,
         adapter: bool,
+        doing: &str,
         mut take: impl FnMut(&str, &[usize], &[f32]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
         let mut values = Vec::new();
@@ -90,15 +94,18 @@ impl Sharded {
             let Some((unit, tensors)) = self.published_unit(adapter, index)? else {
                 continue;
             };
-            for ((name, shape), tensor) in unit.tensors.iter().zip(tensors) {
-                let (tensor, whole) = (tensor.reshape([-1]), tensor.numel());
-                for at in (0..whole).step_by(PIECE) {
-                    values.resize(PIECE.min(whole - at), 0.0);
-                    let piece = tensor.f_narrow(0, at as i64, values.len() as i64)?;
-                    piece.f_copy_data(&mut values, piece.numel())?;
-                    take(name, shape, &values)?;
+            self.group.busy(doing, || -> Result<(), TrainError> {
+                for ((name, shape), tensor) in unit.tensors.iter().zip(tensors) {
+                    let (tensor, whole) = (tensor.reshape([-1]), tensor.numel());
+                    for at in (0..whole).step_by(PIECE) {
+                        values.resize(PIECE.min(whole - at), 0.0);
+                        let piece = tensor.f_narrow(0, at as i64, values.len() as i64)?;
+                        piece.f_copy_data(&mut values, piece.numel())?;
+                        take(name, shape, &values)?;
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(())
     }
@@ -106,7 +113,7 @@ impl Sharded {
     /// The checksum of the published tensors, on rank 0. Every rank must call it.
     pub fn published_checksum(&self, adapter: bool) -> Result<Option<String>, TrainError> {
         let mut digest = TensorsDigest::of(self.published_precision(adapter));
-        self.each_published(adapter, |name, shape, values| {
+        self.each_published(adapter, "comparing weights", |name, shape, values| {
             digest.add(name, shape, values);
             Ok(())
         })?;

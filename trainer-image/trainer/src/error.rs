@@ -99,8 +99,8 @@ pub enum TrainError {
 
 /// What to do if a GPU's memory is full.
 const MORE_ROOM: &str = "the GPU's memory is full: set trainer.maxTokensPerGpu, or a lower one, keep state in the \
-                         pod's memory (trainer.offload), divide sequences (trainer.sequenceParallel), or give the \
-                         trainer more nodes (trainer.nodes)";
+                         pod's memory (trainer.offload), give the trainer more nodes (trainer.nodes), or divide rows \
+                         that are longer than a pack (trainer.sequenceParallel)";
 
 /// How libtorch, CUDA, NCCL and cuBLAS say that a GPU has no memory left.
 const OUT_OF_MEMORY: [&str; 4] = [

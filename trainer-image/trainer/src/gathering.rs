@@ -14,6 +14,15 @@ use tch::{Device, Kind, Tensor};
 use crate::error::TrainError;
 use crate::sharded::Sharded;
 
+/// The part of a unit that is communicated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// The model's tensors, then the adapter's.
+    All,
+    /// An adapter's, or without one the model's: a frozen model has many times its size.
+    Trained,
+}
+
 impl Sharded {
     /// The unit's whole tensors on every rank, in the compute precision: the model's, then the adapter's.
     pub(crate) fn gather(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
@@ -22,19 +31,23 @@ impl Sharded {
 
     /// Starts [`Sharded::gather`], while something else is computed.
     pub(crate) fn start_gather(&self, index: usize) -> Result<Gathering<'_>, TrainError> {
-        self.start_gather_of(self.start_prefetch(index)?, self.kind())
+        self.start_gather_of(self.start_prefetch(index, Parts::All)?, self.kind())
     }
 
     /// Gathers on the host in the masters' kind: trained tensors are not rounded.
-    pub(crate) fn gather_masters(&self, index: usize) -> Result<Vec<Tensor>, TrainError> {
-        let tensors = self.start_gather_of(self.start_prefetch(index)?, Kind::Float)?.wait()?;
+    pub(crate) fn gather_masters(&self, index: usize, parts: Parts) -> Result<Vec<Tensor>, TrainError> {
+        let tensors = self
+            .start_gather_of(self.start_prefetch(index, parts)?, Kind::Float)?
+            .wait()?;
         let on_host = || tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect();
         Ok(wait_for(self.compute.device, on_host))
     }
 
     /// Takes part in another rank's [`Sharded::gather_masters`].
-    pub(crate) fn send_masters(&self, index: usize) -> Result<(), TrainError> {
-        let whole = self.start_gather_of(self.start_prefetch(index)?, Kind::Float)?.wait()?;
+    pub(crate) fn send_masters(&self, index: usize, parts: Parts) -> Result<(), TrainError> {
+        let whole = self
+            .start_gather_of(self.start_prefetch(index, parts)?, Kind::Float)?
+            .wait()?;
         // On a GPU the collective may still run. A rank that went ahead of the publishing one would wait for it at the
         // end for longer than a collective may take; a value of the last tensor arrives on the host after all of them.
         let last = whole.last().filter(|tensor| tensor.numel() > 0);
@@ -62,9 +75,10 @@ impl Sharded {
     }
 
     /// Starts to copy this rank's parts of a unit to the device, if they stay in the pod's memory.
-    fn start_prefetch(&self, index: usize) -> Result<Prefetched<'_>, TrainError> {
+    fn start_prefetch(&self, index: usize, parts: Parts) -> Result<Prefetched<'_>, TrainError> {
         let shard = &self.shards[index];
-        let frozen = self.frozen.get(index).map(|(unit, values)| (unit, values));
+        let frozen = self.frozen.get(index).filter(|_| parts == Parts::All);
+        let frozen = frozen.map(|(unit, values)| (unit, values));
         let mut parts = Vec::new();
         for (unit, values) in frozen.into_iter().chain([(&shard.unit, &shard.values)]) {
             // An embedding's adapter is empty.
@@ -153,7 +167,10 @@ impl<I: Iterator<Item = usize>> Units<'_, I> {
     }
 
     fn prefetch(&mut self) -> Result<(), TrainError> {
-        let next = self.order.next().map(|index| self.model.start_prefetch(index));
+        let next = self
+            .order
+            .next()
+            .map(|index| self.model.start_prefetch(index, Parts::All));
         self.prefetched = next.transpose()?;
         Ok(())
     }

@@ -151,7 +151,9 @@ fn a_version_is_published_with_pieces_of_a_unit_in_memory() {
                 .begin_version(form, &tensors, precision, "l1", step, parent)
                 .unwrap();
             model
-                .each_published(false, |name, shape, values| publication.tensor(name, shape, values))
+                .each_published(false, "publishing weights", |name, shape, values| {
+                    publication.tensor(name, shape, values)
+                })
                 .unwrap();
             publication.finish().unwrap().0
         });

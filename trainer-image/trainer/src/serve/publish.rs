@@ -92,9 +92,9 @@ impl Rank {
             false => None,
             true => Some(kept(watch.busy(PUBLISHING, begin))?),
         };
-        self.model.each_published(adapter, |name, shape, values| {
+        self.model.each_published(adapter, PUBLISHING, |name, shape, values| {
             if let Some(Ok(open)) = &mut publication
-                && let Err(error) = kept(watch.busy(PUBLISHING, || open.tensor(name, shape, values)))?
+                && let Err(error) = kept(open.tensor(name, shape, values))?
             {
                 // The other ranks gather with rank 0 all the same.
                 publication = Some(Err(error));

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::panic::resume_unwind;
 
 use grpo_model::weights::{Precision, Unit};
 use grpo_native::gpu_wait::wait_for;
@@ -17,6 +18,9 @@ use crate::collect::PIECE;
 use crate::error::TrainError;
 use crate::shard::padded;
 use crate::sharded::Sharded;
+
+/// Files of a checkpoint that are read concurrently, each in a stream of its own.
+const READ_AT_ONCE: usize = 16;
 
 /// Names of a unit's tensors in a rank's file, after the unit's number: values, then AdamW's moments.
 const STATES: [&str; 3] = ["values", "first", "second"];
@@ -232,21 +236,42 @@ impl TrainerStore {
         Ok(None)
     }
 
-    /// A file that cannot be read now may be readable later: an error, not damage.
+    /// Its files are read concurrently: meanwhile the other ranks wait, and one after the other the files of a large
+    /// model took longer than a busy rank is waited for.
     fn is_whole(&self, checkpoint: &CheckpointManifest) -> Result<bool, TrainError> {
-        for (name, wanted) in &checkpoint.files {
-            let path = format!("{}/{name}", paths::checkpoint(&checkpoint.lineage, checkpoint.step));
-            let found = self.retried(|| match wait(self.records().checksum(&path)) {
-                Ok(found) => Ok(Some(found)),
-                Err(StoreError::Missing { .. }) => Ok(None),
-                Err(error) => Err(error.into()),
+        let folder = paths::checkpoint(&checkpoint.lineage, checkpoint.step);
+        let files: Vec<(&String, &String)> = checkpoint.files.iter().collect();
+        for files in files.chunks(READ_AT_ONCE) {
+            let whole = std::thread::scope(|scope| {
+                let mut reading = Vec::new();
+                for &(name, wanted) in files {
+                    let path = format!("{folder}/{name}");
+                    reading.push(scope.spawn(move || self.is_whole_file(&path, wanted)));
+                }
+                let read = reading
+                    .into_iter()
+                    .map(|file| file.join().unwrap_or_else(|panic| resume_unwind(panic)));
+                read.collect::<Result<Vec<bool>, TrainError>>()
             })?;
-            if found.as_ref() != Some(wanted) {
-                tracing::warn!("{path} is missing or damaged: the checkpoint is left out");
+            if whole.contains(&false) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// A file that cannot be read now may be readable later: an error, not damage.
+    fn is_whole_file(&self, path: &str, wanted: &str) -> Result<bool, TrainError> {
+        let found = self.retried(|| match wait(self.records().checksum(path)) {
+            Ok(found) => Ok(Some(found)),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        })?;
+        let whole = found.as_deref() == Some(wanted);
+        if !whole {
+            tracing::warn!("{path} is missing or damaged: the checkpoint is left out");
+        }
+        Ok(whole)
     }
 
     /// Loads a checkpoint's state into the model, for any world size that wrote it. Memory holds one of its files and a

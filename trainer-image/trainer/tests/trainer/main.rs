@@ -21,3 +21,4 @@ mod steps;
 mod store;
 mod supervised;
 mod turns;
+mod waiting;

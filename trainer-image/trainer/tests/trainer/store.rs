@@ -254,7 +254,9 @@ fn a_model_computed_in_bf16_is_published_in_bf16_in_the_order_of_its_layers_and_
     let form = Form::Model(folder.path());
     let mut publication = store.begin_version(form, &tensors, precision, "l1", 1, None).unwrap();
     model
-        .each_published(false, |name, shape, values| publication.tensor(name, shape, values))
+        .each_published(false, "publishing weights", |name, shape, values| {
+            publication.tensor(name, shape, values)
+        })
         .unwrap();
     let (manifest, _) = publication.finish().unwrap();
     assert_eq!(
