@@ -93,6 +93,7 @@ use crate::{
     validation = rules::the_context_fits_vllm(),
     validation = rules::the_context_fits_sglang(),
     validation = rules::the_adapter_fits_the_engines(),
+    validation = rules::sglang_with_an_adapter_is_one_copy(),
     validation = rules::the_engines_report_experts(),
     validation = rules::a_frozen_sampler_is_asked_for(),
     validation = rules::a_chat_server_is_for_evaluation(),

@@ -120,6 +120,17 @@ pub(super) fn the_adapter_fits_the_engines() -> Rule {
     )
 }
 
+/// As in a pool with `lora`, which this pool gets from `model.lora`.
+pub(super) fn sglang_with_an_adapter_is_one_copy() -> Rule {
+    let sglang = "self.inference.pool.engine.sglang";
+    cel::rule(
+        format!(
+            "!has(self.model.lora) || !has(self.inference.pool) || !has({sglang}) || !has({sglang}.dataParallel) || {sglang}.dataParallel == 1"
+        ),
+        "SGLang with dataParallel loads no adapters: leave inference.pool.engine.sglang.dataParallel out and raise replicas instead, or remove model.lora",
+    )
+}
+
 /// An engine behind an agent of its own is told by its own pool.
 pub(super) fn the_engines_report_experts() -> Rule {
     let can = can_report_experts("self.inference.pool.engine");

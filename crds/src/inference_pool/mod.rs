@@ -50,6 +50,7 @@ use crate::sources::ModelSource;
     validation = Rule::new("self.model == oldSelf.model").message("model is immutable: make another pool"),
     validation = external_runs_elsewhere(),
     validation = embedded_is_plain(),
+    validation = sglang_with_adapters_is_one_copy(),
     validation = experts_are_reported()
 )]
 pub struct InferencePoolSpec {
@@ -155,6 +156,12 @@ fn embedded_is_plain() -> Rule {
     )
 }
 
+/// SGLang 0.5.23 loads an adapter into one copy of the model only, and answers 500 if there are more.
+fn sglang_with_adapters_is_one_copy() -> Rule {
+    Rule::new("!has(self.lora) || !has(self.engine.sglang) || !has(self.engine.sglang.dataParallel) || self.engine.sglang.dataParallel == 1")
+        .message("SGLang with dataParallel loads no adapters: leave engine.sglang.dataParallel out and raise replicas instead, or remove lora")
+}
+
 fn experts_are_reported() -> Rule {
     Rule::new(format!(
         "!has(self.routedExperts) || !self.routedExperts || !(has(self.engine.vllm) || has(self.engine.sglang)) || {}",
@@ -169,6 +176,7 @@ fn experts_are_reported() -> Rule {
 #[x_kube(
     validation = external_runs_elsewhere(),
     validation = embedded_is_plain(),
+    validation = sglang_with_adapters_is_one_copy(),
     validation = experts_are_reported()
 )]
 pub struct InferencePoolTemplate {

@@ -98,6 +98,11 @@ fn golden_sglang_eight_times_on_four_gpus() {
 }
 
 #[test]
+fn golden_sglang_with_adapters() {
+    golden("sglang-lora");
+}
+
+#[test]
 fn golden_sglang_on_two_nodes() {
     golden("sglang-two-nodes");
 }
