@@ -35,8 +35,6 @@ use crate::{context::Context, error::Error, parent::Parent, watched_store::Watch
 
 /// Limit of one reconcile; beyond it, the API server is stuck.
 const LONGEST_RECONCILE: Duration = Duration::from_secs(60);
-/// Changes within this time lead to one reconcile. The first reaction to each event waits this long.
-const DEBOUNCE: Duration = Duration::from_millis(20);
 const CONCURRENCY: u16 = 16;
 
 /// A kind that this operator reconciles.
@@ -85,7 +83,7 @@ pub fn controller<K: Kind>(
     triggers: mpsc::Receiver<Parent>,
 ) -> Controller<DeserializeGuard<K>> {
     Controller::for_stream(shown, watched.store())
-        .with_config(Config::default().concurrency(CONCURRENCY).debounce(DEBOUNCE))
+        .with_config(Config::default().concurrency(CONCURRENCY))
         .reconcile_on(requests::<K>(triggers))
 }
 

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 const POOLS: &str = "sandboxpools.grpo.dev";
 
 /// The pool's spec. `beside` has the pools of the run's own file. `None` for a run without sandboxes, and for a pool
-/// that does not exist yet, which `said` reports.
+/// that does not exist yet or that the user may not read, which `said` reports.
 pub async fn of_run(
     cluster: &Cluster,
     run: &GrpoRun,
@@ -44,6 +44,14 @@ pub async fn of_run(
             let name = &named.name;
             said(format!(
                 "there is no SandboxPool (grpo.dev) {name} in namespace {namespace}: images are named as tasks name them"
+            ));
+            Ok(None)
+        }
+        // A run may use another namespace's pool that its user may not read.
+        Err(error) if refused(&error, 403) && *namespace != cluster.namespace => {
+            let name = &named.name;
+            said(format!(
+                "you may not get SandboxPool (grpo.dev) {name} in namespace {namespace}: images are named as tasks name them, without the pool's imageRewrites"
             ));
             Ok(None)
         }

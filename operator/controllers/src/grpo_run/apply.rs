@@ -30,6 +30,7 @@ pub async fn give_back(seen: &RunObservation, decision: &Decision, context: &Con
     if decision.claim == ClaimStep::Release {
         step_claim(seen, decision.claim, context).await?;
     }
+    delete_services(seen, decision, context).await?;
     if decision.delete_pools {
         delete_own_pools(seen, context).await?;
     }
@@ -86,17 +87,24 @@ async fn execute(seen: &RunObservation, decision: &Decision, context: &Context) 
         cluster.create_pod(&owner.namespace, pod).await?;
         context.pending_pods.made(&group_key(&owner.uid, role), facts.clone());
     }
-    for service in &decision.delete_services {
-        cluster
-            .delete_owned::<Service>(&owner.namespace, service, &owner.uid)
-            .await?;
-    }
     if !returns_quota(decision) {
         step_workload(seen, &decision.workload, context).await?;
     }
     if decision.delete_run {
         cluster
             .delete::<GrpoRun>(&owner.namespace, &owner.name, Some(&owner.uid))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Services of ended attempts. Before the next attempt's: a namespace's quota may have room for one of the two.
+async fn delete_services(seen: &RunObservation, decision: &Decision, context: &Context) -> Result<(), Error> {
+    let owner = &seen.owner;
+    for service in &decision.delete_services {
+        context
+            .cluster
+            .delete_owned::<Service>(&owner.namespace, service, &owner.uid)
             .await?;
     }
     Ok(())

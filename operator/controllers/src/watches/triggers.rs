@@ -1,8 +1,17 @@
 //! Channels from the watches to the three controllers.
 
+use std::{
+    collections::{HashSet, VecDeque},
+    future::pending,
+    time::Duration,
+};
+
 use futures::{Stream, stream};
 use kube::{Resource, core::DeserializeGuard, runtime::reflector::ObjectRef};
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 
 use crate::{
     metrics::Metrics,
@@ -11,6 +20,8 @@ use crate::{
 
 /// Length of a controller's trigger queue; a full queue slows the watch down.
 const QUEUE: usize = 1024;
+/// Triggers of an object within this time lead to one reconcile.
+const WINDOW: Duration = Duration::from_millis(20);
 
 /// Senders to the three controllers.
 #[derive(Clone)]
@@ -66,8 +77,61 @@ pub fn requests<K>(
 where
     K: Resource<DynamicType = ()> + 'static,
 {
-    stream::unfold(receiver, |mut receiver| async move {
-        let parent = receiver.recv().await?;
-        Some((ObjectRef::new(&parent.name).within(&parent.namespace), receiver))
+    stream::unfold(Merging::of(receiver), |mut merging| async move {
+        let parent = merging.next().await?;
+        Some((ObjectRef::new(&parent.name).within(&parent.namespace), merging))
     })
 }
+
+/// Merges the triggers of an object: the first one opens a window of [`WINDOW`], at whose end the object is reconciled
+/// once. The debounce of kube's runtime begins anew with each trigger instead: a pool whose pods change all the time
+/// would wait until they stop.
+struct Merging {
+    receiver: mpsc::Receiver<Parent>,
+    /// Open windows, in the order of their ends.
+    windows: VecDeque<(Instant, Parent)>,
+    open: HashSet<Parent>,
+}
+
+impl Merging {
+    fn of(receiver: mpsc::Receiver<Parent>) -> Self {
+        Self {
+            receiver,
+            windows: VecDeque::new(),
+            open: HashSet::new(),
+        }
+    }
+
+    /// `None`: the senders are gone.
+    async fn next(&mut self) -> Option<Parent> {
+        loop {
+            let end = self.windows.front().map(|(end, _)| *end);
+            let ended = async {
+                match end {
+                    Some(end) => sleep_until(end).await,
+                    None => pending().await,
+                }
+            };
+            let trigger = tokio::select! {
+                biased;
+                () = ended => None,
+                trigger = self.receiver.recv() => Some(trigger?),
+            };
+            match trigger {
+                Some(parent) => {
+                    if self.open.insert(parent.clone()) {
+                        self.windows.push_back((Instant::now() + WINDOW, parent));
+                    }
+                }
+                None => {
+                    let (_, parent) = self.windows.pop_front()?;
+                    self.open.remove(&parent);
+                    return Some(parent);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

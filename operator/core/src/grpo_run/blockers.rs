@@ -10,6 +10,7 @@ use grpo_engine_protocol::BASE_VERSION;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
+    decision::ADMITTED,
     objects::pool_in_words,
     observation::{RunObservation, StoreVolume},
     queue::{self, QueueVerdict},
@@ -86,12 +87,28 @@ pub fn admission(seen: &RunObservation) -> Verdict {
             reason: Reason::Admitted,
             message,
         },
-        QueueVerdict::NoQueue => seen.verdict.clone().unwrap_or(Verdict {
-            admitted: false,
-            reason: Reason::NotEvaluated,
-            message: "admission has not looked at it yet".to_owned(),
-        }),
+        QueueVerdict::NoQueue => {
+            let verdict = seen.verdict.clone().or_else(|| admitted_before(seen));
+            verdict.unwrap_or(Verdict {
+                admitted: false,
+                reason: Reason::NotEvaluated,
+                message: "admission has not looked at it yet".to_owned(),
+            })
+        }
     }
+}
+
+/// The verdict on a run whose pods are on nodes, until an operator that has just started reaches its own: otherwise
+/// each restart of the operator would show every running run as Queued.
+fn admitted_before(seen: &RunObservation) -> Option<Verdict> {
+    let conditions = &seen.run.status.as_ref()?.conditions;
+    let is_admitted = |condition: &&Condition| condition.type_ == ADMITTED && condition.status == "True";
+    let admitted = conditions.iter().find(is_admitted)?;
+    seen.has_begun().then(|| Verdict {
+        admitted: true,
+        reason: Reason::Admitted,
+        message: admitted.message.clone(),
+    })
 }
 
 fn store_missing(seen: &RunObservation) -> Option<Blocker> {

@@ -22,6 +22,7 @@ use crate::{
     conditions::{ConditionStatus, is_true},
     desired_object::DesiredObject,
     events::{normal, warning},
+    names,
     pod_group::{GroupState, GroupUpdate},
     pods::{Failure, PodFacts},
 };
@@ -152,6 +153,7 @@ pub fn over(
     let conditions = conditions.done();
     let left = time_left(seen, &conditions);
     Decision {
+        objects: newly_kept_store(seen).into_iter().collect(),
         // Finished pods stay for their logs.
         give_back: held(seen).map(|pod| pod.name.clone()).collect(),
         delete_pools: true,
@@ -290,9 +292,13 @@ fn given_back(
         driver: after_suspension(&seen.attempts.driver, &seen.driver_pods),
         trainer: after_suspension(&seen.attempts.trainer, &seen.trainer_pods),
     };
+    let (before, now) = (seen.attempts.trainer.current, attempts.trainer.current);
+    let hosts = (before > 0 && now > before).then(|| names::trainer_hosts(&seen.owner.name, before));
     Decision {
         give_back: undeleted(held(seen)),
         delete_pods: undeleted(ended(seen)),
+        // The next attempt's pods have hostnames of their own.
+        delete_services: hosts.into_iter().collect(),
         delete_pools: true,
         delete_gpu_claims: had_gpu_claims(seen),
         claim: claim_release(seen),
@@ -312,6 +318,14 @@ fn had_gpu_claims(seen: &RunObservation) -> bool {
 fn kept_store(seen: &RunObservation) -> Option<DesiredObject> {
     let begun = seen.attempts.driver.current > 0;
     volume(&seen.run, &seen.owner).filter(|_| begun)
+}
+
+/// The volume claim of a run that is over, if its spec has changed and keeps the volume: deleting the run would delete
+/// the results otherwise. Only after a change: a claim that a user has deleted would return without its data.
+fn newly_kept_store(seen: &RunObservation) -> Option<DesiredObject> {
+    let known = seen.run.status.as_ref().and_then(|status| status.observed_generation);
+    let changed = known != seen.run.metadata.generation;
+    kept_store(seen).filter(|_| changed && seen.run.spec.store.retain)
 }
 
 /// The next attempt has a new number, and so new pods; failures before the suspension no longer count.

@@ -131,6 +131,54 @@ fn the_claim_of_a_suspended_run_follows_its_spec_so_that_retain_still_counts() {
 }
 
 #[test]
+fn the_claim_of_a_run_that_is_over_loses_its_owner_when_the_volume_is_to_be_kept() {
+    let mut done = after(RunObservation {
+        driver_pods: vec![pod("demo-driver-1-0", 1, 0, PodState::Succeeded)],
+        ..running_demo()
+    });
+    assert!(decided(&done).objects.is_empty());
+    done.run.metadata.generation = Some(2);
+    assert!(decided(&done).objects.is_empty(), "another field changed");
+    done.run.spec.store.retain = true;
+    let decision = decided(&done);
+    let claim = find(&decision.objects, "PersistentVolumeClaim", "demo-store");
+    assert_eq!(claim["metadata"]["ownerReferences"], json!([]));
+    assert_eq!(decision.objects.len(), 1);
+    assert!(
+        decided(&after(done)).objects.is_empty(),
+        "a claim that a user deletes stays deleted"
+    );
+}
+
+#[test]
+fn the_hostnames_of_a_suspended_attempt_are_given_back() {
+    let suspended = with_spec(running_demo(), |run| run.spec.suspend = true);
+    assert_eq!(decided(&suspended).delete_services, ["demo-trainer-1"]);
+    let later = decided(&after(suspended));
+    assert_eq!(later.delete_services, [""; 0]);
+    assert_eq!(later.status.attempts.unwrap().trainer.current, 2);
+}
+
+#[test]
+fn an_operator_that_starts_beside_a_running_run_shows_it_as_running() {
+    let unjudged = |run: RunObservation| RunObservation { verdict: None, ..run };
+    let running_demo = || {
+        let mut run = running_demo();
+        run.driver_pods[0].node_name = Some("node-1".to_owned());
+        run
+    };
+    let decision = decided(&unjudged(after(running_demo())));
+    assert_eq!(decision.status.phase, Some(Phase::Running));
+    assert_eq!(condition(&decision, "Admitted").0, "True");
+    assert!(decision.events.is_empty());
+    // One that was not admitted before waits for the verdict.
+    for waiting in [running_demo(), after(unjudged(running_demo()))] {
+        let decision = decided(&unjudged(waiting));
+        assert_eq!(decision.status.phase, Some(Phase::Queued));
+    }
+}
+
+#[test]
 fn a_failed_run_is_taken_up_again_by_suspending_and_resuming_it() {
     let failed = after(RunObservation {
         driver_pods: vec![pod(
