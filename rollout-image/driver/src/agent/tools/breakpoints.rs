@@ -89,7 +89,8 @@ impl Breakpoints {
         };
         self.0.retain(|one| !here(one) || !(first..=last).contains(&one.line));
         for one in self.0.iter_mut().filter(|one| here(one) && one.line > last) {
-            one.line += lines - (last - first + 1);
+            // The policy may forge pdb's list of breakpoints.
+            one.line = one.line.saturating_add(lines - (last - first + 1));
         }
     }
 }
@@ -99,7 +100,9 @@ impl Breakpoints {
 pub fn refusal(text: &str, number: i64) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let is = |pattern: &LazyLock<Option<Regex>>, line: &str| pattern.as_ref().is_some_and(|p| p.is_match(line));
-    let Some(line) = usize::try_from(number - 1).ok().and_then(|at| lines.get(at)) else {
+    // The policy chooses any number.
+    let place = number.checked_sub(1).and_then(|at| usize::try_from(at).ok());
+    let Some(line) = place.and_then(|at| lines.get(at)) else {
         return Some(format!(
             "Line {number} is out of range (file has {} lines).",
             lines.len()

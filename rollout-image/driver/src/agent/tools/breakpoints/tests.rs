@@ -32,6 +32,10 @@ fn a_rewrite_removes_those_inside_and_moves_those_below() {
     assert_eq!(all.0, [at("a", 2), at("a", 11), at("b", 9)]);
     all.shift("a", None, 1);
     assert_eq!(all.0, [at("b", 9)]);
+    // A list that the policy forged.
+    all.0.push(at("b", i64::MAX));
+    all.shift("b", Some((1, 2)), 5);
+    assert_eq!(all.0, [at("b", 12), at("b", i64::MAX)]);
 }
 
 #[test]
@@ -55,10 +59,10 @@ fn a_place_that_nothing_reaches_is_refused_with_a_better_one() {
         assert!(super::refusal(text, line).unwrap().starts_with(says), "{line}");
     }
     assert_eq!(super::refusal(text, 4), None);
-    assert_eq!(
-        super::refusal(text, i64::MIN + 1).map(|why| why.contains("out of range")),
-        Some(true)
-    );
+    for number in [i64::MIN, i64::MIN + 1, i64::MAX] {
+        let why = super::refusal(text, number);
+        assert!(why.unwrap().contains("out of range"), "{number}");
+    }
 }
 
 proptest! {
