@@ -315,6 +315,25 @@ fn a_group_that_teaches_something_and_was_left_out_is_found_and_one_that_teaches
 }
 
 #[test]
+fn a_verdict_without_an_entry_is_found_unless_its_group_was_not_needed() {
+    for (reason, right) in [("NoSignal", false), ("Surplus", true)] {
+        let dir = dynamic_store([0.0, 0.0], reason);
+        let last = RunFolder::open(dir.path()).unwrap().journal.len() as u64;
+        // The entry of the drop takes the place of the last verdict's.
+        std::fs::rename(
+            dir.path().join(paths::journal_entry(last)),
+            dir.path().join(paths::journal_entry(last - 1)),
+        )
+        .unwrap();
+        forge(dir.path(), &paths::journal_entry(last - 1), |entry| {
+            entry["sequence"] = (last - 1).into()
+        });
+        let lost = found(dir.path()).contains(&"committed verdicts are there once, none lost");
+        assert_eq!(!lost, right, "{reason}");
+    }
+}
+
+#[test]
 fn an_iteration_whose_step_is_done_before_the_step_of_an_earlier_one_is_found() {
     let check = "iterations follow each other, each with one step";
     let begun = |iteration| Event::IterationStarted {

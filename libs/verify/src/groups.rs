@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The trainer sums in fp32.
 const REWARD_ROUNDING: f64 = 1e-5;
-/// The trainer may add a small number to the divisor.
-const ADVANTAGE_ROUNDING: f64 = 1e-3;
+const ADVANTAGE_ROUNDING: f64 = 1e-4;
 
 pub fn check(folder: &RunFolder, episodes: &[EpisodeFolder]) -> Result<Vec<Check>, VerifyError> {
     let mut bytes = Check::new("batches are the ones whose checksums were journalled");
@@ -259,9 +258,21 @@ struct StepClaim {
     advantages: Vec<Vec<f64>>,
     #[serde(default)]
     shuffled: bool,
+    #[serde(default)]
+    kl: f64,
+    #[serde(default)]
+    kl_loss: f64,
     /// Rows of episodes that a limit ended, which are not trained on (`maskOverlong`).
     #[serde(default)]
     rows_overlong: u32,
+}
+
+impl StepClaim {
+    /// Whether a KL penalty may be in the rewards that the trainer compared (`kl.placement: Reward`): it is measured,
+    /// and no part of the loss. Each row's own penalty is not recorded.
+    fn may_be_shaped(&self) -> bool {
+        self.kl != 0.0 && self.kl_loss == 0.0
+    }
 }
 
 /// Rewards that are compared with each other.
@@ -314,6 +325,10 @@ fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check)
     let sampled: u64 = trained().map(|r| r.sampled() as u64).sum();
     let all: u64 = trained().map(|r| r.tokens.len() as u64).sum();
     let overlong = batch.rows.iter().filter(cut).count() as u32;
+    let constant = match claim.may_be_shaped() {
+        true => claim.groups_zero_variance,
+        false => constant,
+    };
     let found = (sets.len() as u32, constant, sampled, all, overlong);
     let claimed = (
         claim.groups,
@@ -325,67 +340,137 @@ fn check_step(batch: &Batch, sets: &[Set], claim: &StepClaim, steps: &mut Check)
     steps.expect(found == claimed && (mean - claim.mean_reward).abs() < REWARD_ROUNDING, || {
         format!("step {}: groups, constant groups, sampled and all trained tokens and rows that limits cut are {found:?} with mean reward {mean}; claimed: {claim:?}", batch.step)
     });
-    for (group, claimed) in sets
+    if claim.may_be_shaped() {
+        return;
+    }
+    let compared: Vec<(&Set, &Vec<f64>)> = sets
         .iter()
         .zip(&claim.advantages)
-        .filter(|(set, _)| set.rewards.len() > 1)
-    {
-        let mut claimed = claimed.clone();
-        if claim.shuffled {
-            // The trainer draws the order of the rewards, so the advantages are compared without order.
-            claimed.sort_by(f64::total_cmp);
-        }
-        let agrees = [Divisor::Population, Divisor::Unbiased, Divisor::One]
-            .into_iter()
-            .any(|divisor| {
-                let mut found = advantages(&group.rewards, divisor);
-                if claim.shuffled {
-                    found.sort_by(f64::total_cmp);
-                }
-                found.len() == claimed.len()
-                    && found
-                        .iter()
-                        .zip(&claimed)
-                        .all(|(a, b)| (a - b).abs() < ADVANTAGE_ROUNDING)
-            });
-        steps.expect(agrees, || {
-            format!(
-                "step {}, group {}: advantages {claimed:?} of rewards {:?}",
-                batch.step, group.group, group.rewards
-            )
-        });
-    }
+        .filter(|(set, _)| several(set))
+        .collect();
+    let disagreeing = Formula::all(&compared).map(|formula| {
+        let wrong = compared
+            .iter()
+            .filter(|(set, claimed)| !formula.gives(&set.rewards, claimed, claim.shuffled));
+        wrong.copied().collect::<Vec<_>>()
+    });
+    let fewest = disagreeing.min_by_key(Vec::len).unwrap_or_default();
+    steps.expect(fewest.is_empty(), || {
+        let (set, claimed) = fewest[0];
+        format!(
+            "step {}: {} of {} groups have advantages that no estimator gives, such as group {}: {claimed:?} of rewards {:?}",
+            batch.step,
+            fewest.len(),
+            compared.len(),
+            set.group,
+            set.rewards
+        )
+    });
 }
 
-/// The possible divisors of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The divisor of a group's differences.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Divisor {
     One,
     Population,
     Unbiased,
+    /// The deviation of the whole batch.
+    Batch(f64),
 }
 
-/// Advantages of a group in f64: reward minus mean, divided by the standard deviation; all zero if all rewards are
-/// equal.
-pub fn advantages(rewards: &[f32], divisor: Divisor) -> Vec<f64> {
-    let n = rewards.len() as f64;
-    let mean = rewards.iter().map(|r| f64::from(*r)).sum::<f64>() / n;
-    let squares: f64 = rewards.iter().map(|r| (f64::from(*r) - mean).powi(2)).sum();
-    let by = match divisor {
-        Divisor::One => 1.0,
-        Divisor::Population => (squares / n).sqrt(),
-        Divisor::Unbiased => (squares / (n - 1.0)).sqrt(),
-    };
-    rewards
-        .iter()
-        .map(|r| {
-            if squares == 0.0 {
-                0.0
-            } else {
-                (f64::from(*r) - mean) / by
-            }
-        })
-        .collect()
+/// How advantages follow from rewards. The stores do not say which formula the trainer used; it used one for a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Formula {
+    pub divisor: Divisor,
+    /// Each reward is compared with the mean of the others.
+    pub leave_one_out: bool,
+    /// Added to the divisor.
+    pub epsilon: f64,
+}
+
+impl Formula {
+    /// Each formula, with the epsilon that the first group with different rewards implies.
+    fn all(compared: &[(&Set, &Vec<f64>)]) -> impl Iterator<Item = Self> {
+        let all: Vec<f32> = compared.iter().flat_map(|(set, _)| &set.rewards).copied().collect();
+        let batch = Divisor::Batch(Divisor::Unbiased.of(&all));
+        let shown = compared
+            .iter()
+            .find(|(set, _)| spread(set.rewards.iter().map(|r| f64::from(*r))) > 0.0);
+        let shown = shown.map(|(set, claimed)| (set.rewards.clone(), spread(claimed.iter().copied())));
+        [Divisor::One, Divisor::Population, Divisor::Unbiased, batch]
+            .into_iter()
+            .flat_map(|divisor| [false, true].map(|leave_one_out| (divisor, leave_one_out)))
+            .map(move |(divisor, leave_one_out)| {
+                let plain = Self {
+                    divisor,
+                    leave_one_out,
+                    epsilon: 0.0,
+                };
+                let implied = shown.as_ref().map_or(0.0, |(rewards, claimed)| {
+                    let differences = spread(rewards.iter().map(|r| f64::from(*r))) * plain.stretch(rewards.len());
+                    differences / claimed - divisor.of(rewards)
+                });
+                let epsilon = match divisor {
+                    Divisor::One => 0.0,
+                    _ if implied.is_finite() => implied.clamp(0.0, 1.0),
+                    _ => 0.0,
+                };
+                Self { epsilon, ..plain }
+            })
+    }
+
+    fn stretch(&self, members: usize) -> f64 {
+        match self.leave_one_out {
+            true => members as f64 / (members as f64 - 1.0),
+            false => 1.0,
+        }
+    }
+
+    /// Advantages of a group in f64; all zero if all rewards are equal.
+    pub fn advantages(&self, rewards: &[f32]) -> Vec<f64> {
+        let mean = mean(rewards);
+        let factor = match rewards.windows(2).all(|pair| pair[0] == pair[1]) {
+            true => 0.0,
+            false => self.stretch(rewards.len()) / (self.divisor.of(rewards) + self.epsilon),
+        };
+        rewards
+            .iter()
+            .map(|reward| (f64::from(*reward) - mean) * factor)
+            .collect()
+    }
+
+    /// `shuffled`: the trainer drew the order of the rewards.
+    fn gives(&self, rewards: &[f32], claimed: &[f64], shuffled: bool) -> bool {
+        let (mut found, mut claimed) = (self.advantages(rewards), claimed.to_vec());
+        if shuffled {
+            found.sort_by(f64::total_cmp);
+            claimed.sort_by(f64::total_cmp);
+        }
+        let mut pairs = found.iter().zip(&claimed);
+        found.len() == claimed.len() && pairs.all(|(a, b)| (a - b).abs() < ADVANTAGE_ROUNDING)
+    }
+}
+
+impl Divisor {
+    fn of(&self, rewards: &[f32]) -> f64 {
+        let (n, mean) = (rewards.len() as f64, mean(rewards));
+        let squares: f64 = rewards.iter().map(|reward| (f64::from(*reward) - mean).powi(2)).sum();
+        match self {
+            Self::One => 1.0,
+            Self::Population => (squares / n).sqrt(),
+            Self::Unbiased => (squares / (n - 1.0)).sqrt(),
+            Self::Batch(deviation) => *deviation,
+        }
+    }
+}
+
+fn mean(rewards: &[f32]) -> f64 {
+    rewards.iter().map(|reward| f64::from(*reward)).sum::<f64>() / rewards.len() as f64
+}
+
+/// The largest minus the smallest.
+fn spread(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    values.clone().fold(f64::MIN, f64::max) - values.fold(f64::MAX, f64::min)
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ impl PassAt {
         let n = rates.len() as f64;
         let rate = rates.iter().sum::<f64>() / n;
         let squares: f64 = rates.iter().map(|one| (one - rate).powi(2)).sum();
-        let (low, high) = match squares == 0.0 {
+        // Not by `squares`, which rounding makes larger than zero.
+        let (low, high) = match rates.iter().all(|one| *one == rates[0]) {
             true => wilson(rate, n),
             false => {
                 let error = (squares / (n - 1.0) / n).sqrt();

@@ -97,3 +97,10 @@ fn a_set_without_a_difference_has_an_interval_all_the_same() {
     assert!((all.low - 0.839).abs() < 0.001, "{all:?}");
     assert_eq!(all.in_words(), "pass@1 100.0 % (95 %: 83.9 to 100.0) of 20 tasks");
 }
+
+#[test]
+fn tasks_with_equal_estimates_have_an_interval_though_their_mean_is_rounded() {
+    let tasks = [Samples { judged: 5, resolved: 4 }; 3];
+    let found = PassAt::of(&tasks, 1).unwrap();
+    assert!(found.low < 0.4 && found.high > 0.9, "{found:?}");
+}
