@@ -24,4 +24,5 @@ pub mod reaper;
 pub mod relay;
 pub mod session;
 pub mod standing;
+mod stat;
 pub mod watchdog;

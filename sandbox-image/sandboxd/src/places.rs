@@ -13,8 +13,10 @@ use tokio::sync::Notify;
 /// Maximum connections. The gateway holds at most 136 for relays (8 ports, each with 16 connections and one waiting),
 /// which the workload can use up, and pools a few for its other calls.
 const ALL: usize = 256;
-/// Maximum connections of one address without a signed call, such as the kubelet's and the gateway's probes.
-const UNPROVEN_OF_ONE: usize = 16;
+/// Maximum connections of one address without a signed call, such as the kubelet's and the gateway's probes. A client
+/// may make 32 calls at once, each on a new connection of the gateway, and a connection is unproven until its body is
+/// there.
+const UNPROVEN_OF_ONE: usize = 64;
 
 /// The places for connections. Cloning is cheap.
 #[derive(Clone, Default)]

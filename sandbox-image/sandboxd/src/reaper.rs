@@ -29,7 +29,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::offload;
+use crate::{offload, stat::stat_of};
 
 /// Pause between two checks of a slow start.
 const LOOK: Duration = Duration::from_millis(20);
@@ -248,6 +248,5 @@ fn is_stopped(pid: i32) -> bool {
 
 /// The state of a process or thread, given its folder in `/proc`.
 fn state_of(task: &str) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{task}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    stat_of(task)?.rsplit_once(')')?.1.trim_start().chars().next()
 }

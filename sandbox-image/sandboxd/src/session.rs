@@ -6,6 +6,7 @@
 mod terminal;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +41,20 @@ const PROMPT_WITHIN: usize = 4 << 10;
 const MAX_PROMPT_BYTES: usize = 1 << 10;
 
 /// A session, from its first request on: later requests with its id wait for the same session.
-type Begun = Arc<OnceCell<Arc<Session>>>;
+type Begun = Arc<Beginning>;
+
+#[derive(Default)]
+struct Beginning {
+    session: OnceCell<Arc<Session>>,
+    /// It was closed, perhaps before its program began.
+    closed: AtomicBool,
+}
+
+impl Beginning {
+    fn get(&self) -> Option<&Arc<Session>> {
+        self.session.get()
+    }
+}
 
 /// The sandbox's sessions. Cloning is cheap.
 #[derive(Clone)]
@@ -81,15 +95,26 @@ impl Sessions {
         let begun = tokio::spawn({
             let cell = cell.clone();
             async move {
-                let begun = cell.get_or_try_init(|| sessions.start(request)).await;
-                begun.map(|_| ())
+                let session = cell.session.get_or_try_init(|| sessions.start(request)).await?;
+                match cell.closed.load(Ordering::SeqCst) {
+                    true => {
+                        session.kill().await;
+                        Err(ExecError::Unknown(format!("session {}", session.id)))
+                    }
+                    false => Ok(()),
+                }
             }
         });
         let begun = begun
             .await
             .unwrap_or_else(|error| Err(ExecError::Setup(format!("beginning session {id}: {error}"))));
         if begun.is_err() && cell.get().is_none() {
-            self.known().remove(&id);
+            let mut known = self.known();
+            // Another request with this id may try to begin it now, and holds the cell too.
+            let is_last = Arc::strong_count(&cell) == 2;
+            if is_last && known.get(&id).is_some_and(|there| Arc::ptr_eq(there, &cell)) {
+                known.remove(&id);
+            }
         }
         begun
     }
@@ -176,10 +201,13 @@ impl Sessions {
 
     /// Ends the session and all its descendants.
     pub async fn close(&self, request: &CloseRequest) {
-        let cell = self.known().remove(&request.id);
-        if let Some(session) = cell.and_then(|cell| cell.get().cloned()) {
-            exec::kill_all_of(&session.target).await;
-            session.closed.notify_one();
+        let Some(cell) = self.known().remove(&request.id) else {
+            return;
+        };
+        // Either this sees the session, or the request that begins it sees the mark.
+        cell.closed.store(true, Ordering::SeqCst);
+        if let Some(session) = cell.get() {
+            session.kill().await;
         }
     }
 
@@ -206,6 +234,12 @@ fn prompt(pattern: &str) -> Result<Regex, ExecError> {
 }
 
 impl Session {
+    /// Kills the program and all that it started.
+    async fn kill(&self) {
+        exec::kill_all_of(&self.target).await;
+        self.closed.notify_one();
+    }
+
     async fn keep_reading(&self) {
         let mut buffer = vec![0; 16 << 10];
         loop {

@@ -1,15 +1,20 @@
-//! Ends sandboxd when its loop hangs, or when another process has changed its limits or its scheduling. Its pod then
-//! fails with a distinct exit code, and counts as the workload's fault.
+//! Ends sandboxd when its loop hangs or can take no new connection, or when another process has changed its limits or
+//! its scheduling. Its pod then fails with a distinct exit code, and counts as the workload's fault.
 //!
 //! Only the workload can hold up the loop alone. A node that stalls also stalls the watchdog, so the watchdog counts
 //! its checks and not the time: a stall of the whole node counts as one check.
 
+use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use tokio::net::UnixDatagram;
+
+use crate::bounds;
 use crate::standing::Standing;
 
 /// Pause between two beats of the loop, and between two checks.
@@ -61,17 +66,30 @@ impl Watchdog {
         thread::Builder::new().name("watchdog".into()).spawn(look).map(drop)
     }
 
-    /// Beats for as long as the loop runs.
+    /// Beats for as long as the loop runs and takes new connections.
     pub async fn beat(&self) {
-        self.beat_every(TICK).await;
+        // Elsewhere the kernel counts the watches of all sandboxes of the node together, and each would end for its
+        // neighbour's.
+        let counted_alone = bounds::is_user_namespace(Path::new(bounds::UIDS));
+        self.beat_every(TICK, || !counted_alone || has_a_watch_left()).await;
     }
 
-    async fn beat_every(&self, tick: Duration) {
+    async fn beat_every(&self, tick: Duration, works: impl Fn() -> bool) {
         loop {
-            self.0.fetch_add(1, Ordering::Relaxed);
+            if works() {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
             tokio::time::sleep(tick).await;
         }
     }
+}
+
+/// Whether the loop can watch one thing more. The kernel counts the watches of a user
+/// (`/proc/sys/fs/epoll/max_user_watches`), and processes of the policy can use all of them up. Then each new
+/// connection is closed, and the gateway would report a sandbox that does not answer.
+fn has_a_watch_left() -> bool {
+    let watched = UnixDatagram::unbound().map_err(|error| error.raw_os_error());
+    !matches!(watched, Err(Some(code)) if Errno::from_raw(code) == Errno::ENOSPC)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use nix::{
 };
 use tokio::time::Instant;
 
-use crate::{bounds, offload};
+use crate::{bounds, offload, stat::stat_of};
 
 /// Environment variable with the id of the command that started a process.
 pub const EXEC_ENV: &str = "GRPO_EXEC_ID";
@@ -73,7 +73,7 @@ struct Process {
 
 /// A process's start time, in the kernel's ticks.
 pub fn began(pid: i32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let stat = stat_of(&pid.to_string());
     stat.and_then(|stat| parse(pid, &stat, &[]))
         .map_or(0, |process| process.began)
 }
@@ -189,7 +189,7 @@ fn every_process() -> Vec<Process> {
 }
 
 fn read(pid: i32) -> Option<Process> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = stat_of(&pid.to_string())?;
     let mut environment = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/environ")) {
         let _ = file.take(ENVIRONMENT).read_to_end(&mut environment);
@@ -206,13 +206,15 @@ fn parse(pid: i32, stat: &str, environment: &[u8]) -> Option<Process> {
         let value = variable.strip_prefix(EXEC_ENV.as_bytes())?.strip_prefix(b"=")?;
         Some(String::from_utf8_lossy(value).into_owned())
     });
+    // After its first thread has ended, a process looks dead while its other threads run.
+    let threads: u32 = fields.get(17)?.parse().ok()?;
     Some(Process {
         pid,
         parent: number(1)?,
         group: number(2)?,
         session: number(3)?,
         began: fields.get(19)?.parse().ok()?,
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        zombie: matches!(*fields.first()?, "Z" | "X") && threads <= 1,
         exec,
     })
 }

@@ -132,3 +132,41 @@ async fn a_command_that_never_was_is_told_from_one_without_output() {
         .await;
     assert_eq!(bad.status(), 400);
 }
+
+/// `/proc` shows it as a zombie.
+#[tokio::test]
+async fn a_program_whose_first_thread_has_ended_is_killed() {
+    let sandbox = Sandbox::bound().await;
+    let program = "import ctypes, os, threading, time\n\
+        threading.Thread(target=time.sleep, args=(1000,)).start()\n\
+        print(os.getpid(), flush=True)\n\
+        ctypes.CDLL(None).syscall(60, 0)";
+    let mut request = shell("b1", "");
+    request.argv = ["python3", "-c", program].map(str::to_owned).into();
+    let _: ExecState = sandbox.call("/exec/start", &request).await;
+    let pid: OutputPart = sandbox.look("/exec/output?id=b1&waitSeconds=20").await;
+    let pid = String::from_utf8(pid.data).unwrap();
+    let threads = || std::fs::read_dir(format!("/proc/{}/task", pid.trim())).map_or(0, |threads| threads.count());
+    assert_eq!(threads(), 2);
+    let state: ExecState = sandbox.call("/exec/kill", &kill("b1", None)).await;
+    assert_eq!(state.result.unwrap().killed, Some(Killed::Request));
+    let began = Instant::now();
+    while threads() > 1 {
+        assert!(began.elapsed().as_secs() < 30);
+    }
+}
+
+/// The kernel cuts the name in the middle of its eighth character.
+#[tokio::test]
+async fn a_program_whose_name_is_no_text_is_killed_with_what_it_started() {
+    let sandbox = Sandbox::bound().await;
+    let program = sandbox.path("программа");
+    let script = format!("cp /bin/bash {program}; exec {program} -c 'sleep 1000 & echo $!; wait'");
+    let _: ExecState = sandbox.call("/exec/start", &shell("b1", &script)).await;
+    let pid: OutputPart = sandbox.look("/exec/output?id=b1&waitSeconds=20").await;
+    let pid = String::from_utf8(pid.data).unwrap();
+    assert!(is_alive(&pid));
+    let state: ExecState = sandbox.call("/exec/kill", &kill("b1", None)).await;
+    assert_eq!(state.result.unwrap().killed, Some(Killed::Request));
+    assert!(!is_alive(&pid));
+}

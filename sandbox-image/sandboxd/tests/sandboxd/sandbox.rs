@@ -180,6 +180,8 @@ pub async fn until_written(path: &str) {
 }
 
 pub fn is_alive(pid: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.trim()).join("stat"));
+    // The name of a program may be no text.
+    let stat = std::fs::read(Path::new("/proc").join(pid.trim()).join("stat"));
+    let stat = stat.map(|stat| String::from_utf8_lossy(&stat).into_owned());
     stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().trim_start().starts_with('Z'))
 }
