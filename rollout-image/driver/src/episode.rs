@@ -6,6 +6,7 @@
 //! and follows with another.
 
 pub mod abort;
+mod conclusion;
 mod grading;
 mod judging;
 pub mod live;
@@ -19,18 +20,15 @@ mod verdict;
 pub mod work;
 
 use self::abort::Abort;
-use self::grading::Grading;
 use self::judging::Judging;
 use self::live::{LiveEpisode, millis, now};
 use self::patches::{NoPatch, Starts};
 pub use self::plan::EpisodePlan;
-use self::records::Worth;
-use self::rewarding::GradedAttempt;
 use crate::agent::Agent;
 use crate::config::Settings;
 use crate::engine::Engines;
 use crate::fault::DriverError;
-use crate::grade::{Graded, Grader};
+use crate::grade::Grader;
 use crate::judge::Judge;
 use crate::patch;
 use crate::recording::sessions::Sessions;
@@ -44,13 +42,12 @@ use crate::trajectory::Trajectory;
 use bytes::Bytes;
 use grpo_chat_template::ChatTemplate;
 use grpo_crds::grpo_run::OnSync;
-use grpo_records::reward::Ended;
 use grpo_records::store::sha256_hex;
-use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, Outcome, RunStore, VoidReason, Writer, paths};
+use grpo_records::{AbortCause, EpisodeEnd, EpisodeMeta, RunStore, VoidReason, Writer, paths};
 use grpo_sandbox_protocol::{ExecRequest, Priority};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::{Mutex, OnceCell, watch};
 use tracing::Instrument;
 
@@ -121,20 +118,32 @@ impl Episodes {
         let work = self.run_attempt(plan, &dir, (attempt, resume), &held, &mut trajectory, &mut judging);
         let ended = tokio::time::timeout(limit, work).await;
         drop(inside);
-        let stopped = match ended {
+        let ended = match ended {
             Err(_) => {
                 // The work was dropped with its `Sandbox`, which does not release the lease.
                 if let Some(lease) = held.get() {
                     self.gateway.release(lease).await;
                 }
-                Abort::Void {
-                    reason: VoidReason::DeadlineInfrastructure,
-                    message: format!("the episode took more than {limit:?}, waiting included"),
+                let mut written = Trajectory::new(self.judge.is_some());
+                match self.read_worked(&dir, &mut written).await {
+                    // The limit fell between its record and the release of its sandbox.
+                    Ok(Some(worked)) => {
+                        trajectory = written;
+                        Ok(worked)
+                    }
+                    Ok(None) => Err(Abort::Void {
+                        reason: VoidReason::DeadlineInfrastructure,
+                        message: format!("the episode took more than {limit:?}, waiting included"),
+                    }),
+                    Err(stop) => Err(stop),
                 }
             }
-            Ok(Err(stop)) => stop,
-            Ok(Ok(result)) => {
-                let concluded = match result {
+            Ok(ended) => ended,
+        };
+        let stopped = match ended {
+            Err(stop) => stop,
+            Ok(worked) => {
+                let concluded = match worked {
                     // Boxed: grading needs much state, and while the agent works no memory is kept for it.
                     Worked::Ended(patch) => {
                         Box::pin(self.conclude(plan, &dir, attempt, &trajectory, patch, judging)).await
@@ -171,11 +180,8 @@ impl Episodes {
     ) -> Result<Worked, Abort> {
         let mut end_kept = false;
         if resume {
-            if let Some(record) = self.read_ended(dir, trajectory).await? {
-                return Ok(match record.aborted {
-                    Some(cause) => Worked::Aborted(cause),
-                    None => Worked::Ended(self.stored_patch(dir).await?),
-                });
+            if let Some(worked) = self.read_worked(dir, trajectory).await? {
+                return Ok(worked);
             }
             let (kept, patch) = self.read_work(dir, trajectory).await?;
             end_kept = kept;
@@ -228,6 +234,17 @@ impl Episodes {
                 Err(stop)
             }
         }
+    }
+
+    /// Folds an attempt whose agent is done. `None` if it is not.
+    async fn read_worked(&self, dir: &str, trajectory: &mut Trajectory) -> Result<Option<Worked>, Abort> {
+        let Some(record) = self.read_ended(dir, trajectory).await? else {
+            return Ok(None);
+        };
+        Ok(Some(match record.aborted {
+            Some(cause) => Worked::Aborted(cause),
+            None => Worked::Ended(self.stored_patch(dir).await?),
+        }))
     }
 
     /// Runs the agent until the episode ends, then takes the patch. `end_kept`: the end is durable already.
@@ -322,6 +339,10 @@ impl Episodes {
     /// The base commit of patches, verified before the policy could touch it. If the row names none, it is stored
     /// before the first turn: a later driver may get a sandbox in which the policy has committed.
     async fn base_commit(&self, sandbox: &Sandbox, task: &Task, fresh: bool) -> Result<String, Abort> {
+        // An earlier driver has verified it, and the policy may have broken its repository since.
+        if !fresh && let Some(base) = &task.base_commit {
+            return Ok(base.clone());
+        }
         // Keyed by row: two sets may have different rows of one instance.
         let cell = self.bases.lock().await.entry(task.sha256.clone()).or_default().clone();
         let base = cell.get_or_try_init(|| async {
@@ -377,98 +398,6 @@ impl Episodes {
             timeout_seconds,
             max_output_bytes: Some(64 << 10),
         }
-    }
-
-    async fn conclude(
-        &self,
-        plan: &EpisodePlan,
-        dir: &str,
-        attempt: u32,
-        trajectory: &Trajectory,
-        patch: Option<Bytes>,
-        judging: Judging,
-    ) -> Result<EpisodeMeta, DriverError> {
-        let end = trajectory.end.unwrap_or(EpisodeEnd::Aborted);
-        let grading = Grading::begin(&self.grading);
-        let mut graded = self
-            .graded(plan, dir, end, patch.as_ref())
-            .instrument(step!("grade"))
-            .await?;
-        if let Some(record) = graded.record.as_mut().filter(|_| trajectory.patch_too_large) {
-            record.status = "PatchTooLarge".to_owned();
-        }
-        drop(grading);
-        if let Some(log) = &graded.log {
-            self.store.create_bytes(&paths::grade_log(dir), log.clone()).await?;
-        }
-        let worth = self.settings.reward.rule.reward(Ended {
-            outcome: &graded.outcome,
-            grade: graded.record.as_ref(),
-            turns: &trajectory.turns,
-            patch: patch.as_deref().unwrap_or_default(),
-        });
-        let worth = match worth {
-            Some(by_rule) => {
-                let graded = GradedAttempt {
-                    plan,
-                    dir,
-                    trajectory,
-                    graded: &graded,
-                    patch: patch.as_ref(),
-                };
-                self.worth(graded, by_rule, judging).instrument(step!("reward")).await
-            }
-            None => Ok(Worth::default()),
-        };
-        match worth {
-            Ok(worth) => {
-                self.write_meta(plan, dir, attempt, trajectory, patch.as_ref(), graded, worth)
-                    .await
-            }
-            Err(Abort::Void { reason, message }) => {
-                let cause = AbortCause { reason, message };
-                self.conclude_void(plan, dir, attempt, trajectory, cause).await
-            }
-            Err(Abort::Driver(error)) => Err(error),
-            Err(Abort::Abandoned) => Err(DriverError::Other(format!("what {dir} is worth was given up"))),
-        }
-    }
-
-    /// The rewards of a verdict for which the rule gives `by_rule`.
-    async fn worth(&self, graded: GradedAttempt<'_>, by_rule: f32, judging: Judging) -> Result<Worth, Abort> {
-        let verdict = match &self.rewards {
-            None => by_rule,
-            Some(service) => {
-                let question = graded.question(&self.settings, by_rule)?;
-                let unresolved = self.settings.reward.rule.unresolved;
-                service.worth(&self.store, &self.writer, &question, unresolved).await?
-            }
-        };
-        let scores = judging.scores(&graded.trajectory.turns, verdict).await?;
-        Ok(Worth {
-            verdict: Some(verdict),
-            scores,
-        })
-    }
-
-    async fn conclude_void(
-        &self,
-        plan: &EpisodePlan,
-        dir: &str,
-        attempt: u32,
-        trajectory: &Trajectory,
-        cause: AbortCause,
-    ) -> Result<EpisodeMeta, DriverError> {
-        let graded = Graded {
-            outcome: Outcome::void(cause.reason),
-            record: None,
-            log: None,
-            message: Some(cause.message),
-            took: Duration::ZERO,
-            task: Some(self.grader.graded(&plan.task)),
-        };
-        self.write_meta(plan, dir, attempt, trajectory, None, graded, Worth::default())
-            .await
     }
 
     /// The id differs by attempt, weights and driver: two drivers that live at once begin no episode in the same

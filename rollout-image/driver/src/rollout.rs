@@ -237,10 +237,14 @@ impl Rollouts {
                     groups_ahead: pool.warm_ahead,
                 }
             }
-            _ => Room {
-                width: given.unwrap_or(DEFAULT_CONCURRENCY),
-                groups_ahead: None,
-            },
+            unknown => {
+                let width = given.unwrap_or(DEFAULT_CONCURRENCY);
+                tracing::warn!(width, ?unknown, "the pool's size is unknown");
+                Room {
+                    width,
+                    groups_ahead: None,
+                }
+            }
         }
     }
 

@@ -12,6 +12,7 @@ mod images;
 mod queue;
 mod sessions;
 
+pub use self::agents::RelayOutages;
 use self::answer::{ANSWER_BYTES, Refusal, answer_of_output, once};
 pub use self::error::{Blame, SandboxError};
 use self::images::Images;
@@ -203,18 +204,6 @@ impl Gateway {
         self.send(&call, || self.http.put(self.at("/v1/demand")).json(&demand))
             .await
             .map(|_| ())
-    }
-
-    pub async fn pool(&self) -> Result<PoolState, SandboxError> {
-        let call = Call {
-            doing: "asking for the pool's state".into(),
-            lease: "",
-            object: "",
-            budget: BRIEF,
-            answer: ANSWER_BYTES,
-        };
-        let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
-        parsed(&call, &answer)
     }
 
     /// Whether the pool's package index answers now. Waits for the gateway, not for the index.

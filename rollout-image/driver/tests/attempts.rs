@@ -12,7 +12,7 @@ use grpo_records::{
     DropReason, EndedEpisode, EpisodeEnd, EpisodeKey, EpisodeMeta, EpisodeRecord, EpisodeScope, Event, JournalError,
     Outcome, VoidReason, paths, rows,
 };
-use grpo_sandbox_protocol::{Priority, SandboxCause};
+use grpo_sandbox_protocol::{ExecResult, Killed, Priority, SandboxCause};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +69,36 @@ async fn a_void_whose_driver_died_before_its_verdict_is_the_same_void_afterwards
         (Outcome::void(VoidReason::SandboxLost), None)
     );
     assert_eq!((again.message, again.end), (first.message, EpisodeEnd::Aborted));
+}
+
+/// A task that cannot be judged, in a sandbox that failed tests at a full disk: their log looks like a verdict.
+#[tokio::test]
+async fn a_void_whose_driver_died_before_its_record_leaves_no_log_that_the_next_driver_would_judge() {
+    let world = World::new(1).await;
+    *world.engine.policy.lock().unwrap() = Box::new(|_, _| "```bash\nsed -i 's/a - b/a + b/' $F\n```".into());
+    let failed = ">>>>> Start Test Output\nFAILED t.py::add\nPASSED t.py::other\n>>>>> End Test Output\n\
+        >>>>> Test Exit Code: 1\n";
+    let eval = |output: &str| ExecResult {
+        id: "eval".into(),
+        exit_code: Some(1),
+        signal: None,
+        timed_out: false,
+        output: output.into(),
+        omitted_bytes: 0,
+        duration_millis: 1,
+        killed: Some(Killed::DiskFull),
+    };
+    // Twice with the patch, then twice without.
+    world.gateway.state.lock().unwrap().failures = vec![eval(failed), eval(failed), eval(""), eval("")];
+    let record = world.dir().join(paths::meta(&folder()));
+    let (run, plan) = driver(&world, 1).await;
+    std::fs::create_dir_all(&record).unwrap();
+    run.rollouts.episodes.attempt(&plan, 1, false).await.unwrap_err();
+    assert!(world.gateway.state.lock().unwrap().failures.is_empty(), "it was a void");
+    std::fs::remove_dir(&record).unwrap();
+
+    let again = attempt(&world, 2, true).await.unwrap().unwrap();
+    assert_eq!(again.outcome, Outcome::Resolved);
 }
 
 #[tokio::test]

@@ -4,8 +4,9 @@
 //! that leads to the recording endpoint ([`crate::recording`]), and nothing in its environment grants anything. The
 //! episode ends when the process ends, when the endpoint meets a limit, or when its time is up. Then the process and
 //! everything that it started are killed, and the patch is graded as always. An agent that fails is a result, not a
-//! fault of the infrastructure, with two exceptions: an attempt whose agent ended while no driver answered it is
-//! abandoned, and one whose agent ended before the first answer of its model is void. The policy had no part in it.
+//! fault of the infrastructure, with two exceptions: an attempt whose agent ended while its model could not be reached
+//! (no driver, gateway or engine) is abandoned, and one whose agent ended before the first answer of its model is void.
+//! The policy had no part in it.
 
 pub mod presets;
 
@@ -18,7 +19,7 @@ use crate::episode::live::LiveEpisode;
 use crate::fault::TerminalFault;
 use crate::recording::recorder::Recorder;
 use crate::recording::sessions::{Session, Wanted};
-use crate::sandbox::SandboxError;
+use crate::sandbox::{RelayOutages, SandboxError};
 use crate::tasks::Task;
 use futures::future::BoxFuture;
 use grpo_chat_template::ChatTemplate;
@@ -48,6 +49,9 @@ const LONGEST: u64 = 86400;
 pub const LOG_BYTES: u64 = 64 << 10;
 /// The characters of its end that a message shows.
 const LOG_SHOWN: usize = 500;
+/// Clients wait so long for an answer. After a longer wait for an engine, the end of the agent may be the engine's
+/// fault.
+const PATIENT_FOR: Duration = Duration::from_secs(30);
 /// How long a killed agent may take to end.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// The addresses that an agent reaches without a proxy, and the variables that say so.
@@ -171,12 +175,18 @@ impl CliLoop {
             process: Box::pin(sandbox.exec(&request)),
             ended: None,
         };
+        let outages = RelayOutages::default();
         let served = tokio::select! {
-            served = agent.serve(recorder, &mut session, episode) => served,
-            never = sandbox.keep_relay(&relay) => match never {},
+            served = agent.serve(recorder, &mut session, episode, &outages) => served,
+            never = sandbox.keep_relay(&relay, &outages) => match never {},
         };
         // After an error the session is only dropped: the next driver continues the episode.
-        let Served { end, asked, replays } = served?;
+        let Served {
+            end,
+            asked,
+            cut_off,
+            replays,
+        } = served?;
         session.over();
         if agent.ended.is_none() {
             if let Err(error) = sandbox.kill(COMMAND).await {
@@ -184,14 +194,14 @@ impl CliLoop {
             }
             agent.ended = tokio::time::timeout(GONE_WITHIN, agent.process.as_mut()).await.ok();
         }
-        // It may have used up its attempts at a request while no driver answered. Its last answer does not tell: for
-        // some agents every answer is text, and others end after a call.
-        let unseen = resumed && !asked && end.is_none();
+        // It may have used up its attempts at a request while nothing answered. Its last answer does not tell: for some
+        // agents every answer is text, and others end after a call.
+        let unseen = end.is_none() && (cut_off || resumed && !asked);
         let result = match agent.ended {
             Some(Ok(result)) if unseen => {
                 tracing::info!(
                     lease = %sandbox.id(), exit = ?result.exit_code, log = %result.output,
-                    "an agent ended while its driver was away; the attempt is abandoned"
+                    "an agent ended while its model could not be reached; the attempt is abandoned"
                 );
                 return Err(Abort::Abandoned);
             }
@@ -250,6 +260,8 @@ struct Served {
     end: Option<EpisodeEnd>,
     /// It asked this driver for an answer.
     asked: bool,
+    /// It ended by itself, and since its last answer its model had been out of reach.
+    cut_off: bool,
     replays: u32,
 }
 
@@ -267,32 +279,34 @@ impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
         mut recorder: Recorder,
         session: &mut Session,
         episode: &mut LiveEpisode<'_>,
+        outages: &RelayOutages,
     ) -> Result<Served, Abort> {
-        let mut since = Instant::now();
+        let mut own = OwnTime::begin(outages);
         let mut answered = false;
-        let served = |end, asked, recorder: &Recorder| Served {
+        let served = |end, asked, cut_off, recorder: &Recorder| Served {
             end,
             asked,
+            cut_off,
             replays: recorder.replays(),
         };
         loop {
             let turns = episode.trajectory.next_turn();
             let spent = Duration::from_millis(episode.trajectory.sample_millis + episode.trajectory.exec_millis);
-            let until = since + episode.limits.episode_timeout.saturating_sub(spent);
+            let left = episode.limits.episode_timeout.saturating_sub(spent);
             let asked = tokio::select! {
                 biased;
                 ended = self.process.as_mut() => {
                     self.ended = Some(ended);
-                    return Ok(served(None, answered, &recorder));
+                    return Ok(served(None, answered, own.was_interrupted(), &recorder));
                 }
-                () = tokio::time::sleep_until(until) => {
-                    return Ok(served(Some(EpisodeEnd::EpisodeTimeout), answered, &recorder));
+                () = own.reaches(left) => {
+                    return Ok(served(Some(EpisodeEnd::EpisodeTimeout), answered, false, &recorder));
                 }
                 asked = session.next() => asked,
             };
             let is_answer = matches!(asked.wanted, Wanted::Answer(..));
             let end = {
-                let work = recorder.answer(episode, asked, since.elapsed());
+                let work = recorder.answer(episode, asked, own.elapsed());
                 tokio::pin!(work);
                 loop {
                     tokio::select! {
@@ -302,13 +316,60 @@ impl<P: Future<Output = Result<ExecResult, SandboxError>>> Running<P> {
                 }
             };
             answered |= is_answer;
+            let new = (episode.trajectory.turns.last()).filter(|_| episode.trajectory.next_turn() > turns);
             if end.is_some() || self.ended.is_some() {
-                return Ok(served(end, answered, &recorder));
+                let waited = new.map_or(0, |turn| turn.waited_millis);
+                let cut_off = own.was_interrupted() || Duration::from_millis(waited) >= PATIENT_FOR;
+                return Ok(served(end, answered, cut_off, &recorder));
             }
             // A replayed answer has no turn: the agent's time runs on.
-            if episode.trajectory.next_turn() > turns {
-                since = Instant::now();
+            if new.is_some() {
+                own = OwnTime::begin(outages);
             }
+        }
+    }
+}
+
+/// The time of an agent since its last answer, without the outages of its relay.
+struct OwnTime<'a> {
+    outages: &'a RelayOutages,
+    since: Instant,
+    /// The outages before.
+    before: Duration,
+}
+
+impl<'a> OwnTime<'a> {
+    fn begin(outages: &'a RelayOutages) -> Self {
+        Self {
+            outages,
+            since: Instant::now(),
+            before: outages.lost(),
+        }
+    }
+
+    fn lost(&self) -> Duration {
+        self.outages.lost().saturating_sub(self.before)
+    }
+
+    fn was_interrupted(&self) -> bool {
+        self.lost() > Duration::ZERO
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.since.elapsed().saturating_sub(self.lost())
+    }
+
+    /// Waits until so much time has passed.
+    async fn reaches(&self, limit: Duration) {
+        let mut rest = limit.saturating_sub(self.elapsed());
+        loop {
+            tokio::time::sleep(rest).await;
+            let own = self.elapsed();
+            if own >= limit {
+                return;
+            }
+            // It stands still during an outage.
+            rest = (limit - own).max(Duration::from_secs(1));
         }
     }
 }
@@ -339,7 +400,7 @@ fn exhausted(error: SandboxError) -> Result<EpisodeEnd, Abort> {
     }
 }
 
-/// The end of an episode whose agent's command has no result. `unseen`: it ended while no driver answered it.
+/// The end of an episode whose agent's command has no result. `unseen`: it ended while nothing answered it.
 fn not_run(
     error: SandboxError,
     episode: &LiveEpisode<'_>,

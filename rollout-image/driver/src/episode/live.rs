@@ -80,13 +80,14 @@ impl LiveEpisode<'_> {
         seed: u64,
         conversation: Conversation<'_>,
     ) -> Result<Answered, Abort> {
-        self.sample_at_most(u32::MAX, row, prompt, seed, conversation).await
+        let most = (u32::MAX, Duration::ZERO);
+        self.sample_at_most(most, row, prompt, seed, conversation).await
     }
 
-    /// Samples an answer of at most `most` tokens.
+    /// Samples an answer of at most `most` tokens. `unrecorded`: the policy's own time since its last turn.
     pub async fn sample_at_most(
         &self,
-        most: u32,
+        (most, unrecorded): (u32, Duration),
         row: usize,
         prompt: TokenIds<'_>,
         seed: u64,
@@ -97,7 +98,8 @@ impl LiveEpisode<'_> {
         let trained_on = matches!(self.plan.key.scope, EpisodeScope::Iteration { .. });
         let replay = self.replay.filter(|_| trained_on);
         let room = self.limits.room(prompt.len(), self.trajectory.grown());
-        let spent = Duration::from_millis(self.trajectory.sample_millis + self.trajectory.exec_millis);
+        let recorded = Duration::from_millis(self.trajectory.sample_millis + self.trajectory.exec_millis);
+        let spent = recorded + unrecorded;
         let ask = Ask {
             max_tokens: sampling
                 .max_tokens_per_call

@@ -143,6 +143,7 @@ impl Recorder {
             messages: &messages,
         };
         let row = prompt.row as usize;
+        let most = (most, idle);
         let sampled = match episode.sample_at_most(most, row, given, seed, conversation).await? {
             // The first turn of a row holds all ids of its prompt.
             Answered::Sampled(sampled) => (sampled, opens.then(|| given.to_vec())),

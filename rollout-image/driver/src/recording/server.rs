@@ -218,10 +218,12 @@ async fn ask_by(
         let message = "too many requests at one time; wait for the answers to earlier ones";
         return again(api, StatusCode::TOO_MANY_REQUESTS, message);
     };
+    let arriving = door.body.acquire().await;
     let body = match read(sessions, headers, body).await {
         Ok(body) => body,
         Err((status, message)) => return error(api, status, &message),
     };
+    drop(arriving);
     let decoded = tokio::task::spawn_blocking(move || {
         let mut request = api.decode(&body)?;
         if let Some(method) = method {

@@ -70,6 +70,8 @@ pub(super) struct Door {
     pub lease: String,
     pub model: String,
     pub places: Arc<Semaphore>,
+    /// One body at a time: otherwise two sandboxes with slow bodies hold the memory of all.
+    pub body: Arc<Semaphore>,
     pub asked: mpsc::Sender<Asked>,
 }
 
@@ -134,6 +136,7 @@ impl Sessions {
             lease: lease.to_owned(),
             model: model.to_owned(),
             places: Arc::new(Semaphore::new(MOST_REQUESTS)),
+            body: Arc::new(Semaphore::new(1)),
             asked: sender,
         };
         self.lock().open.insert(checksum(&secret), door);

@@ -1,7 +1,7 @@
 """A small command-line agent: asks a chat completions API, carries calls out in a shell, sends back what came of them.
 
 Its first argument says how it treats its history. Like real ones it writes arguments anew, repeats what was not
-answered, and ends at 404; an impatient one ends at any error.
+answered, and ends at 404; an impatient one ends at any error, a hasty one after five seconds without an answer.
 """
 import json
 import os
@@ -24,11 +24,14 @@ def post(body, path="/chat/completions"):
     request = urllib.request.Request(URL + path, body, {"content-type": "application/json"})
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
+            with urllib.request.urlopen(request, timeout=5 if MODE == "hasty" else 60) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             if error.code < 500 or MODE == "impatient":
                 print("status", error.code, error.read().decode())
+                sys.exit(1)
+        except TimeoutError:
+            if MODE == "hasty":
                 sys.exit(1)
         except (urllib.error.URLError, ConnectionError):
             pass

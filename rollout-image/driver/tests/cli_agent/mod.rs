@@ -15,6 +15,7 @@ use grpo_records::{
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// An answer with one call.
 fn call(command: &str) -> String {
@@ -279,9 +280,9 @@ async fn a_first_answer_that_outlives_the_episodes_time_is_the_policys() {
     *world.engine.silence.lock().unwrap() = Some(Silence::SamplesLong);
     settings.mode = Mode::Evaluate;
     settings.evaluate = world.settings().evaluate;
-    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(3);
-    settings.patience.engines.request = std::time::Duration::from_millis(200);
-    settings.patience.engines.total = std::time::Duration::from_millis(500);
+    settings.agent.limits.episode_timeout = Duration::from_secs(3);
+    settings.patience.engines.request = Duration::from_millis(200);
+    settings.patience.engines.total = Duration::from_millis(500);
     world.go(settings, 1).await.unwrap();
     for meta in world.metas().await {
         assert_eq!(
@@ -331,7 +332,7 @@ async fn a_call_that_cannot_be_read_ends_the_episode_before_the_agent_sees_it() 
 async fn an_episode_that_outlives_its_time_ends_with_the_patch_it_has() {
     let (world, mut settings) = world("linear", 3).await;
     *world.engine.policy.lock().unwrap() = Box::new(|_, _| call("sed -i 's/a - b/a + b/' a.py; sleep 60"));
-    settings.agent.limits.episode_timeout = std::time::Duration::from_secs(12);
+    settings.agent.limits.episode_timeout = Duration::from_secs(12);
     world.go(settings, 1).await.unwrap();
     let folder = world.verified().await;
     for (meta, ended) in episodes(&folder) {
@@ -397,7 +398,7 @@ async fn an_agent_that_ends_while_no_driver_answers_it_is_followed_by_another_at
         agents.any(|(_, result)| result.initialized())
     };
     while !agent_ended() {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     world.go(settings, 2).await.unwrap();
     let folder = world.verified().await;
@@ -447,4 +448,73 @@ async fn an_end_that_a_driver_saw_counts_though_the_agent_asks_the_next_driver_n
         );
         assert_eq!(ended.record.process.unwrap().exit_code, Some(0));
     }
+}
+
+/// A run of two episodes, one after the other, and a signal at the third answer of the first.
+async fn with_a_signal(mode: &str) -> (World, Settings, tokio::sync::watch::Receiver<u32>) {
+    let (world, mut settings) = world(mode, 3).await;
+    settings.concurrency = Some(1);
+    let (reached, asked) = tokio::sync::watch::channel(0);
+    let mends = mends_after(3);
+    let answers = AtomicU32::new(0);
+    *world.engine.policy.lock().unwrap() = Box::new(move |prompt, seed| {
+        reached.send_replace(answers.fetch_add(1, Ordering::Relaxed) + 1);
+        mends(prompt, seed)
+    });
+    (world, settings, asked)
+}
+
+/// Attempt, outcome, end and turns of both episodes.
+async fn both(world: &World) -> Vec<(u32, Outcome, EpisodeEnd, u32)> {
+    let folder = world.verified().await;
+    let episodes = episodes(&folder).into_iter();
+    let mut ends: Vec<_> = episodes
+        .map(|(meta, _)| (meta.attempt, meta.outcome, meta.end, meta.turns))
+        .collect();
+    ends.sort_by_key(|(attempt, ..)| *attempt);
+    ends
+}
+
+#[tokio::test]
+async fn an_outage_of_the_gateway_is_not_the_agents_time() {
+    let (world, mut settings, mut asked) = with_a_signal("linear").await;
+    settings.agent.limits.episode_timeout = Duration::from_secs(20);
+    let outage = async {
+        asked.wait_for(|asked| *asked == 3).await.unwrap();
+        world.gateway.relays.out_for(Duration::from_secs(25)).await;
+    };
+    let (ended, ()) = tokio::join!(world.go(settings, 1), outage);
+    ended.unwrap();
+    let end = |attempt| (attempt, Outcome::Resolved, EpisodeEnd::Submitted, 5);
+    assert_eq!(both(&world).await, [end(1), end(1)]);
+}
+
+#[tokio::test]
+async fn an_agent_that_gives_up_in_an_outage_of_the_gateway_is_followed_by_another_attempt() {
+    let (world, settings, mut asked) = with_a_signal("impatient").await;
+    let outage = async {
+        asked.wait_for(|asked| *asked == 3).await.unwrap();
+        world.gateway.relays.out_for(Duration::from_secs(15)).await;
+    };
+    let (ended, ()) = tokio::join!(world.go(settings, 1), outage);
+    ended.unwrap();
+    let end = |attempt| (attempt, Outcome::Resolved, EpisodeEnd::Submitted, 5);
+    assert_eq!(both(&world).await, [end(1), end(2)]);
+    assert!(world.state().await.voids.is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_that_gives_up_while_it_waits_for_an_engine_is_followed_by_another_attempt() {
+    let (world, mut settings, mut asked) = with_a_signal("hasty").await;
+    settings.patience.engines.total = Duration::from_secs(120);
+    let outage = async {
+        asked.wait_for(|asked| *asked == 3).await.unwrap();
+        *world.engine.booting.lock().unwrap() = true;
+        tokio::time::sleep(Duration::from_secs(32)).await;
+        *world.engine.booting.lock().unwrap() = false;
+    };
+    let (ended, ()) = tokio::join!(world.go(settings, 1), outage);
+    ended.unwrap();
+    let end = |attempt| (attempt, Outcome::Resolved, EpisodeEnd::Submitted, 5);
+    assert_eq!(both(&world).await, [end(1), end(2)]);
 }

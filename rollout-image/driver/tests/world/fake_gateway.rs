@@ -157,7 +157,9 @@ async fn exec(
         .entry(key.clone())
         .or_default()
         .clone();
+    let runs_on = gateway.clone();
     let running = tokio::spawn(async move {
+        let gateway = runs_on;
         let result = cell.get_or_init(|| async {
             {
                 let mut state = gateway.state.lock().unwrap();
@@ -168,7 +170,10 @@ async fn exec(
         });
         result.await.clone()
     });
-    Json(running.await.unwrap()).into_response()
+    let result = running.await.unwrap();
+    let mut away = gateway.relays.away.subscribe();
+    away.wait_for(|away| !away).await.unwrap();
+    Json(result).into_response()
 }
 
 async fn run_command(gateway: &Gateway, lease: &str, request: &sandbox::ExecRequest) -> sandbox::ExecResult {

@@ -16,6 +16,8 @@ pub struct Relays {
     /// How often a driver set a port's target.
     pub told: Mutex<u32>,
     pub passed: Mutex<Vec<Passed>>,
+    /// The gateway is away: agents and driver reach nothing through it.
+    pub away: watch::Sender<bool>,
 }
 
 /// A forwarded request and its answer.
@@ -53,6 +55,14 @@ impl Relays {
         }
     }
 
+    /// The gateway ends, and comes back after this time.
+    pub async fn out_for(&self, time: Duration) {
+        self.away.send_replace(true);
+        self.cut();
+        tokio::time::sleep(time).await;
+        self.away.send_replace(false);
+    }
+
     pub fn killed(&self, lease: &str, exec: &str) -> Arc<tokio::sync::Notify> {
         let key = (lease.to_owned(), exec.to_owned());
         self.kills.lock().unwrap().entry(key).or_default().clone()
@@ -64,6 +74,9 @@ async fn open(
     Path(id): Path<String>,
     Json(relay): Json<sandbox::RelayRequest>,
 ) -> StatusCode {
+    if *gateway.relays.away.borrow() {
+        return StatusCode::SERVICE_UNAVAILABLE;
+    }
     *gateway.relays.told.lock().unwrap() += 1;
     let mut open = gateway.relays.open.lock().unwrap();
     let sender = open.entry(id).or_insert_with(|| watch::channel(None).0);
