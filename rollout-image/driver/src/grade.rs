@@ -10,6 +10,7 @@
 mod control;
 mod graded;
 mod known;
+mod losses;
 mod packages;
 mod trial;
 mod tried;
@@ -19,13 +20,14 @@ pub use self::trial::Tested;
 
 use self::control::NoControl;
 use self::known::{Known, Shared, entry};
+use self::losses::Losses;
 use self::tried::{Evaluated, Stage, Tried, lost, record_of, without_log};
 use crate::fault::{DriverError, TerminalFault};
 use crate::grader_worker::{GraderWorker, WorkerError};
 use crate::outcome::{self, Attempt, Control, Next};
 use crate::patch::hidden::Hidden;
 use crate::patch::{self, test_setup};
-use crate::retry::{Budget, Pauses, Retry};
+use crate::retry::{Budget, Pauses};
 use crate::sandbox::{Blame, Gateway, Sandbox, SandboxError};
 use crate::setup::{self, WorksNext};
 use crate::tasks::Task;
@@ -216,7 +218,7 @@ impl Grader {
         }
         let mut attempts = Vec::new();
         let mut control = None;
-        let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(folder);
+        let mut losses = Losses::new(self.patience, self.pauses, folder);
         loop {
             let lease = self.lease_id(&format!("grade {folder} {}", attempts.len()));
             let tried = self.attempt(task, Some(patch), &lease).await?;
@@ -231,13 +233,20 @@ impl Grader {
                         outcome::after_grading(&attempts, control)
                     }
                     Err(NoControl::Lost { reason }) => Next::Conclude(Outcome::void(reason)),
+                    Err(NoControl::NoWorker) => {
+                        notes.push("the official grader gave no answer about the empty patch".to_owned());
+                        outcome::after_grading(&attempts, Some(Control::Broken))
+                    }
                     Err(NoControl::Driver(error)) => return Err(error),
                 };
             }
-            if let Attempt::Lost { reason } = &tried.attempt
-                && retry.pause().await.is_err()
-            {
-                next = Next::Conclude(Outcome::void(*reason));
+            match &tried.attempt {
+                Attempt::Lost { reason } => {
+                    if losses.another().await.is_err() {
+                        next = Next::Conclude(Outcome::void(*reason));
+                    }
+                }
+                _ => losses.end(),
             }
             if let Next::Conclude(outcome) = next {
                 let message = (!outcome.is_verdict()).then(|| notes.join("; "));

@@ -177,7 +177,7 @@ impl Judge {
 
     async fn vote(&self, asked: &Asked, seed: u64) -> Result<Vote, TerminalFault> {
         // The semaphore is never closed.
-        let _place = self.places.acquire().await;
+        let mut place = self.places.acquire().await;
         let began = Instant::now();
         let done = |vote: Vote| {
             Ok(Vote {
@@ -188,7 +188,10 @@ impl Judge {
         };
         let mut retry = Retry::new(self.settings.budget.total, PAUSES).with_jitter(&seed.to_string());
         for tries in 0.. {
-            match self.ask_and_check(asked, seed, tries).await {
+            let answered = self.ask_and_check(asked, seed, tries).await;
+            // A pause holds no place: a question that fails again and again must not delay others.
+            drop(place);
+            match answered {
                 Ok(Answer { text, is_cut }) => {
                     return done(Vote {
                         vote: vote_of(&text).filter(|_| !is_cut),
@@ -220,6 +223,7 @@ impl Judge {
                     }
                 }
             }
+            place = self.places.acquire().await;
         }
         done(Vote::default())
     }

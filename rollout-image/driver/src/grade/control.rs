@@ -2,9 +2,9 @@
 
 use super::Grader;
 use super::known::entry;
+use super::losses::Losses;
 use crate::fault::DriverError;
 use crate::outcome::{self, Attempt, Control};
-use crate::retry::Retry;
 use crate::tasks::Task;
 use grpo_records::VoidReason;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,8 @@ pub(super) enum NoControl {
     Lost {
         reason: VoidReason,
     },
+    /// The official grader gave no answer: its node may be overloaded.
+    NoWorker,
     Driver(DriverError),
 }
 
@@ -25,25 +27,32 @@ impl From<DriverError> for NoControl {
 }
 
 impl Grader {
-    /// Whether the task is sound, by its empty patch; graded once per task. Lost graders say nothing about a task, so
-    /// their results are not kept.
+    /// Whether the task is sound, by its empty patch; graded once per task. Lost graders and an
+    /// official grader without an answer say nothing about a task, so their results are not kept.
     pub(super) async fn control(&self, task: &Task) -> Result<Control, NoControl> {
         let cell = entry(&self.controls, self.graded(task).sha256()).await;
         let control = cell
             .get_or_try_init(|| async {
                 let mut attempts = Vec::new();
-                let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(&task.instance);
+                let mut losses = Losses::new(self.patience, self.pauses, &task.instance);
                 loop {
                     let asked = self.controls_asked.fetch_add(1, Ordering::Relaxed);
                     let lease = self.lease_id(&format!("control {} {asked}", task.instance));
                     let tried = self.attempt(task, None, &lease).await?;
                     tracing::info!(instance = %task.instance, attempt = ?tried.attempt, note = ?tried.note, "control");
                     attempts.push(tried.attempt.clone());
-                    if let Some(control) = outcome::after_control(&attempts) {
-                        return Ok::<_, NoControl>(control);
+                    match outcome::after_control(&attempts) {
+                        Some(Control::Broken) if attempts.contains(&Attempt::WorkerFailed) => {
+                            return Err(NoControl::NoWorker);
+                        }
+                        Some(control) => return Ok(control),
+                        None => {}
                     }
-                    if let Attempt::Lost { reason } = tried.attempt {
-                        retry.pause().await.map_err(|_| NoControl::Lost { reason })?;
+                    match tried.attempt {
+                        Attempt::Lost { reason } => {
+                            losses.another().await.map_err(|_| NoControl::Lost { reason })?;
+                        }
+                        _ => losses.end(),
                     }
                 }
             })

@@ -1,9 +1,9 @@
 //! One grading of a patch with a known outcome, for mode Validate.
 
+use super::losses::Losses;
 use super::{Grader, Tried};
 use crate::fault::DriverError;
 use crate::outcome::Attempt;
-use crate::retry::Retry;
 use crate::tasks::Task;
 use bytes::Bytes;
 use grpo_records::VoidReason;
@@ -22,7 +22,7 @@ pub enum Tested {
 impl Grader {
     /// Grades in a fresh sandbox; retries if the infrastructure loses it. `name`: the trial's, unique within the task.
     pub async fn trial(&self, task: &Task, patch: Option<&Bytes>, name: &str) -> Result<Tested, DriverError> {
-        let mut retry = Retry::new(self.patience.total, self.pauses).with_jitter(&task.instance);
+        let mut losses = Losses::new(self.patience, self.pauses, &task.instance);
         for tries in 0.. {
             let began = Instant::now();
             let lease = self.lease_id(&format!("trial {} {name} {tries}", task.instance));
@@ -32,7 +32,7 @@ impl Grader {
             }
             let why = tried.note.clone().unwrap_or_default();
             tracing::warn!(instance = %task.instance, name, why, "a grader is lost; trying again");
-            if retry.pause().await.is_err() {
+            if losses.another().await.is_err() {
                 // A task that no grader completes must not end the others.
                 let patience = self.patience.total;
                 if let Attempt::Lost { .. } = tried.attempt {
