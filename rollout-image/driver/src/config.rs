@@ -5,6 +5,7 @@ mod inputs;
 mod patience;
 
 pub use self::context::longest_context;
+pub use self::inputs::Inputs;
 use self::patience::GRADING_PATIENCE;
 pub use self::patience::{Patience, TRAINER_PATIENCE};
 use crate::agent::AgentKind;
@@ -50,8 +51,8 @@ pub struct Settings {
     pub mode: Mode,
     pub resume: Resume,
     pub seed: u64,
-    /// Checksum of the settings that decide the numbers of an evaluation, apart from tasks and sampling.
-    pub inputs_sha256: String,
+    /// Of the settings that decide the numbers of an evaluation, apart from tasks and sampling.
+    pub inputs: Inputs,
     /// Mount and path below it.
     pub store: (PathBuf, String),
     pub model: PathBuf,
@@ -193,7 +194,7 @@ impl Settings {
             mode: spec.mode,
             resume: spec.resume,
             seed: spec.seed,
-            inputs_sha256: inputs::checksum(spec),
+            inputs: inputs::checksums(spec),
             store: (PathBuf::from(RunConfig::STORE_MOUNT), config.store_path.clone()),
             model: PathBuf::from(&config.model_path),
             replay: Mixture::of_run(spec, Path::new(&config.model_path))?.map(Arc::new),

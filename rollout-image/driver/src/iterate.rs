@@ -194,14 +194,22 @@ impl Run {
             }
             Ok(())
         };
-        tokio::try_join!(rollouts, steps).map(|_: ((), ())| ())
+        let done: Result<((), ()), DriverError> = tokio::try_join!(rollouts, steps);
+        done?;
+        // The last step may have become the last one after its evaluations.
+        match self.journal.read(|state| state.finished_iterations()).await {
+            0 => Ok(()),
+            last => self.evaluations_of_the_end(last).await,
+        }
     }
 
-    /// Whether the run has iteration `k`, by the newest settings unless it has begun.
+    /// Whether the run has iteration `k`, by the newest settings. One that has begun belongs to it.
     async fn has_iteration(&self, k: u32) -> Result<bool, DriverError> {
-        if !self.journal.read(|state| state.iterations.contains_key(&k)).await {
-            self.take_changes().await?;
+        // Also after a restart: the loop that began it would have gone on to its step.
+        if self.journal.read(|state| state.iterations.contains_key(&k)).await {
+            return Ok(true);
         }
+        self.take_changes().await?;
         Ok(k <= self.live.now().iterations)
     }
 
@@ -366,6 +374,8 @@ impl Run {
     /// Step `k`, promotion of its weights, and the evaluations that are due after it.
     async fn step(&self, k: u32, request: StepRequest) -> Result<(), DriverError> {
         self.board.begin(Stage::Training);
+        // The last step writes a checkpoint, and a change may make this one the last.
+        self.take_changes().await?;
         let live = self.live.now();
         let request = StepRequest {
             checkpoint: Some(CheckpointOrder {

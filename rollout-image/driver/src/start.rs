@@ -146,7 +146,7 @@ pub async fn run(
         tasks_sha256: &of_rows,
         sets_sha256: Some(&of_sets),
         measured: (settings.mode == Mode::Evaluate && !evaluated.is_empty()).then_some(Measured {
-            inputs_sha256: &settings.inputs_sha256,
+            inputs: &settings.inputs,
             sampling: settings.sampling,
         }),
         selected: "other tasks than tasks.train and tasks.evaluate select",
@@ -274,7 +274,7 @@ fn started(settings: &Settings, of_rows: &str, of_sets: &str, tasks: usize) -> E
         rows_per_turn: settings.agent.rows_per_turn,
         process: settings.judge.as_ref().map(|judge| judge.rule),
         reward: Some(settings.reward.rule.clone()),
-        inputs_sha256: (settings.mode == Mode::Evaluate).then(|| settings.inputs_sha256.clone()),
+        inputs_sha256: (settings.mode == Mode::Evaluate).then(|| settings.inputs.sha256.clone()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Takes over a run's store: refuses one that holds something else, then fences the drivers of earlier epochs.
 
+use crate::config::Inputs;
 use crate::fault::{DriverError, TerminalFault};
 use crate::shared_journal::SharedJournal;
 use grpo_contracts::reason::Reason;
@@ -32,7 +33,7 @@ pub struct Owner<'a> {
 #[derive(Clone, Copy)]
 pub struct Measured<'a> {
     /// As in [`Event::RunStarted`].
-    pub inputs_sha256: &'a str,
+    pub inputs: &'a Inputs,
     pub sampling: Sampling,
 }
 
@@ -40,8 +41,10 @@ impl Measured<'_> {
     /// What an earlier run in the store measured differently. Nothing is known of a store without the checksum.
     fn differs(&self, earlier: &RunState) -> Option<&'static str> {
         let inputs = earlier.inputs_sha256.as_deref()?;
-        if inputs != self.inputs_sha256 {
-            return Some("another model, another agent, other samples or another reward.gradeTimeout");
+        if inputs != self.inputs.sha256 && inputs != self.inputs.earlier {
+            return Some(
+                "another model, another agent, another pool, other samples, rows read in another way or another reward.gradeTimeout",
+            );
         }
         let sampling = earlier.settings.as_ref().map(|settings| settings.sampling);
         sampling

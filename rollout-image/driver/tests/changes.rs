@@ -154,7 +154,7 @@ async fn what_may_change_is_taken_over_between_iterations_and_written_down() {
     let order = |write, keep| CheckpointOrder { write, keep };
     assert_eq!(
         kept,
-        [order(false, 2), order(true, 5), order(true, 5)],
+        [order(false, 5), order(true, 5), order(true, 5)],
         "every second, and the last"
     );
     assert_eq!(
@@ -194,6 +194,41 @@ async fn fewer_iterations_end_the_run_after_the_one_that_runs_with_its_last_eval
             .await
             .evaluations
             .contains_key(&("fixed".to_owned(), "a-v2".to_owned()))
+    );
+    let kept = world.trainer.kept.lock().unwrap();
+    assert!(kept.last().unwrap().unwrap().write, "the last step writes a checkpoint");
+}
+
+/// The set is due after the last step only, and another one is measured after each.
+#[tokio::test]
+async fn a_set_that_becomes_due_while_another_is_measured_is_measured_too() {
+    let world = World::new(1).await;
+    let mut file = File::new(&world);
+    let mut each = file.content["spec"]["tasks"]["evaluate"][0].clone();
+    each["name"] = json!("each");
+    each["every"] = json!(1);
+    each["atStart"] = json!(false);
+    let sets = file.content.pointer_mut("/spec/tasks/evaluate").unwrap();
+    sets[0]["atEnd"] = json!(true);
+    sets[0]["atStart"] = json!(false);
+    let at_end = sets[0].clone();
+    *sets = json!([each, at_end]);
+    *file.content.pointer_mut("/spec/rollout/iterations").unwrap() = json!(5);
+    std::fs::write(&file.path, file.content.to_string()).unwrap();
+    // The rollout of iteration 2 has this version too, but the evaluation before it asks first.
+    change_while_sampling(
+        &world,
+        &file,
+        "a-v1",
+        file.with(&[("/spec/rollout/iterations", json!(1))]),
+    );
+    let run = world.start_with(file.settings(&world), 1, file.source()).await.unwrap();
+    run.go().await.unwrap();
+    assert_eq!(*world.trainer.steps_run.lock().unwrap(), [1]);
+    let measured = ["each", "fixed"].map(|set| (set.to_owned(), "a-v1".to_owned()));
+    assert_eq!(
+        world.state().await.evaluations.into_keys().collect::<Vec<_>>(),
+        measured
     );
 }
 

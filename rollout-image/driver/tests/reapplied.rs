@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use grpo_crds::grpo_run::Mode;
-use grpo_driver::config::Settings;
+use grpo_driver::config::{Inputs, Settings};
 use grpo_driver::fault::DriverError;
 use grpo_records::{Event, JournalEntry, paths};
 
@@ -51,7 +51,7 @@ async fn an_evaluation_of_something_else_does_not_show_the_earlier_results_as_it
     let (world, settings) = evaluated().await;
     let changes: [(fn(&mut Settings), &str); 2] = [
         (
-            |settings| settings.inputs_sha256 = "11".into(),
+            |settings| settings.inputs.sha256 = "11".into(),
             "another model, another agent",
         ),
         (
@@ -95,11 +95,22 @@ async fn an_evaluation_in_a_store_that_does_not_say_what_was_measured_is_accepte
     let Event::RunStarted { inputs_sha256, .. } = &mut entry.event else {
         panic!("{entry:?}");
     };
-    assert_eq!(inputs_sha256.take(), Some(settings.inputs_sha256.clone()));
+    assert_eq!(inputs_sha256.take(), Some(settings.inputs.sha256.clone()));
     std::fs::write(&first, serde_json::to_vec(&entry).unwrap()).unwrap();
     let mut other = again(&settings);
-    other.inputs_sha256 = "11".into();
+    other.inputs.sha256 = "11".into();
     world.go(other, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_evaluation_in_a_store_with_the_checksum_of_an_earlier_version_is_accepted() {
+    let (world, settings) = evaluated().await;
+    let mut newer = again(&settings);
+    newer.inputs = Inputs {
+        sha256: "11".into(),
+        earlier: settings.inputs.sha256.clone(),
+    };
+    world.go(newer, 1).await.unwrap();
 }
 
 #[tokio::test]
@@ -109,6 +120,6 @@ async fn an_evaluation_that_failed_before_it_began_may_be_corrected() {
     settings.mode = Mode::Evaluate;
     world.start(settings.clone(), 1).await.unwrap();
     let mut other = again(&settings);
-    other.inputs_sha256 = "11".into();
+    other.inputs.sha256 = "11".into();
     world.go(other, 1).await.unwrap();
 }

@@ -9,12 +9,39 @@
 use grpo_crds::GrpoRunSpec;
 use grpo_crds::agent::{Agent, BashAgent, CliAgent, ToolsAgent};
 use grpo_crds::common::{EnvVariable, Period};
+use grpo_crds::grpo_run::RowFormat;
 use grpo_crds::sources::ModelSource;
 use grpo_records::store::sha256_hex;
 use serde_json::{Value, json};
 
-/// The checksum of a run's spec. Only lists are hashed: the order of an object's fields depends on how JSON is built.
-pub fn checksum(spec: &GrpoRunSpec) -> String {
+/// The checksums of a run's spec: the current one, and the one of earlier versions, which left out the served pool and
+/// how rows are read. Only lists are hashed: the order of an object's fields depends on how JSON is built.
+pub fn checksums(spec: &GrpoRunSpec) -> Inputs {
+    let sets = spec.tasks.evaluate.iter().filter_map(|set| {
+        let fields: Vec<String> = set.prompt_fields.iter().map(|field| format!("{field:?}")).collect();
+        let format = (set.format != RowFormat::default()).then(|| format!("{:?}", set.format));
+        let is_plain = set.image.is_none() && format.is_none() && fields.is_empty();
+        (!is_plain).then(|| json!([set.name, set.image, format, fields]))
+    });
+    let sets: Vec<Value> = sets.collect();
+    let pool = spec.inference.pool_ref.as_ref().map(|pool| pool.name.as_str());
+    let earlier = of_earlier_versions(spec);
+    let sha256 = match (sets.is_empty(), pool) {
+        (true, None) => earlier.clone(),
+        _ => sha256_hex(json!([earlier, sets, pool]).to_string().as_bytes()),
+    };
+    Inputs { sha256, earlier }
+}
+
+/// The checksum of what a run measures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    pub sha256: String,
+    /// As earlier versions of the driver computed it.
+    pub earlier: String,
+}
+
+fn of_earlier_versions(spec: &GrpoRunSpec) -> String {
     let sets = spec.tasks.evaluate.iter();
     let sets: Vec<Value> = sets
         .map(|set| json!([set.name, set.samples, set.seed.unwrap_or(spec.seed)]))

@@ -43,8 +43,18 @@ impl Run {
         }
     }
 
+    /// The same after the last step, `last`, without further changes: nothing follows that could take them up.
+    pub(super) async fn evaluations_of_the_end(&self, last: u32) -> Result<(), DriverError> {
+        let version = self.wanted.borrow().clone();
+        self.due_under(Moment::After(last), &version).await
+    }
+
     async fn evaluations_under(&self, moment: Moment, version: &str) -> Result<(), DriverError> {
         self.before_evaluating(version).await?;
+        self.due_under(moment, version).await
+    }
+
+    async fn due_under(&self, moment: Moment, version: &str) -> Result<(), DriverError> {
         let live = self.live.now();
         for (at, set) in self.settings.evaluate.iter().enumerate() {
             let cadence = live.evaluate.iter().find(|cadence| cadence.set == set.name);

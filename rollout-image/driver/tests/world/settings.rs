@@ -7,7 +7,7 @@ use grpo_driver::agent::commands::CommandSurroundings;
 use grpo_driver::agent::history::HistoryRule;
 use grpo_driver::agent::limits::AgentLimits;
 use grpo_driver::config::{
-    AgentSettings, Checkpoint, ColocatedEngines, Evaluation, Patience, Reward, Sampling, Settings, Training,
+    AgentSettings, Checkpoint, ColocatedEngines, Evaluation, Inputs, Patience, Reward, Sampling, Settings, Training,
 };
 use grpo_driver::replicas::Endpoints;
 use grpo_driver::retry::Budget;
@@ -29,7 +29,10 @@ impl World {
             mode: grpo_crds::grpo_run::Mode::Train,
             resume: grpo_crds::grpo_run::Resume::Auto,
             seed: 7,
-            inputs_sha256: "00".into(),
+            inputs: Inputs {
+                sha256: "00".into(),
+                earlier: "0e".into(),
+            },
             store: (self.mount.path().to_owned(), "ns/run".into()),
             model: model(),
             replay: None,

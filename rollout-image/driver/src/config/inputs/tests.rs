@@ -16,7 +16,7 @@ fn spec() -> Value {
 }
 
 fn of(spec: &Value) -> String {
-    checksum(&serde_json::from_value(spec.clone()).unwrap())
+    checksums(&serde_json::from_value(spec.clone()).unwrap()).sha256
 }
 
 /// The spec with another value at a JSON pointer whose last field may be new.
@@ -44,6 +44,7 @@ fn another_model_agent_or_number_of_samples_is_another_measurement() {
             "/inference",
             json!({"pool": {"engine": {"external": {"url": "https://a/v1", "model": "b"}}}}),
         ),
+        ("/inference/poolRef/name", json!("q")),
         ("/agent", json!({"tools": {}})),
         ("/agent/bash/system", json!("s")),
         ("/agent/bash/task", json!("s")),
@@ -55,6 +56,9 @@ fn another_model_agent_or_number_of_samples_is_another_measurement() {
         ("/agent/env", json!([{"name": "A", "value": "b"}])),
         ("/tasks/evaluate/0/samples", json!(4)),
         ("/tasks/evaluate/0/seed", json!(8)),
+        ("/tasks/evaluate/0/image", json!("i:1")),
+        ("/tasks/evaluate/0/format", json!("R2E")),
+        ("/tasks/evaluate/0/promptFields", json!(["test_patch"])),
         ("/reward", json!({"gradeTimeout": "7m"})),
     ] {
         assert!(seen.insert(of(&with(at, &value))), "{at}: {value}");
@@ -72,6 +76,7 @@ fn fields_that_may_change_during_a_run_and_defaults_that_are_written_out_do_not_
         ("/tasks/evaluate/0/every", json!(3)),
         ("/tasks/evaluate/0/atStart", json!(true)),
         ("/tasks/evaluate/0/seed", json!(7)),
+        ("/tasks/evaluate/0/format", json!("Auto")),
         ("/agent/bash/preset", json!("Plain")),
         ("/suspend", json!(true)),
     ] {
@@ -97,5 +102,9 @@ fn the_checksum_of_a_spec_is_the_same_in_every_version() {
         [["fixed", 1, 7]],
         900_000
     ]);
-    assert_eq!(of(&spec()), sha256_hex(inputs.to_string().as_bytes()));
+    let now = checksums(&serde_json::from_value(spec()).unwrap());
+    assert_eq!(now.earlier, sha256_hex(inputs.to_string().as_bytes()));
+    let without_a_pool = with("/inference", &json!({"pool": {"engine": {"vllm": {}}}}));
+    let plain = checksums(&serde_json::from_value(without_a_pool).unwrap());
+    assert_eq!((&plain.sha256, &plain.earlier), (&now.earlier, &now.earlier));
 }
