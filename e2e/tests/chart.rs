@@ -288,8 +288,10 @@ fn a_pod_monitor_selects_the_pods_of_its_job_in_scrape_yaml() -> Result<()> {
 #[test]
 #[ignore = "needs helm: make test-api"]
 fn monitoring_works_with_the_values_of_an_older_chart() -> Result<()> {
-    let rendered = chart::render(&json!({"monitoring": null}))?;
+    let rendered = chart::render(&json!({"monitoring": null, "podSecurity": null}))?;
     assert_eq!(of_kind(&rendered, "PodMonitor").len(), 0);
+    let security = &of_kind(&rendered, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    assert_eq!(security["runAsGroup"], 65532);
     let rendered = chart::render(&json!({
         "monitoring": {
             "podMonitors": {"enabled": true, "interval": null, "labels": null},

@@ -61,6 +61,10 @@ pub enum Error {
         "GrpoRun {run} has no driver that runs, and none was found whose image could read its store; give --reader-image IMAGE (the operator's driver image)"
     )]
     NoReaderImage { run: String },
+    #[error(
+        "GrpoRun {run} has no records yet: its driver has not begun, and PersistentVolumeClaim {claim} has no volume. Ask again when the run has begun"
+    )]
+    NoVolumeYet { run: String, claim: String },
     #[error("pod {pod}, which {purpose}, does not run: {why}")]
     ServingPod { pod: String, purpose: String, why: String },
     #[error("asking pod {pod}: {why}")]

@@ -7,6 +7,7 @@ use kubectl_grpo::arguments::tools::{Copy, Form, Prepull, Tasks, Validated, Weig
 use kubectl_grpo::arguments::{Arguments, ClusterOptions, Episodes, RecordsOptions, Show, What};
 use kubectl_grpo::cluster::Cluster;
 use kubectl_grpo::error::Error;
+use kubectl_grpo::pods::driver_image;
 use kubectl_grpo::prepull::pulls::{Limits, State};
 use kubectl_grpo::prepull::{self, PrepullRequest, Prepulled};
 use kubectl_grpo::records::{self, Opened, Source};
@@ -128,6 +129,14 @@ async fn pull(mut cluster: Cluster, wanted: &Prepull) -> Result<(), Error> {
             };
             let found = tasks::of(cluster.clone(), &wanted.of, &of).await?;
             pull_secrets.extend(found.pull_secrets);
+            // Those that the operator gives every sandbox.
+            let of_cluster = driver_image::of_cluster(&cluster).await.ok().flatten();
+            let of_cluster = of_cluster.into_iter().flat_map(|found| found.pull_secrets);
+            for secret in of_cluster.map(|secret| secret.name) {
+                if !pull_secrets.contains(&secret) {
+                    pull_secrets.push(secret);
+                }
+            }
             cluster.namespace = found.pool_namespace;
             (tasks::sets::images(&found.sets, found.pool.as_ref()), found.pool)
         }

@@ -57,6 +57,14 @@ fn hub_variable(container: &Container) -> Option<String> {
     variables.find(|variable| variable.name == HUB_VARIABLE)?.value.clone()
 }
 
+/// The image of any driver in the namespace, or the one in the operator's Deployment.
+pub async fn of_cluster(cluster: &Cluster) -> Result<Option<DriverImage>, Error> {
+    match of_neighbour(cluster).await? {
+        Some(found) => Ok(Some(found)),
+        None => Ok(of_operator(cluster).await),
+    }
+}
+
 /// The image in the operator's Deployment. `None` for users who may not list Deployments of all namespaces.
 pub async fn of_operator(cluster: &Cluster) -> Option<DriverImage> {
     let deployments: Api<Deployment> = Api::all(cluster.client.clone());

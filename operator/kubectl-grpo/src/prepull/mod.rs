@@ -116,7 +116,7 @@ fn labels(overlay: &OverlaySpec) -> String {
     labels.collect::<Vec<_>>().join(",")
 }
 
-/// Names of Linux nodes with these labels.
+/// Names of Linux nodes with these labels, without those that are not ready: their pulls would wait for the deadline.
 async fn nodes(cluster: &Cluster, selector: &str) -> Result<Vec<String>, Error> {
     let asking = Asking {
         verb: "list",
@@ -128,13 +128,26 @@ async fn nodes(cluster: &Cluster, selector: &str) -> Result<Vec<String>, Error> 
     let found = nodes.list(&ListParams::default().labels(selector)).await;
     let found = found.map_err(|error| asking.failed(error))?;
     let is_linux = |node: &&Node| node.labels().get("kubernetes.io/os").is_none_or(|os| os == "linux");
-    let names: Vec<String> = found.items.iter().filter(is_linux).map(ResourceExt::name_any).collect();
+    let (ready, others): (Vec<&Node>, Vec<&Node>) =
+        found.items.iter().filter(is_linux).partition(|node| is_ready(node));
+    if !others.is_empty() {
+        let others: Vec<String> = others.into_iter().map(ResourceExt::name_any).collect();
+        eprintln!("nodes that are not ready are left out: {}", others.join(", "));
+    }
+    let names: Vec<String> = ready.into_iter().map(ResourceExt::name_any).collect();
     match names.is_empty() {
         false => Ok(names),
         true => Err(Error::NoNodes {
             selector: selector.to_owned(),
         }),
     }
+}
+
+/// Whether nothing says that the node is not ready.
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    ready.all(|condition| condition.status == "True")
 }
 
 /// The I/O of one call.

@@ -17,7 +17,8 @@ use grpo_contracts::access::account;
 use grpo_contracts::names::{RUN, STORE, store_claim_of};
 use grpo_crds::GrpoRun;
 use grpo_crds::common::{OverlayMetadata, OverlaySpec, PodOverlay};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec};
+use kube::api::Api;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -37,12 +38,29 @@ pub async fn start(
     deadline: Duration,
 ) -> Result<(ServingPod, PodConnection), Error> {
     let name = run.name_any();
+    if last_driver.is_none_or(|pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending"))
+        && let Some(claim) = store_claim_of(run)
+        && is_unbound(cluster, &claim).await
+    {
+        return Err(Error::NoVolumeYet { run: name, claim });
+    }
     let last_spec = last_driver.and_then(|pod| pod.spec.as_ref());
     let image = found_image(cluster, &name, last_driver, options.reader_image.as_ref()).await?;
     let wanted = pod(run, &image, last_spec, deadline);
     eprintln!("GrpoRun {name} has no driver now; a pod reads its store");
     let purpose = format!("reads the store of GrpoRun {name}");
     ServingPod::start(cluster, wanted, purpose, STARTS_WITHIN).await
+}
+
+/// Whether a claim has no volume yet. The first pod of such a claim may decide where its volume is made: a reader would
+/// tie the run's store to a node without GPUs. Assumes that it has one if the user may not read claims.
+async fn is_unbound(cluster: &Cluster, claim: &str) -> bool {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let bound = |claim: PersistentVolumeClaim| claim.status.and_then(|status| status.phase).as_deref() == Some("Bound");
+    claims
+        .get_opt(claim)
+        .await
+        .is_ok_and(|found| found.is_some_and(|claim| !bound(claim)))
 }
 
 /// The image, and Secrets to pull it with. With a `given` image, the Secrets of another driver are still useful.
@@ -54,10 +72,7 @@ async fn found_image(
 ) -> Result<DriverImage, Error> {
     let mut found = last_driver.and_then(of_last_driver);
     if found.is_none() {
-        found = driver_image::of_neighbour(cluster).await?;
-    }
-    if found.is_none() {
-        found = driver_image::of_operator(cluster).await;
+        found = driver_image::of_cluster(cluster).await?;
     }
     match (found, given) {
         (found, Some(image)) => Ok(DriverImage {

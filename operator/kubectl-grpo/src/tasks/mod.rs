@@ -191,11 +191,7 @@ async fn in_a_pod(
 
 /// With a `given` image, the other settings of a neighbour are still useful.
 async fn found_image(cluster: &Cluster, given: Option<&String>) -> Result<DriverImage, Error> {
-    let found = match driver_image::of_neighbour(cluster).await? {
-        Some(found) => Some(found),
-        None => driver_image::of_operator(cluster).await,
-    };
-    match (found, given) {
+    match (driver_image::of_cluster(cluster).await?, given) {
         (Some(found), _) => Ok(found),
         (None, Some(_)) => Ok(DriverImage::default()),
         (None, None) => Err(Error::NoDriverImage {
