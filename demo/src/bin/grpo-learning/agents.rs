@@ -7,7 +7,8 @@
 //! 3. `-grpo`: mode Train with these weights, measured on the same tasks before the first and after the last step.
 //!
 //! The second and third run share a claim, because a run resumes another one's weights in its own store. Claims and
-//! finished stores stay until the measurement is complete, so a stopped program continues with the next run.
+//! finished stores stay until the measurement is complete, so a stopped program continues with the next run, also in a
+//! new cluster.
 
 use super::{DELETE_LIMIT, Options, base, finished, print, run_within};
 use grpo_bench_report::Bench;
@@ -147,13 +148,21 @@ impl Measuring<'_> {
     async fn prepare(&self) -> Result<(), Box<dyn Error>> {
         let (client, namespace) = (self.client, &self.options.namespace);
         let warm = self.warm();
-        // A store that was copied here does not help a GRPO run in a new cluster.
-        let copied = self.options.out.join(warm.name());
-        if copied.exists() && !volume::exists(client, namespace, &self.runs_claim()).await? {
-            std::fs::remove_dir_all(&copied).map_err(|error| format!("removing {}: {error}", copied.display()))?;
-        }
+        let claim = self.runs_claim();
+        let is_new = !volume::exists(client, namespace, &claim).await?;
         volume::create(client, namespace, &self.files_claim(), "256Mi").await?;
-        volume::create(client, namespace, &self.runs_claim(), "2Gi").await?;
+        volume::create(client, namespace, &claim, "2Gi").await?;
+        if is_new && self.finished(&warm).is_some() {
+            // The cluster of the warm-up is gone, and the GRPO run reads its weights in the claim.
+            let copied = self.options.out.join(warm.name());
+            let folder = format!("{namespace}/{}", warm.name());
+            println!("{}: {} is written into claim {claim}", warm.name(), copied.display());
+            if let Err(error) = volume::write_folder(client, namespace, &claim, &copied, &folder).await {
+                // The next start would take half a store for the warm-up's.
+                volume::delete(client, namespace, &claim).await?;
+                return Err(error.into());
+            }
+        }
         if self.agent.test_command().is_some() {
             let tasks = self.tasks_with_commands()?;
             volume::write(client, namespace, &self.files_claim(), &[(TASKS, tasks.as_bytes())]).await?;

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Client;
 use kube::api::{Api, AttachParams, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
+use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -15,6 +16,9 @@ const STREAM_BYTES: usize = 64 << 10;
 /// Reads as many bytes as the file has: not every server passes on the end of the standard input. The file appears
 /// whole.
 const WRITE: &str = r#"cd /volume && head -c "$1" > "$0.new" && chmod a+r "$0.new" && mv "$0.new" "$0""#;
+/// Unpacks an archive into a folder. The processes of runs are other users, and write beside the folder.
+const UNPACK: &str =
+    r#"cd /volume && mkdir -p "$0" && head -c "$1" | tar -x --no-same-owner -C "$0" && chmod -R a+rwX "${0%%/*}""#;
 
 /// Whether the claim exists.
 pub async fn exists(client: &Client, namespace: &str, claim: &str) -> Result<bool, ClusterError> {
@@ -46,6 +50,40 @@ pub async fn create(client: &Client, namespace: &str, claim: &str, size: &str) -
 
 /// Writes files into the root of the volume, and replaces those of the same names.
 pub async fn write(client: &Client, namespace: &str, claim: &str, files: &[(&str, &[u8])]) -> Result<(), ClusterError> {
+    stream_all(client, namespace, claim, WRITE, files).await
+}
+
+/// Writes the contents of the folder `from` into the folder `to` of the volume.
+pub async fn write_folder(
+    client: &Client,
+    namespace: &str,
+    claim: &str,
+    from: &Path,
+    to: &str,
+) -> Result<(), ClusterError> {
+    let mut tar = tokio::process::Command::new("tar");
+    let packed = tar
+        .args(["--format=posix", "-cf", "-", "-C"])
+        .arg(from)
+        .arg(".")
+        .output()
+        .await;
+    let about = |what: String| failed(claim, format!("packing {}: {what}", from.display()));
+    let packed = packed.map_err(|error| about(error.to_string()))?;
+    if !packed.status.success() {
+        return Err(about(String::from_utf8_lossy(&packed.stderr).trim().to_owned()));
+    }
+    stream_all(client, namespace, claim, UNPACK, &[(to, &packed.stdout)]).await
+}
+
+/// Gives each of `files` to `script`, with its name as `$0` and its length as `$1`.
+async fn stream_all(
+    client: &Client,
+    namespace: &str,
+    claim: &str,
+    script: &str,
+    files: &[(&str, &[u8])],
+) -> Result<(), ClusterError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let name = format!("{claim}-writer");
     let writer = writer(&name, claim)?;
@@ -53,7 +91,7 @@ pub async fn write(client: &Client, namespace: &str, claim: &str, files: &[(&str
     pods.create(&PostParams::default(), &writer)
         .await
         .map_err(api("creating", format!("Pod {namespace}/{name}")))?;
-    let written = stream(&pods, &name, claim, files).await;
+    let written = stream(&pods, &name, claim, script, files).await;
     let removed = store::remove(&pods, &name).await;
     written.and(removed)
 }
@@ -96,10 +134,16 @@ fn writer(name: &str, claim: &str) -> Result<Pod, ClusterError> {
     serde_json::from_value(pod).map_err(|error| failed(claim, error.to_string()))
 }
 
-async fn stream(pods: &Api<Pod>, name: &str, claim: &str, files: &[(&str, &[u8])]) -> Result<(), ClusterError> {
+async fn stream(
+    pods: &Api<Pod>,
+    name: &str,
+    claim: &str,
+    script: &str,
+    files: &[(&str, &[u8])],
+) -> Result<(), ClusterError> {
     store::running(pods, name).await?;
     for (file, bytes) in files {
-        let written = tokio::time::timeout(WRITE_LIMIT, write_one(pods, name, file, bytes)).await;
+        let written = tokio::time::timeout(WRITE_LIMIT, write_one(pods, name, script, file, bytes)).await;
         let about = |what: String| failed(claim, format!("{file}: {what}"));
         match written {
             Ok(written) => written.map_err(about)?,
@@ -110,9 +154,9 @@ async fn stream(pods: &Api<Pod>, name: &str, claim: &str, files: &[(&str, &[u8])
 }
 
 /// Writes one file. The error says what failed.
-async fn write_one(pods: &Api<Pod>, name: &str, file: &str, bytes: &[u8]) -> Result<(), String> {
+async fn write_one(pods: &Api<Pod>, name: &str, script: &str, file: &str, bytes: &[u8]) -> Result<(), String> {
     let length = bytes.len().to_string();
-    let command = ["sh", "-c", WRITE, file, length.as_str()];
+    let command = ["sh", "-c", script, file, length.as_str()];
     let attach = AttachParams::default()
         .stdin(true)
         .stdout(false)
