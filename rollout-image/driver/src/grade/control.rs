@@ -27,8 +27,8 @@ impl From<DriverError> for NoControl {
 }
 
 impl Grader {
-    /// Whether the task is sound, by its empty patch; graded once per task. Lost graders and an
-    /// official grader without an answer say nothing about a task, so their results are not kept.
+    /// Whether the task is sound, by its empty patch; graded once per task. Lost graders and an official grader without
+    /// an answer say nothing about a task, so their results are not kept.
     pub(super) async fn control(&self, task: &Task) -> Result<Control, NoControl> {
         let cell = entry(&self.controls, self.graded(task).sha256()).await;
         let control = cell

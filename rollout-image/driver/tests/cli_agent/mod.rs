@@ -478,10 +478,10 @@ async fn both(world: &World) -> Vec<(u32, Outcome, EpisodeEnd, u32)> {
 #[tokio::test]
 async fn an_outage_of_the_gateway_is_not_the_agents_time() {
     let (world, mut settings, mut asked) = with_a_signal("linear").await;
-    settings.agent.limits.episode_timeout = Duration::from_secs(20);
+    settings.agent.limits.episode_timeout = Duration::from_secs(40);
     let outage = async {
-        asked.wait_for(|asked| *asked == 3).await.unwrap();
-        world.gateway.relays.out_for(Duration::from_secs(25)).await;
+        asked.wait_for(|asked| *asked >= 3).await.unwrap();
+        world.gateway.relays.out_for(Duration::from_secs(45)).await;
     };
     let (ended, ()) = tokio::join!(world.go(settings, 1), outage);
     ended.unwrap();
@@ -493,8 +493,8 @@ async fn an_outage_of_the_gateway_is_not_the_agents_time() {
 async fn an_agent_that_gives_up_in_an_outage_of_the_gateway_is_followed_by_another_attempt() {
     let (world, settings, mut asked) = with_a_signal("impatient").await;
     let outage = async {
-        asked.wait_for(|asked| *asked == 3).await.unwrap();
-        world.gateway.relays.out_for(Duration::from_secs(15)).await;
+        asked.wait_for(|asked| *asked >= 3).await.unwrap();
+        world.gateway.relays.out_for(Duration::from_secs(25)).await;
     };
     let (ended, ()) = tokio::join!(world.go(settings, 1), outage);
     ended.unwrap();
@@ -508,9 +508,9 @@ async fn an_agent_that_gives_up_while_it_waits_for_an_engine_is_followed_by_anot
     let (world, mut settings, mut asked) = with_a_signal("hasty").await;
     settings.patience.engines.total = Duration::from_secs(120);
     let outage = async {
-        asked.wait_for(|asked| *asked == 3).await.unwrap();
+        asked.wait_for(|asked| *asked >= 3).await.unwrap();
         *world.engine.booting.lock().unwrap() = true;
-        tokio::time::sleep(Duration::from_secs(32)).await;
+        tokio::time::sleep(Duration::from_secs(45)).await;
         *world.engine.booting.lock().unwrap() = false;
     };
     let (ended, ()) = tokio::join!(world.go(settings, 1), outage);

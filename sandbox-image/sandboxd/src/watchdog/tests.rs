@@ -33,7 +33,9 @@ fn a_standing_that_does_not_hold_ends_the_process_though_the_loop_turns() {
 #[tokio::test]
 async fn a_loop_that_takes_no_new_connection_ends_the_process() {
     let (watchdog, (ended, end)) = (Watchdog::default(), mpsc::channel());
-    watchdog.watch(QUICK, || true, move || ended.send(()).unwrap()).unwrap();
+    watchdog
+        .watch(PATIENT, || true, move || ended.send(()).unwrap())
+        .unwrap();
     let (beating, beats) = (watchdog.clone(), std::cell::Cell::new(0));
     let takes = || beats.replace(beats.get() + 1) < 3;
     tokio::select! {
