@@ -18,7 +18,7 @@ mod tried;
 pub use self::graded::Graded;
 pub use self::trial::Tested;
 
-use self::control::NoControl;
+use self::control::{Controlled, NoControl};
 use self::known::{Known, Shared, entry};
 use self::losses::Losses;
 use self::tried::{Evaluated, Stage, Tried, lost, record_of, without_log};
@@ -38,7 +38,7 @@ use grpo_records::{EpisodeEnd, EpisodeMeta, GradeRecord, GradedTask, Outcome, Vo
 use grpo_sandbox_protocol::{ExecRequest, Priority};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, OnceCell};
 
 /// Longest kept log, in bytes; a longer one loses its middle.
@@ -62,7 +62,7 @@ pub struct Grader {
     /// Key: the graded task and the patch.
     verdicts: Shared<Mutex<Option<Known>>>,
     /// Key: the graded task.
-    controls: Shared<OnceCell<Control>>,
+    controls: Shared<Mutex<Option<Controlled>>>,
     controls_asked: AtomicU64,
 }
 
@@ -143,7 +143,7 @@ impl Grader {
         patch: Option<&Bytes>,
         keep: impl FnOnce(Graded) -> K,
     ) -> Result<Graded, DriverError> {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let task_graded = self.graded(task);
         if let Some(outcome) = outcome::without_grader(end, patch.map(|p| p.as_ref())) {
             let status = if patch.is_some_and(Bytes::is_empty) {
@@ -218,15 +218,20 @@ impl Grader {
         }
         let mut attempts = Vec::new();
         let mut control = None;
+        let mut doubtful_since = None;
         let mut losses = Losses::new(self.patience, self.pauses, folder);
         loop {
+            let began = Instant::now();
             let lease = self.lease_id(&format!("grade {folder} {}", attempts.len()));
             let tried = self.attempt(task, Some(patch), &lease).await?;
             attempts.push(tried.attempt.clone());
             notes.extend(tried.note.clone());
             let mut next = outcome::after_grading(&attempts, control);
+            if tried.attempt.needs_control() {
+                doubtful_since.get_or_insert(began);
+            }
             if next == Next::AskControl {
-                next = match self.control(task).await {
+                next = match self.control(task, doubtful_since.unwrap_or(began)).await {
                     Ok(known) => {
                         control = Some(known);
                         notes.push(format!("the empty patch says that the task is {known:?}"));

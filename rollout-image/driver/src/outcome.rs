@@ -28,6 +28,13 @@ pub enum Attempt {
     Lost { reason: VoidReason },
 }
 
+impl Attempt {
+    /// Whether patch or task may be at fault.
+    pub fn needs_control(&self) -> bool {
+        *self == Self::Silent || is_doubtful(self)
+    }
+}
+
 /// The result of the empty patch of the same task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {

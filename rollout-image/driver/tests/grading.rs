@@ -312,6 +312,35 @@ async fn a_patch_that_always_fails_at_a_limit_is_unresolved() {
     );
 }
 
+/// Nodes that become slow after the empty patch of an earlier episode was judged.
+#[tokio::test]
+async fn a_correct_patch_on_nodes_that_became_slow_is_not_judged_by_an_older_control() {
+    let world = World::new(1).await;
+    let (grader, task) = grader(&world, Duration::from_secs(20)).await;
+    let full = at_a_limit("apply", patch::DOES_NOT_APPLY, "No space left on device");
+    let slow = ExecResult {
+        exit_code: None,
+        timed_out: true,
+        killed: None,
+        ..at_a_limit("eval", 0, "")
+    };
+    let grade = async |patch: &'static str, failures: &[&ExecResult]| {
+        world.gateway.state.lock().unwrap().failures = failures.iter().map(|&failure| failure.clone()).collect();
+        let graded = grader
+            .grade(&task, "dir", EpisodeEnd::Submitted, Some(&patch.into()), kept)
+            .await;
+        graded.unwrap().outcome
+    };
+    assert_eq!(grade(HANG, &[&full, &full]).await, Outcome::Unresolved);
+    assert_eq!(
+        grade(FIX, &[&full, &full, &slow, &slow]).await,
+        Outcome::void(VoidReason::GraderFailed)
+    );
+    // Nor is a task broken for ever.
+    let other = "diff --git a/other b/other\nnew file mode 100644\nindex 0000000..7898192\n--- /dev/null\n+++ b/other\n@@ -0,0 +1 @@\n+a\n";
+    assert_eq!(grade(other, &[&full, &full]).await, Outcome::Unresolved);
+}
+
 /// In place of a store.
 async fn kept(graded: Graded) -> Result<Graded, DriverError> {
     Ok(graded)

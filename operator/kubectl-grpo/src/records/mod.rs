@@ -207,6 +207,11 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// True if a driver that works on the run gives the records.
+    pub fn is_of_driver(&self) -> bool {
+        matches!(self.source, Source::Pod(_)) && self.reader.is_none()
+    }
+
     pub async fn close(self) -> Result<(), Error> {
         match self.reader {
             Some(reader) => reader.remove().await,

@@ -49,7 +49,15 @@ pub async fn write(runs: &[Arc<Viewed>], dest: &Path) -> Result<Written, Error> 
         for wanted in every {
             let key = format!("{number}/{}", wanted.path());
             // One damaged episode does not end the work of an hour.
-            let json = match run.answer(&wanted).await {
+            let answer = match run.answer(&wanted).await {
+                // The driver has ended, or the reader pod has reached its deadline.
+                Err(Error::PodConnection { .. }) => {
+                    run.open_again().await?;
+                    run.answer(&wanted).await
+                }
+                answer => answer,
+            };
+            let json = match answer {
                 Err(error @ (Error::EpisodeFile { .. } | Error::Records(_))) => {
                     written.failed += 1;
                     let message = error.to_string();

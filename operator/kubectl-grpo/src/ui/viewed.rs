@@ -21,6 +21,7 @@ use grpo_records::{EpisodeScope, TurnRecord, paths};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard, OnceCell, watch};
@@ -86,6 +87,8 @@ pub struct Viewed {
     scopes: KeptScopes,
     /// Counts the changes of what the page shows.
     changes: watch::Sender<u64>,
+    /// True while the records are read through the run's driver: a reader pod reads those of a run that does not work.
+    has_driver: AtomicBool,
     /// Why the records cannot be read now.
     problem: RwLock<Option<String>>,
 }
@@ -97,8 +100,10 @@ impl Viewed {
         if place.is_folder() {
             words.begin_at(0);
         }
+        let opened = place.open().await?;
         Ok(Self {
-            opened: Mutex::new(Some(place.open().await?)),
+            has_driver: AtomicBool::new(opened.is_of_driver()),
+            opened: Mutex::new(Some(opened)),
             place,
             index: RwLock::default(),
             words: RwLock::new(words),
@@ -143,9 +148,9 @@ impl Viewed {
         }
     }
 
-    /// True if the records may grow.
+    /// True if the records grow.
     pub fn is_live(&self) -> bool {
-        !self.place.is_folder() && !read(&self.index).has_ended()
+        self.has_driver.load(Ordering::Relaxed) && !read(&self.index).has_ended()
     }
 
     /// Reads new entries and metrics until none are left.
@@ -213,8 +218,10 @@ impl Viewed {
         }
     }
 
-    async fn open_again(&self) -> Result<(), Error> {
+    /// Reads from another pod from now on, if the run is in a cluster.
+    pub(super) async fn open_again(&self) -> Result<(), Error> {
         let opened = self.place.open().await?;
+        self.has_driver.store(opened.is_of_driver(), Ordering::Relaxed);
         let before = self.opened.lock().await.replace(opened);
         match before {
             Some(before) => before.close().await,

@@ -102,7 +102,7 @@ function Times(props: { run: RunView; number: number }): JSX.Element {
 }
 
 function stateOf(run: RunView): string {
-  if (run.end === null) return run.iterations.length === 0 && run.evaluations.length === 0 ? "has not begun" : "works";
+  if (run.end === null) return run.iterations.length === 0 && run.evaluations.length === 0 ? "has not begun" : "not finished";
   return run.end.succeeded ? "Succeeded" : `Failed: ${run.end.reason ?? "no reason"}`;
 }
 
