@@ -208,7 +208,7 @@ impl Gateway {
 
     /// Whether the pool's package index answers now. Waits for the gateway, not for the index.
     pub async fn package_index(&self) -> Result<PackageIndexState, SandboxError> {
-        let call = self.about_packages();
+        let call = self.about_the_pool("asking for the pool's package index");
         let url = self.at("/v1/pool/package-index");
         let answer = self.send(&call, || self.http.get(&url)).await?;
         parsed(&call, &answer)
@@ -216,14 +216,15 @@ impl Gateway {
 
     /// The URL of the package index that graders reach, if the pool names one. Waits for the gateway.
     pub async fn package_index_url(&self) -> Result<Option<String>, SandboxError> {
-        let call = self.about_packages();
+        let call = self.about_the_pool("asking for the pool's package index");
         let answer = self.send(&call, || self.http.get(self.at("/v1/pool"))).await?;
         parsed(&call, &answer).map(|pool: PoolState| pool.package_index)
     }
 
-    fn about_packages(&self) -> Call<'static> {
+    /// A short question that waits for the gateway.
+    fn about_the_pool(&self, doing: &'static str) -> Call<'static> {
         Call {
-            doing: "asking for the pool's package index".into(),
+            doing: doing.into(),
             lease: "",
             object: "",
             budget: Budget {

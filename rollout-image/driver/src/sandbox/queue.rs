@@ -10,8 +10,7 @@ use std::time::Duration;
 use grpo_sandbox_protocol::PoolState;
 use tokio::time::Instant;
 
-use super::{ANSWER_BYTES, Call, EXEC_MARGIN, Gateway, SandboxError, parsed};
-use crate::retry::Budget;
+use super::{EXEC_MARGIN, Gateway, SandboxError, parsed};
 
 /// A request waits so long for a place in a full pool, if the run holds sandboxes of it: shorter than the time that
 /// waiting may add to an episode.
@@ -141,16 +140,7 @@ impl Queue {
 impl Gateway {
     /// The pool's state. Waits for the gateway: a rollout without it would have too few episodes until its end.
     pub async fn pool(&self) -> Result<PoolState, SandboxError> {
-        let call = Call {
-            doing: "asking for the pool's state".into(),
-            lease: "",
-            object: "",
-            budget: Budget {
-                request: EXEC_MARGIN,
-                total: self.patience,
-            },
-            answer: ANSWER_BYTES,
-        };
+        let call = self.about_the_pool("asking for the pool's state");
         let _waits = self.queue.waits();
         let get = || self.http.get(self.at("/v1/pool"));
         let answer = self.send_telling(&call, get, &|why| self.queue.refused(why)).await?;
