@@ -35,9 +35,9 @@ impl From<DriverError> for NoControl {
 
 impl Grader {
     /// Whether the task is sound, by its empty patch. An answer counts for patches whose grading became doubtful
-    /// `since`, and not for later ones: nodes that have become slow would make a correct patch a wrong one. Patches that
-    /// are doubtful at the same time share one answer. Lost graders and an official grader without an answer say nothing
-    /// about a task, so their results are not kept.
+    /// `since`, and not for later ones: nodes that have become slow would make a correct patch a wrong one. Patches
+    /// that are doubtful at the same time share one answer. Lost graders and an official grader without an answer say
+    /// nothing about a task, so their results are not kept.
     pub(super) async fn control(&self, task: &Task, since: Instant) -> Result<Control, NoControl> {
         let slot = entry(&self.controls, self.graded(task).sha256()).await;
         let mut known = slot.lock().await;
